@@ -56,9 +56,10 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
     b = 2 * products / profile["efficiency"] + backward + 2 * seconds
     if job.recompute == "full":
         b += f
-    elif job.recompute == "selective":
+    elif job.recompute in ("selective", "attention"):
         b += forward
-        if job.flash:
+        if job.flash and job.recompute == "selective":
+            # torchtitan's, which recomputes every second product besides.
             b += profile["selective_products"] * products / profile["efficiency"]
     return Passes(f, b)
 

@@ -35,7 +35,8 @@ def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> f
     whole = h * (5 / t + profile["gathered_inputs"] if job.seq_parallel else 5)
     kv = 2 * job.kv_heads * job.head_size
     inner = (2 * h + kv + job.ffn * (4 if job.gated else 2)) / t
-    scores = 0.0 if job.flash or job.recompute == "selective" else 2.5 * job.heads * job.seq / t
+    none = job.flash or job.recompute in ("selective", "attention")
+    scores = 0.0 if none else 2.5 * job.heads * job.seq / t
     return job.tokens * element * (whole + inner + scores)
 
 

@@ -56,7 +56,8 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
         return None
     spec, computed = record.spec, float(record.run["model"]["flops_per_token"])
     sizes = family(spec.model)
-    again = sizes.recomputed_flops_per_token(spec.model) if spec.workload.recompute else 0.0
+    what = spec.workload.recompute
+    again = sizes.recomputed_flops_per_token(spec.model, what) if what else 0.0
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
     return flops_per_token(record) * rate, (computed + again) * rate
 

@@ -6,8 +6,10 @@ assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
 A family's `arithmetic.py` is a `Family`. Its `build` makes an `nn.Module` whose
 `forward(inputs, targets)` returns the mean loss and whose `blocks` are the layers that repeat;
 given weights of the targets as a third argument, it returns the weighted sum. `loss(logits,
-targets)`, or with weights, is the end of it. `tensor_cuts` says how a tensor axis cuts the model,
-`stage_cuts` and `stage(layers, is_first=, is_last=)` how a pipeline does.
+targets)`, or with weights, is the end of it. `recompute_attention(again)` has the blocks call
+`again(attend, *given)` in place of `attend(*given)`, which makes the output of attention of query,
+key and value. `tensor_cuts` says how a tensor axis cuts the model, `stage_cuts` and
+`stage(layers, is_first=, is_last=)` how a pipeline does.
 """
 
 from __future__ import annotations
@@ -74,14 +76,20 @@ class Family(Protocol):
     def flops_per_token(self, model: ModelSpec) -> float:
         """Model FLOPs of one forward and backward pass, per token."""
 
-    def recomputed_flops_per_token(self, model: ModelSpec) -> float:
-        """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs."""
+    def recomputed_flops_per_token(self, model: ModelSpec, what: bool | str = True) -> float:
+        """FLOPs per token that recomputation adds to `flops_per_token`: no model FLOPs.
+
+        Of `what` see `WorkloadSpec.recompute`; StudyError where attention cannot be told apart.
+        """
 
     def activation_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Bytes that a forward pass over `sequences` keeps for the backward one, but the loss."""
 
     def block_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Bytes of it that one block keeps."""
+
+    def attention_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+        """Bytes of it that are not kept where attention is recomputed, of all blocks."""
 
     def input_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Bytes kept instead of `activation_bytes` where blocks are recomputed."""

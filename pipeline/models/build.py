@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeline.models import family
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ATTENTION, ModelSpec
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
@@ -30,15 +31,23 @@ def compile_blocks(model: nn.Module) -> None:
         block.compile()
 
 
-def recompute_blocks(model: nn.Module) -> None:
-    """Keep of each block its input alone; its backward pass runs its forward pass again.
+def recompute_blocks(model: nn.Module, what: bool | str = True) -> None:
+    """Have the backward pass compute again what `WorkloadSpec.recompute` says, and keep less.
+
+    By default all of a block but its input. `ATTENTION`: what attention computes of query, key and
+    value, a function without weights (Korthikanti et al. 2022, section 5). For that one torch's
+    list of operators to save (`create_selective_checkpoint_contexts`) is no fit: it holds the
+    results of all others, of which autograd keeps a part, and walks through the block again.
 
     Blocks stay the same objects with the same names of parameters, so that any strategy may cut or
     wrap them afterwards, and copies made for other devices recompute with weights of their own.
     Compile them after this.
     """
-    blocks: Any = model.blocks
-    for block in blocks:
+    any_model: Any = model
+    if what == ATTENTION:
+        any_model.recompute_attention(partial(checkpoint, use_reentrant=False))
+        return
+    for block in any_model.blocks if what else ():
         kind = type(block)
         block.__class__ = type(f"Recomputed{kind.__name__}", (_Recomputed, kind), {})
 

@@ -7,7 +7,7 @@ and beyond sizes of a collective its time is a line.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -143,7 +143,14 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
     others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
     peak = max(predict_memory(spec, rank).peak for rank in range(run.layout.num_processes))
-    again = slowest * work.pieces / 3 if spec.workload.recompute else 0.0
+    again, what = 0.0, spec.workload.recompute
+    if what:
+        repeated = [
+            Counter({one: n for one, n in stage.items() if what is True or one.kind == "attention"})
+            for stage in work.stages
+        ]
+        # A forward pass is a third of both.
+        again = max(map(calibration.total, repeated)) * work.pieces / 3
     return Prediction(
         computation=work.pieces * slowest + added + again,
         communication=sum(exchanged.values()),

@@ -19,7 +19,7 @@ from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.resolved import resolve
-from pipeline.study.spec import ModelSpec, RunSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
 
 MEBIBYTE = 2**20
 
@@ -58,7 +58,8 @@ class Memory:
     `parameters` holds fp32 master weights, `gradients` the masters' too. `held_gradients` is the
     share of them that stays while activations are there. `buffers` are those of the reduction, and
     LAMB's steps, all of which are there before the first is taken.
-    `recomputed` are the activations of the one block that is recomputed at a time.
+    `recomputed` are the activations of the one block that is recomputed at a time, or of its
+    attention but query, key, value and output.
     """
 
     parameters: int
@@ -107,11 +108,10 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
     passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
     kept = formats(spec)
-    recompute = spec.workload.recompute
-    count_bytes = sizes.input_bytes if recompute else sizes.activation_bytes
-    activations = max(count_bytes(*one, kept) for one in passes)
-    activation_share = footprint.input_share if recompute else footprint.activation_share
-    block = max(sizes.block_bytes(*one, kept) for one in passes) if recompute else 0
+    held_and_again = [_activations(spec, *one) for one in passes]
+    activations, again = (max(part) for part in zip(*held_and_again, strict=True))
+    inputs_alone = spec.workload.recompute is True
+    activation_share = footprint.input_share if inputs_alone else footprint.activation_share
     copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
     cpu = spec.world.device == "cpu"
     return Memory(
@@ -123,12 +123,21 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         buffers=footprint.buffer_bytes
         + int(slots_kept * FP32 * count * (spec.optimiser.name == "lamb")),
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
-        recomputed=int(footprint.block_share * block),
+        recomputed=int(footprint.block_share * again),
         logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
         if cpu
         else CUDA_BASE,
     )
+
+
+def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int]:
+    """Bytes that a pass keeps, and those that are recomputed at a time."""
+    sizes, work = models.family(model), (model, sequences, formats(spec))
+    if spec.workload.recompute is True:
+        return sizes.input_bytes(*work), sizes.block_bytes(*work)
+    alone = sizes.attention_bytes(*work) if spec.workload.recompute == ATTENTION else 0
+    return sizes.activation_bytes(*work) - alone, alone // model.num_layers
 
 
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:

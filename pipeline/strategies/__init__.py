@@ -21,6 +21,7 @@ from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.strategies.base import SYMBOLS, Strategy
 from pipeline.study.spec import (
+    ATTENTION,
     ModelSpec,
     ObjectiveSpec,
     OptimiserSpec,
@@ -159,6 +160,8 @@ def check(runs: Iterable[RunSpec]) -> None:
                 "tokens alike: use another strategy"
             )
         models.num_parameters(run.model)  # raises where its family cannot make it
+        if run.workload.recompute == ATTENTION:  # raises where it cannot be told apart
+            models.family(run.model).recomputed_flops_per_token(run.model, ATTENTION)
         for _, phase in run.phases():
             strategy.check_spec(phase)
             strategy.layout(run.world).check_batch(phase)

@@ -19,6 +19,8 @@ PRECISIONS = (
     "apex_o2",
 )  # fmt: skip
 TIMED, PROFILED, REAL_TIME = "timed", "profiled", "in real time"
+ATTENTION = "attention"
+"""The policy of `WorkloadSpec.recompute` that is not for whole blocks."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,9 @@ class WorkloadSpec:
     this batch and the model's context. Only steps of the last are timed, the first `untimed_steps`
     of which are trained and recorded but left out.
     `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world,
-    `weak` multiplies it by the number of devices that compute sequences of their own. `recompute`:
-    of each block its input alone is kept, and the backward pass computes the rest again.
+    `weak` multiplies it by the number of devices that compute sequences of their own. `recompute`
+    is what the backward pass computes again: True for all of a block but its input (a study may
+    say `full`), `ATTENTION` for what attention computes of query, key and value; False (`none`).
     """
 
     global_batch: int
@@ -163,8 +166,13 @@ class WorkloadSpec:
     untimed_steps: int
     scaling: str
     checkpoint_every: int
-    recompute: bool = False
+    recompute: bool | str = False
     phases: tuple[PhaseSpec, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Make one of two spellings, so that equal work has equal hashes."""
+        spelt = {"none": False, "full": True}.get(str(self.recompute), self.recompute)
+        object.__setattr__(self, "recompute", spelt)
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> WorkloadSpec:

@@ -229,8 +229,7 @@ def _model(
         if read is not None:
             read_weights(model, read)
         model = model.to(device)
-    if spec.workload.recompute:
-        recompute_blocks(model)
+    recompute_blocks(model, spec.workload.recompute)
     if spec.compile:
         compile_blocks(model)
     return model, fill

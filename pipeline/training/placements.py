@@ -38,8 +38,7 @@ def propagate(run: ResolvedRun) -> Placements:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=layout.num_processes)
     try:
         model = build_model(spec.model, spec.seed)
-        if spec.workload.recompute:
-            recompute_blocks(model)
+        recompute_blocks(model, spec.workload.recompute)
         parts = Parts(
             model,
             partial(make_optimiser, spec.optimiser),

@@ -14,6 +14,7 @@ from pipeline import models, strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.spec import (
+    ATTENTION,
     ModelSpec,
     ObjectiveSpec,
     OptimiserSpec,
@@ -102,6 +103,7 @@ MUTATIONS = (
     ("annotated", "no_add"),
     ("ddp", "sum"),
     ("ddp", "no_clip"),
+    ("ddp", "recomputed_unmasked"),
     ("ddp", "same_shard"),
     ("deepspeed", "same_shard"),
     ("horovod", "optimiser_steps"),
@@ -186,8 +188,11 @@ OPTIONS: dict[str | None, dict[str, Any]] = {
     "clip_before_synchronise": {"clip_before_synchronise": True},
 }
 """Mutations that are knobs of the strategy."""
-RECOMPUTED = ("recomputed_without_sum",)
-"""Mutations that show where activations are recomputed."""
+RECOMPUTED: dict[str | None, bool | str] = {
+    "recomputed_without_sum": True,
+    "recomputed_unmasked": ATTENTION,
+}
+"""Mutations that show where activations are recomputed, and which."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ class Case:
     overflow: bool = False
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
-    recompute: bool = False
+    recompute: bool | str = False
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
@@ -240,7 +245,8 @@ class Case:
         parts = [self.strategy, self.precision, f"a{self.accumulation}"]
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
-        parts += ["recompute"] * self.recompute + ["brief"] * self.brief
+        parts += ["recompute"] * bool(self.recompute)
+        parts += [ATTENTION] * (self.recompute == ATTENTION) + ["brief"] * self.brief
         parts += ["phased"] * self.phased + ["documents"] * self.documents
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
@@ -390,6 +396,7 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     ]
     for case in (one for one in list(found) if one.architecture in NARROW):
         found += [replace(case, recompute=True), replace(case, precision="bf16")]
+        found.append(replace(case, recompute=ATTENTION))
         if has_pipeline(strategy, world, 0):
             layers = {
                 v: case_of(strategy, world, v).num_layers for v in variants_of(strategy, world)
@@ -547,8 +554,9 @@ def references(cases: list[Case], world: int) -> list[Case]:
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, with the micro-batches of which all that is sent is counted.
 
-    The defaults also in fp16, under autocast and a loss scale. In one world: it is the same code;
-    where that needs four ranks, the defaults in fp32 do.
+    The defaults also in fp16, under autocast and a loss scale, and with attention alone, which
+    `zero_bubble` takes too. In one world: it is the same code; where that needs four ranks, the
+    defaults in fp32 do.
     """
     if world != mutated_world(strategy) and strategy != REFERENCE:
         return []
@@ -557,6 +565,9 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
     for variant in variants_of(strategy, world) if few else (0,):
         most = accumulations_of(strategy, world, variant)[-1]
         found.append(case_of(strategy, world, variant, accumulation=most, recompute=True))
+        alone = case_of(strategy, world, variant, accumulation=most, recompute=ATTENTION)
+        if not variant or alone.options.get("schedule") == "zero_bubble":
+            found.append(alone)
     if few and "fp16" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, precision="fp16", recompute=True))
     return [case for case in found if fits(case, world)]
@@ -621,7 +632,7 @@ def mutants(strategy: str) -> list[Case]:
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:
             variant = VARIANT_OF.get((strategy, mutation), 0)
-            again, lamb = mutation in RECOMPUTED, mutation in RATIOS
+            again, lamb = RECOMPUTED.get(mutation, False), mutation in RATIOS
             precision = MASTERS if mutation in NARROWED else "fp32"
             bert = NARROW[1] if lamb and strategy not in UNTRIED else None
             case = case_of(

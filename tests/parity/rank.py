@@ -34,6 +34,7 @@ from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
 from pipeline.launch.emulated.ranks import Rank, fork
 from pipeline.machine.limits import free_port
+from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
 from pipeline.parallel import counted, state
 from pipeline.parallel.cut import cut as real_cut
@@ -263,6 +264,13 @@ def summed_once(axis: TensorAxis, x: torch.Tensor) -> torch.Tensor:
     return x.clone() if torch._C._current_graph_task_id() != -1 else real_total(axis, x)
 
 
+def unmasked_again(q: Any, k: Any, v: Any, mask: Any) -> torch.Tensor:
+    """See later tokens when attention is recomputed."""
+    if torch._C._current_graph_task_id() != -1:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    return real_attend(q, k, v, mask)
+
+
 def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
     """The groups, as if no rank shared a weight with another."""
     return replace(real_axes(layout, rank, mesh), ends=None)
@@ -335,6 +343,7 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
 real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
+real_attend = gpt2.attend
 real_synchronise = LocalStepper.synchronise
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
@@ -374,6 +383,7 @@ WRONG: dict[str, dict[str, Any]] = {
         TENSOR + "TensorStepper.clip": Stepper.clip,
         STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
+    "recomputed_unmasked": {"pipeline.models.gpt2.model.attend": unmasked_again},
     "recomputed_without_sum": {TENSOR + "TensorAxis.total": summed_once},
     "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
 from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Shape
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ATTENTION, ModelSpec
 
 if TYPE_CHECKING:
     from pipeline.models.gpt2.model import Gpt2
@@ -67,15 +67,15 @@ def flops_per_token(model: ModelSpec) -> float:
     return 6.0 * product_weights(model) + attention
 
 
-def recomputed_flops_per_token(model: ModelSpec) -> float:
+def recomputed_flops_per_token(model: ModelSpec, what: bool | str = True) -> float:
     """16 x layers x width^2 + 4 x layers x width x context: a second forward pass of the blocks.
 
-    Of a block's 12 w^2 weights the last 4 w^2, `mlp.c_proj`, are left out: torch stops a
-    recomputation once it has what the backward pass needs. Compiled blocks may recompute less.
+    Of attention alone the second term. Of a block's 12 w^2 weights the last 4 w^2, `mlp.c_proj`,
+    are left out: torch stops a recomputation once it has what the backward pass needs. Compiled
+    blocks may recompute less.
     """
-    return 16.0 * model.num_layers * model.width**2 + 4.0 * (
-        model.num_layers * model.width * model.context
-    )
+    attention = 4.0 * model.num_layers * model.width * model.context
+    return attention if what == ATTENTION else 16.0 * model.num_layers * model.width**2 + attention
 
 
 def product_weights(model: ModelSpec) -> int:
@@ -115,6 +115,15 @@ def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     product, norm = formats.product, formats.norm
     values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
     return sequences * model.context * values
+
+
+def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Statistics that the fused kernel keeps, which go where attention is recomputed.
+
+    Query, key, value and output stay. Where torch has no fused kernel scores go too, which
+    `activation_bytes` does not count.
+    """
+    return sequences * model.context * model.num_layers * FP32 * model.num_heads
 
 
 def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:

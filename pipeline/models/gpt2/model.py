@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,23 +20,32 @@ from pipeline.models.segments import causal_mask, places
 from pipeline.study.spec import ModelSpec
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention to earlier positions only, or to those where the mask is true.
+
+    All but the mask are (batch, heads, context, head width).
+    """
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+
+
 class Attention(nn.Module):
     """Causal multi-head self-attention: (batch, context, width) -> same shape."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.head_width = spec.width // spec.num_heads
+        self.attend: Callable[..., Tensor] = attend
         self.c_attn = nn.Linear(spec.width, 3 * spec.width)
         self.c_proj = nn.Linear(spec.width, spec.width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend to earlier positions only, or to those where the mask is true."""
+        """Cut query, key and value out of one product; for the mask see `attend`."""
         qkv = self.c_attn(x)
         # As many heads as this rank has: a tensor axis cuts the projections, and gathers the
         # sequence for them where it is cut elsewhere.
         heads = (*qkv.shape[:2], -1, self.head_width)
         q, k, v = (part.view(heads).transpose(1, 2) for part in qkv.chunk(3, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        y = self.attend(q, k, v, mask)
         out: Tensor = self.c_proj(y.transpose(1, 2).flatten(2))
         return out
 
@@ -65,7 +75,7 @@ class Block(nn.Module):
         self.mlp = Mlp(spec)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(batch, context, width) -> same shape; for the mask see `Attention`."""
+        """(batch, context, width) -> same shape; for the mask see `attend`."""
         x = x + self.attn(self.ln_1(x), mask)
         x = x + self.mlp(self.ln_2(x))
         return x
@@ -106,6 +116,12 @@ class Gpt2(nn.Module):
     def blocks(self) -> nn.ModuleList:
         """The layers that repeat, in their order; each may be compiled or placed by itself."""
         return self.h
+
+    def recompute_attention(self, again: Callable[..., Any]) -> None:
+        """Run attention by `again`, which gets the function, query, key, value and mask."""
+        blocks: Any = self.h
+        for block in blocks:
+            block.attn.attend = partial(again, attend)
 
     def _initialise(self) -> None:
         """Normal(0, 0.02), residual projections shrunk by sqrt(2 x layers): the GPT-2 report."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
 from pipeline.models import FP32, INT64, AxisCuts, Ends, FileNames, Formats
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ATTENTION, ModelSpec
 
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
@@ -92,8 +92,18 @@ def flops_per_token(model: ModelSpec) -> float:
     return 3.0 * float(_facts(model)["forward_flops"]) / model.context
 
 
-def recomputed_flops_per_token(model: ModelSpec) -> float:
-    """A forward pass without the output layer: at most what recomputing all blocks adds."""
+def recomputed_flops_per_token(model: ModelSpec, what: bool | str = True) -> float:
+    """A forward pass without the output layer: at most what recomputing all blocks adds.
+
+    Or what attention multiplies of query, key and value.
+    """
+    if what == ATTENTION:
+        if not (attention := float(_facts(model)["attention_flops"])):
+            raise StudyError(
+                f"the layers of {model.architecture} do not call an attention function of "
+                "transformers, so it is not recomputed alone; set workload.recompute to full"
+            )
+        return attention / model.context
     head = 2.0 * model.vocab_size * model.width
     return float(_facts(model)["forward_flops"]) / model.context - head
 
@@ -113,6 +123,12 @@ def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """Bytes of it that the first block keeps."""
     copies = formats.product * product_weights(model) if formats.copies_weights else 0
     return sequences * max(0, _kept(model, formats, "block") - copies // model.num_layers)
+
+
+def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Bytes that are not kept where attention is recomputed: scores where no kernel is fused."""
+    whole, without = (_kept(model, formats, part) for part in ("whole", "without_attention"))
+    return sequences * (whole - without)
 
 
 def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -19,6 +21,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.errors import StudyError
@@ -40,21 +43,36 @@ def _of_experts(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
 def facts(spec: ModelSpec) -> dict[str, Any]:
     """Parameters by name, those of a block, and what a pass over one sequence computes and keeps.
 
-    `forward_flops` are those of a forward pass, `product_weights` the weights that it multiplies,
-    but for experts'; `idle_parameters` are those that a token does not use.
-    `kept_bytes` and its part in one block are for fp32, autocast and bf16 weights.
+    `forward_flops` are those of a forward pass, `attention_flops` those between query, key and
+    value and what attention makes of them, `product_weights` the weights that it multiplies, but
+    for experts'; `idle_parameters` are those that a token does not use. `kept_bytes`, its part in
+    one block, and what stays of it without attention are for fp32, autocast and bf16 weights.
     """
+    attention_flops = [0]
+
+    def counted_apart(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        before = flops.get_total_flops()
+        made = attend(*given, **named)
+        attention_flops[0] += flops.get_total_flops() - before
+        return made
+
     # torch's own grouped_mm of tensors without memory takes bfloat16 alone.
     grouped = mock.patch("transformers.integrations.moe._can_use_grouped_mm", lambda *_: False)
     counted = {torch.ops.transformers.grouped_mm_fallback: _of_experts}
-    with FakeTensorMode(), grouped:
+    # Positions without values cannot show that a sequence is one document, and needs no mask.
+    one_document = mock.patch(
+        "transformers.masking_utils.find_packed_sequence_indices", lambda positions: None
+    )
+    with FakeTensorMode(), grouped, one_document:
         model = LanguageModel(spec)
         ids = torch.zeros((1, spec.context), dtype=torch.int64)
         # Written out in products, attention is counted too.
         written_out = sdpa_kernel(SDPBackend.MATH)
         flops = FlopCounterMode(display=False, custom_mapping=counted)
+        model.recompute_attention(counted_apart)
         with torch.no_grad(), written_out, flops as counter:
             model.logits(ids)
+        model.recompute_attention(at_once)
         counts = counter.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
@@ -68,6 +86,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "idle_parameters": _idle(model),
             "block_parameters": sum(p.numel() for p in model.blocks[0].parameters()),
             "forward_flops": sum(counts.values()),
+            "attention_flops": attention_flops[0],
             "product_weights": products // (2 * spec.context),
             "kept_bytes": kept,
             "ends": _ends(model, ids),
@@ -192,7 +211,22 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     }
 
 
+def at_once(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Attention that is not recomputed."""
+    return attend(*given, **named)
+
+
 def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
+    """Bytes kept for the backward pass as `_held` has them, also where attention is recomputed."""
+    kept = _held(model, ids, autocast)
+    # Random numbers of tensors without memory cannot be set back.
+    model.recompute_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
+    without = _held(model, ids, autocast)["whole"]
+    model.recompute_attention(at_once)
+    return kept | {"without_attention": without}
+
+
+def _held(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     """Bytes that a forward pass keeps for the backward pass but the loss's, and its first block's.
 
     Each storage counts once. Weights do not count, copies of them by autocast do.

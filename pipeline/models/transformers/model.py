@@ -7,8 +7,10 @@ a router's noise are off, since they would depend on how a batch is split over r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.initialization import no_init_weights
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -32,6 +35,9 @@ _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 
 _CUTS = ("colwise", "rowwise", "replicated_with_grad_allreduce")
 """Words of a tensor plan that are followed, in the order of our columns, rows and partial."""
+
+_ATTENTION = ("sdpa", "eager")
+"""torch's own kernels, and attention written out in products, which keeps its scores."""
 
 _BERT = {
     "attention.self.query": "colwise",
@@ -90,6 +96,17 @@ class LanguageModel(nn.Module):
     def blocks(self) -> nn.ModuleList:
         """The layers that repeat, in their order."""
         return self._blocks[0]
+
+    def recompute_attention(self, again: Callable[..., Any]) -> None:
+        """Run by `again` the attention function of transformers that the layers call.
+
+        Layers that call none stay as they are; then `facts` counts no FLOPs of it, and a study is
+        refused.
+        """
+        _exchange(self.model.config._attn_implementation)
+        parts: Any = self.blocks.modules()
+        for part in parts:
+            part.runs_attention = again
 
     @property
     def tensor_cuts(self) -> TensorCuts:
@@ -257,6 +274,24 @@ class LanguageModel(nn.Module):
         return self.loss(made.logits, targets, weights) + share * balance
 
 
+@cache
+def _exchange(kind: str) -> None:
+    """Have layers with `runs_attention` run transformers' attention function of that name by it.
+
+    Its table holds functions of (layer, query, key, value, mask, ...) for all classes, but not
+    `eager`, of which each file of classes has its own.
+    """
+    table: Any = ALL_ATTENTION_FUNCTIONS
+    shared = table.get(kind)
+
+    def attend(layer: nn.Module, *given: Any, **named: Any) -> Any:
+        own = shared or sys.modules[type(layer).__module__].eager_attention_forward
+        runs: Any = getattr(layer, "runs_attention", None)
+        return runs(own, layer, *given, **named) if runs else own(layer, *given, **named)
+
+    table.register(kind, attend)
+
+
 def _logits(output: Any) -> Any:
     """Those of the one head, or of both."""
     if "prediction_logits" in output:
@@ -366,7 +401,7 @@ def _is_of(model_type: Any, architecture: str) -> bool:
 
 
 def _check_names(known: Any, spec: ModelSpec) -> None:
-    names = [*vars(known), *getattr(type(known), "attribute_map", {})]
+    names = [*vars(known), *getattr(type(known), "attribute_map", {}), "attn_implementation"]
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     for name in spec.config or {}:
         if name not in names:
@@ -379,4 +414,9 @@ def _check_names(known: Any, spec: ModelSpec) -> None:
             raise StudyError(
                 f"model.config.{name} is set by num_layers, width, num_heads, context and "
                 "vocab_size of the study's model; leave it out of config"
+            )
+        if name == "attn_implementation" and (spec.config or {})[name] not in _ATTENTION:
+            raise StudyError(
+                f"model.config.attn_implementation is {(spec.config or {})[name]!r}; use one of "
+                f"{', '.join(_ATTENTION)}: others come from a hub or are not installed"
             )

@@ -95,10 +95,11 @@ class Pipelined(Strategy):
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
                 "not do in compiled blocks; set compile to false, or schedule to 1f1b"
             )
-        if spec.workload.recompute and self.schedule == "zero_bubble":
+        if spec.workload.recompute is True and self.schedule == "zero_bubble":
             raise StudyError(
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "
-                "would recompute its block; set workload.recompute to false, or schedule to 1f1b"
+                "would recompute its block; set workload.recompute to none or attention, or "
+                "schedule to 1f1b"
             )
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:

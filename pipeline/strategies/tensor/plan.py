@@ -61,8 +61,11 @@ class Part:
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
-        """Bytes that recomputing a block adds: its first output, or half of that and its inputs."""
-        if not spec.workload.recompute:
+        """Bytes that recomputing a block adds: its first output, or half of that and its inputs.
+
+        Between query, key, value and what attention makes of them nothing is sent.
+        """
+        if spec.workload.recompute is not True:
             return 0.0
         again = models.axis_cuts(spec.model).again
         return norm + product / 2 if self.sequence else again * product

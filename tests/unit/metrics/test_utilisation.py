@@ -75,6 +75,11 @@ def test_recomputed_activations_are_hardware_flops_and_no_model_flops() -> None:
     model = record.spec.model
     flops = model.num_layers * model.width * (16 * model.width + 4 * model.context)
     assert more == pytest.approx(flops * found["tokens_per_second"] / (2 * PEAK))
+    work["recompute"] = "attention"
+    spec["workload"] = work
+    alone = values(dataclasses.replace(record, run={**record.run, "spec": spec}))
+    less = alone["hardware_flops_utilisation"] - kept["hardware_flops_utilisation"]
+    assert less / more == pytest.approx(model.context / (4 * model.width + model.context))
 
 
 def test_without_a_measured_peak_there_is_no_utilisation() -> None:

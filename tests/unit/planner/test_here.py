@@ -48,6 +48,19 @@ def test_a_step_on_four_ranks_has_a_quarter_of_the_computation(runs, calibration
     assert one.optimiser == four.optimiser > 0
 
 
+def test_what_is_recomputed_is_a_third_of_its_operators(runs, calibration) -> None:
+    found = []
+    for what in (False, "attention", True):
+        work = replace(runs[0].workload, recompute=what)
+        found.append(of(runs, calibration, "single", workload=work).computation)
+    kept, alone, blocks = found
+    assert blocks == pytest.approx(kept * 4 / 3)
+    (stage,) = work_of(resolve(runs[0])).stages
+    attention = sum(n * one.work * 1e-9 for one, n in stage.items() if one.kind == "attention")
+    pieces = runs[0].workload.accumulation_steps
+    assert alone - kept == pytest.approx(attention * pieces / 3)
+
+
 def test_a_tensor_axis_cuts_products_and_not_norms(runs, calibration) -> None:
     one, cut = (of(runs, calibration, cell).computation for cell in ("single", "tensor"))
     assert one / 4 < cut < one / 3

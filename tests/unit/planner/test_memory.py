@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pipeline import models, strategies
 from pipeline.cost.points import read
@@ -20,7 +21,7 @@ from pipeline.planner.memory import formats, formula_24, loaded_later, predict
 from pipeline.precision import make_precision
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.spec import ModelSpec, RunSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
@@ -50,11 +51,12 @@ def keeping(net: torch.nn.Module) -> Iterator[Callable[[], int]]:
         )
 
 
-def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: bool = False) -> int:
+def kept_bytes(
+    model: ModelSpec, precision: str, sequences: int, recompute: bool | str = False
+) -> int:
     """Bytes that a forward pass keeps."""
     net, chosen = build_model(model, 0), make_precision(precision, "cpu")
-    if recompute:
-        recompute_blocks(net)
+    recompute_blocks(net, recompute)
     chosen.prepare(net, torch.optim.AdamW(net.parameters()))
     ids = torch.zeros((sequences, model.context), dtype=torch.int64)
     with keeping(net) as kept, chosen.autocast():
@@ -78,6 +80,23 @@ def test_of_recomputed_blocks_torch_keeps_the_inputs(precision) -> None:
     predicted = SIZES.input_bytes(MIDDLE, 2, formats(spec))
     predicted += 4 * 2 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(kept_bytes(MIDDLE, precision, 2, True), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "MATH"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_where_attention_is_recomputed_no_score_is_kept(precision, kernel) -> None:
+    """To three digits, fused or written out: of it go 4 bytes a head and token, or a score."""
+    spec, sequences = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision), 2
+    with sdpa_kernel(getattr(SDPBackend, kernel)):
+        all_kept, kept = (kept_bytes(MIDDLE, precision, 2, what) for what in (False, ATTENTION))
+    fused = SIZES.attention_bytes(MIDDLE, sequences, formats(spec))
+    predicted = SIZES.activation_bytes(MIDDLE, sequences, formats(spec)) - fused
+    predicted += 4 * sequences * MIDDLE.context * MIDDLE.vocab_size
+    assert predicted == pytest.approx(kept, rel=1e-3)
+    scores = 4 * sequences * MIDDLE.num_layers * MIDDLE.num_heads * MIDDLE.context**2
+    if precision == "bf16":  # written out, torch multiplies wide copies of query, key and value
+        scores += 2 * 3 * sequences * MIDDLE.num_layers * MIDDLE.context * MIDDLE.width
+    assert all_kept - kept == pytest.approx(scores if kernel == "MATH" else fused, rel=1e-3)
 
 
 @pytest.fixture
@@ -122,6 +141,9 @@ def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
         kept, less = predict(spec, rank), predict(again, rank)
         assert less.peak < kept.peak and kept.recomputed == 0
         assert less.recomputed + less.activations < kept.activations
+        work = replace(spec.workload, recompute=ATTENTION)
+        alone = predict(replace(spec, workload=work), rank)
+        assert less.activations < alone.activations < kept.activations
 
 
 def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:

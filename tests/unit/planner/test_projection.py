@@ -58,6 +58,16 @@ def test_extra_work_that_the_model_does_not_know_is_not_projected() -> None:
     assert not found["dps-apex", 2]["reason"]
 
 
+def test_recomputed_attention_costs_its_forward_pass_and_saves_its_statistics() -> None:
+    found = []
+    for what in ("none", "attention", "full"):
+        row = rows(workload={**BAI.content["workload"], "recompute": what})["dps", 2]
+        found.append((float(row["step_s_pred"]), float(row["mem_gib_pred"])))
+    seconds, memory = zip(*found, strict=True)
+    assert seconds[0] < seconds[1] < seconds[2]
+    assert memory[0] > memory[1] > memory[2]
+
+
 def test_a_batch_that_stays_ends_where_it_cannot_be_cut() -> None:
     found = rows(weak=False, counts=(4, 8))
     assert found["dps", 4]["global_batch"] == "16" and not found["dps", 4]["reason"]

@@ -150,8 +150,9 @@ def test_phases_come_before_the_steps_that_are_timed(study) -> None:
 
 def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
     usual = expand(Study.of(study))
-    study["workload"]["recompute"] = False
-    assert [run.sha256() for run in expand(Study.of(study))] == [run.sha256() for run in usual]
+    for spelt in (False, "none"):
+        study["workload"]["recompute"] = spelt
+        assert [run.sha256() for run in expand(Study.of(study))] == [run.sha256() for run in usual]
     assert "recompute" not in usual[0].to_json()
     study["cells"][0]["workload"] = {"recompute": True}
     check_study(study, "study.yaml")
@@ -162,6 +163,20 @@ def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
     assert [run.workload.recompute for run in runs].count(True) == sum(
         run.cell == runs[0].cell for run in runs
     )
+
+
+def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
+    found = {}
+    for spelt in (True, "full", "attention"):
+        study["workload"]["recompute"] = spelt
+        run = expand(check_study(study, "study.yaml"))[0]
+        validate(run.to_dict(), "spec", Path("spec.json"))
+        assert RunSpec.from_dict(json.loads(run.to_json())) == run
+        found[spelt] = run.to_dict()["workload"]["recompute"]
+    assert found == {True: True, "full": True, "attention": "attention"}
+    study["workload"]["recompute"] = "half"
+    with pytest.raises(StudyError, match=r"workload.recompute.*'none', 'full', 'attention'"):
+        check_study(study, "study.yaml")
 
 
 def test_a_variable_is_text_and_set_nowhere_else(study) -> None:

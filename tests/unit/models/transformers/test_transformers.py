@@ -24,7 +24,7 @@ from pipeline.models.deferred import deferred_model
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
 from pipeline.study.expansion import expand
-from pipeline.study.spec import ModelSpec, ObjectiveSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 from tests.parity.cases import ARCHITECTURES, CUT, UNTRIED, Case
@@ -161,6 +161,35 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.parametrize(("kind", "fused"), [("sdpa", True), ("eager", False)])
+def test_attention_alone_is_recomputed_to_the_bit_without_its_scores(kind, fused) -> None:
+    spec = replace(LLAMA, config={**(LLAMA.config or {}), "attn_implementation": kind})
+    ids = torch.randint(0, 302, (2, 16), generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for what in (False, ATTENTION):
+        model = build_model(spec, 0)
+        recompute_blocks(model, what)
+        model(ids, ids.roll(1)).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    kept = Formats(FP32, FP32, copies_weights=False)
+    built: Any = build_model(spec, 0)
+    counted = facts._kept(built, ids[:1], autocast=False)
+    assert counted["whole"] == arithmetic.activation_bytes(spec, 1, kept)
+    saved = counted["whole"] - counted["without_attention"]
+    assert saved == arithmetic.attention_bytes(spec, 1, kept)
+    scores = FP32 * spec.num_layers * spec.num_heads * spec.context**2
+    assert (saved < scores) if fused else (saved >= scores)
+    flops = models.family(spec).recomputed_flops_per_token(spec, ATTENTION)
+    assert flops == 4 * spec.num_layers * spec.context * spec.width
+
+
+def test_attention_that_is_no_function_of_transformers_is_not_recomputed_alone() -> None:
+    spec = replace(GPT2, architecture="CodeGenForCausalLM", config={"rotary_dim": 4})
+    with pytest.raises(StudyError, match=r"do not call an attention function .* to full"):
+        models.family(spec).recomputed_flops_per_token(spec, ATTENTION)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -173,6 +202,7 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
         ),
         ({"config": {"intermedate_size": 3}}, "use one such as intermediate_size"),
         ({"config": {"hidden_size": 3}}, "is set by num_layers, width"),
+        ({"config": {"attn_implementation": "flash"}}, "'flash'; use one of sdpa, eager"),
         ({"config": {"intermediate_size": "wide"}}, "model.config does not fit LlamaConfig"),
         ({"architecture": "Qwen3MoeForCausalLM", "config": None}, "is a mixture of experts"),
         ({"architecture": "MambaForCausalLM", "config": None}, "attention and feed-forward"),
