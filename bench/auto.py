@@ -1,7 +1,6 @@
 """The layout that `plan --auto` chooses, held against every layout, measured on emulated nodes.
 
     python -m bench.auto --out bench/results/auto.json [--cases tiny-1gbit deep-300mbit]
-    python -m bench.auto --out quick.json --quick
 
 One calibration (operators and collectives, no step) predicts all cases (`bench/emulated/cases.py`).
 Each layout that a strategy can run is measured once with the micro-batches that the planner gives
@@ -30,10 +29,8 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from bench.emulated import checks
 from bench.emulated.cases import CASES, Case, candidates
-from bench.emulated.runs import Runs, Variant, order
-from bench.emulated.undisturbed import Machine
+from bench.emulated.runs import Machine, Runs, Variant, least_factor, order
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
@@ -53,7 +50,6 @@ SECONDS = 120.0
 """Of measuring for the calibration of all cases."""
 ROUNDS, CLOSE = 3, 1.25
 """Runs of a layout that is at most so many times as slow as the best one; others have one."""
-QUICK = ("tiny-1gbit", "tiny-20mbit", "wide-2500mbit-2")
 LEAST_NEAR, LEAST_WINNERS = 10, 4
 SIMPLE = ("single", "ddp")
 
@@ -72,52 +68,43 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     names = [case.name for case in CASES]
     parser.add_argument("--cases", nargs="+", choices=names, default=names)
-    parser.add_argument("--quick", action="store_true", help="three cases, measured anew")
-    parser.add_argument(
-        "--calibration", type=Path, default=CALIBRATION, help="is made where it is not there"
-    )
     args = parser.parse_args()
     if (reason := why_not()) is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
-    known = [case for case in CASES if not args.quick or case.name in QUICK]
-    content = calibrated(known, None if args.quick else args.calibration)
+    content = calibrated()
     about = {key: content["hardware"][key] for key in ("cpu_model", "num_cores")}
     about |= {"calibrated_at": content["measured_at"]}
-    results = {} if args.quick else kept(args.out, about)
+    results = kept(args.out, about)
     # They have torch loaded and fork the runs, as in a study.
     preloaded.start_ranks([resolve(CASES[0].specs()[0])])
-    for case in known:
-        if case.name in results or not (args.quick or case.name in args.cases):
+    for case in CASES:
+        if case.name in results or case.name not in args.cases:
             continue
         results[case.name] = of_case(case, Calibration.of(content))
         shown = {key: value for key, value in results[case.name].items() if key != "layouts"}
         print(json.dumps(shown), file=sys.stderr, flush=True)
         whole = {**about, **summary(list(results.values())), "cases": results}
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(args.out, json.dumps(whole, indent=1) + "\n")
     print(json.dumps(summary(list(results.values())), indent=1))
     print(f"-> {args.out}")
     return 0
 
 
-def calibrated(cases: Sequence[Case], path: Path | None) -> dict[str, Any]:
-    """The figures of this machine for all cases: those of a file that has them, or new ones."""
+def calibrated() -> dict[str, Any]:
+    """The figures of this machine for all cases: those of CALIBRATION if it has them, or new."""
     about = hardware()
-    specs = [spec for case in cases for spec in case.specs()]
-    if path is not None and path.is_file():
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    specs = [spec for case in CASES for spec in case.specs()]
+    if CALIBRATION.is_file():
+        content: dict[str, Any] = json.loads(CALIBRATION.read_text(encoding="utf-8"))
         same = all(content["hardware"][key] == about[key] for key in ("cpu_model", "num_cores"))
         if same and set(Calibration.of(content).operators) >= set(of_study(specs)):
             return content
     # Of runs over one link the last is taken: that of the largest model, which has the most sizes.
     specs.sort(key=lambda spec: num_parameters(spec.model))
-    seconds = SECONDS * len(cases) / len(CASES)
     content = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": about}
-    content |= calibrate.figures(specs, specs, usable_cores(), seconds)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(content) + "\n")
+    content |= calibrate.figures(specs, specs, usable_cores(), SECONDS)
+    write_text(CALIBRATION, json.dumps(content) + "\n")
     return content
 
 
@@ -184,7 +171,7 @@ class CaseRuns(Runs):
 
     def once(self, spec: RunSpec) -> Taken | str:
         """A run, again where it failed; what its record says where it did twice."""
-        variant = Variant(spec, checks.least_factor(self.case.nodes))
+        variant = Variant(spec, least_factor(self.case.nodes))
         for _ in range(2):
             record = self._run(variant)
             emulation = record.run["execution"].get("emulation")

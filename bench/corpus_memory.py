@@ -22,44 +22,42 @@ from typing import Any
 
 import psutil
 
+from pipeline.files import write_text
 from pipeline.machine.facts import hardware, provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.02
+NUM_PROC = 2
+PLAN = ((1, 3), (50, 1))
+"""Size of the corpus in copies of the default one, and how often it is tokenised."""
 
 
 def main() -> int:
     """Measure every size and repeat, write the numbers and the ratio of the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--copies", type=int, default=50, help="size of the large corpus")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of the large corpus")
-    parser.add_argument("--small-repeats", type=int, default=3, help="runs of the small corpus")
-    parser.add_argument("--num-proc", type=int, default=2)
     args = parser.parse_args()
     runs = []
     with tempfile.TemporaryDirectory() as work:
         halves = default_corpus()
-        plan = [(1, args.small_repeats), (args.copies, args.repeats)]
-        for copies, repeat in ((c, r) for c, repeats in plan for r in range(repeats)):
-            run = measure(halves, copies, args.num_proc, Path(work))
+        for copies, repeat in ((c, r) for c, repeats in PLAN for r in range(repeats)):
+            run = measure(halves, copies, Path(work))
             runs.append({"copies": copies, "repeat": repeat, **run})
             print(json.dumps(runs[-1]), file=sys.stderr)
     small, large = (
         statistics.median(run["peak_rss_bytes"] for run in runs if run["copies"] == copies)
-        for copies, _ in plan
+        for copies, _ in PLAN
     )
     result = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "git_commit": provenance()["git_commit"],
-        "num_proc": args.num_proc,
+        "num_proc": NUM_PROC,
         "runs": runs,
         "peak_rss_ratio": large / small,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"peak memory at {args.copies}x is {large / small:.2f} times that at 1x -> {args.out}")
+    write_text(args.out, json.dumps(result, indent=1) + "\n")
+    print(f"peak memory at {PLAN[1][0]}x is {large / small:.2f} times that at 1x -> {args.out}")
     return 0
 
 
@@ -79,7 +77,7 @@ def default_corpus() -> tuple[str, str]:
     return "\n\n".join(documents[:middle]), "\n\n".join(documents[middle:])
 
 
-def measure(halves: tuple[str, str], copies: int, num_proc: int, work: Path) -> dict[str, Any]:
+def measure(halves: tuple[str, str], copies: int, work: Path) -> dict[str, Any]:
     """Tokenise `copies` of the corpus; returns peak memory, wall time and counts."""
     with tempfile.TemporaryDirectory(dir=work) as folder_name:
         folder = Path(folder_name)
@@ -95,7 +93,7 @@ def measure(halves: tuple[str, str], copies: int, num_proc: int, work: Path) -> 
         }
         (folder / "spec.json").write_text(json.dumps(spec))
         command = [sys.executable, "-m", "pipeline", "tokens", "--spec", str(folder / "spec.json")]
-        command += ["--out", str(folder / "out"), "--num-proc", str(num_proc)]
+        command += ["--out", str(folder / "out"), "--num-proc", str(NUM_PROC)]
         started = time.monotonic()
         peak = peak_rss(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL))
         seconds = time.monotonic() - started

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.build import TokensSpec, build
+from pipeline.files import write_text
 from pipeline.machine.facts import cpu_model
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.statistics import Floats
@@ -105,13 +106,12 @@ def main() -> int:
     parser.add_argument("--tokens", type=Path, help="token shards of the default study, if made")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         tokens = args.tokens or made_tokens(Path(work) / "tokens")
         result = about() | {"first": section(tokens, PRECISIONS, SEEDS, AT_STEPS)}
         print(json.dumps(result["first"]), flush=True)
         result["long"] = section(tokens, LONG, LONG_SEEDS, LONG_AT_STEPS)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(args.out, json.dumps(result, indent=1) + "\n")
     print(f"largest deviations over {LONG_AT_STEPS[-1]} steps -> {args.out}")
     return 0
 

@@ -1,209 +1,185 @@
-"""Step time of this project against other programs that train the same model, in pairs.
+"""Step time of this project over that of a plain loop that trains the same model, in pairs.
 
-    python -m bench.peers --out bench/results/peers.json [--minutes 10] [--quick]
+    python -m bench.peers --out bench/results/peers.json [--minutes 10]
     python -m bench.peers --out gpu.json --device cuda --sizes 124M
 
-samestep    the strategy `single`, by this project's own step
+samestep    the strategy `single`, by the loop's own reading, step and report
 plain       a plain loop after nanoGPT's published structure (`bench/contestants/plain.py`)
-accelerate  transformers' GPT-2 in Accelerate's loop, where it is installed
-trainer     transformers' GPT-2 in transformers' Trainer, where Accelerate is installed
 
-Each contestant has a process, set up as its program does it (ours as a rank of a run: freed memory
-is kept). They train in turn in short blocks whose order is drawn anew each time, so that drift of
-the machine hits them alike. A ratio is of two blocks of one round; the result has its median over
-the rounds and the interval of that median. Under 1: this one is faster. Each setting has its share
-of the minutes that are left, and ends early from `LEAST_ROUNDS` rounds on.
+Each has a process, set up as its program does it (ours as a rank of a run: freed memory is kept).
+They train in turn in short blocks whose order is drawn anew each time, so that drift of the machine
+hits them alike. A ratio is of two blocks of one round; the result has its median over the rounds
+and the interval of that median. Under 1: this project is faster. Each setting has its share of the
+minutes that are left, and ends early from `LEAST_ROUNDS` rounds on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.util import find_spec
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.contestants.apart import Apart
-from bench.contestants.libraries import Accelerated, drive_trainer
-from bench.contestants.ours import Ours
 from bench.contestants.plain import Plain
-from bench.contestants.setting import Contestant, Setting
+from bench.contestants.setting import OPTIMISER, Setting, Tokens
+from pipeline import strategies
+from pipeline.files import write_text
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.metrics.statistics import values_interval
+from pipeline.models.build import build_model, compile_blocks
+from pipeline.parallel.types import Batch, Parts
+from pipeline.precision import make_precision
+from pipeline.study.spec import WorldSpec
+from pipeline.training.optimiser import make_optimiser
 
-OURS, TRAINER = Ours.name, "trainer"
+ROUNDS, LEAST_ROUNDS = 20, 6
+"""With fewer than the least no interval of a median covers 95 %."""
 
-LEAST_ROUNDS = 6
-"""With fewer no interval of a median covers 95 %."""
-
-BATCH = {"tiny": 2, "5M": 8, "14M": 4, "124M": 8}
+BATCH = {"5M": 8, "14M": 4, "124M": 8}
 """Sequences of a step: on a CPU it takes about as long with 5M as with 14M."""
 
 
-@dataclass(frozen=True)
-class Extent:
-    """`rounds` of `steps` steps of each contestant, after one round that is not counted."""
+class Ours:
+    """The shared step of one process."""
 
-    sizes: Sequence[str] = ("5M", "14M")
-    precisions: Sequence[str] = ("fp32", "bf16")
-    compiled: Sequence[bool] = (False, True)
-    rounds: int = 20
-    steps: int = 1
-    device: str = "cpu"
+    def __init__(self, setting: Setting) -> None:
+        self.device = torch.device(setting.device)
+        backend = {"cpu": "gloo", "cuda": "nccl"}[setting.device]
+        world = WorldSpec(1, 1, setting.device, backend, "loopback")
+        strategy = strategies.load("single", {})
+        self.model = build_model(setting.model, 11).to(self.device)
+        if setting.compiled:
+            compile_blocks(self.model)
+        precision = make_precision(setting.precision, setting.device)
+        optimiser, layout = partial(make_optimiser, OPTIMISER), strategy.layout(world)
+        self.trainable = strategy.build(
+            Parts(self.model, optimiser, layout, precision, OPTIMISER.max_grad_norm)
+        )
+        self.tokens, self.batch, self.step = Tokens(setting), setting.batch, 0
 
-    def settings(self) -> list[Setting]:
-        """All combinations, in the order in which they are measured."""
-        return [
-            Setting(size, BATCH[size], precision, compiled, self.device)
-            for size in self.sizes
-            for precision in self.precisions
-            for compiled in self.compiled
-        ]
+    def train(self, steps: int) -> float:
+        """Read, step and report, as the training loop does between two barriers."""
+        loss = float("nan")
+        for _ in range(steps):
+            self.step += 1
+            read = self.tokens.slice(self.step, 0, self.batch)
+            inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in read)
+            self.trainable.step([Batch(inputs, targets)])
+            loss = self.trainable.report().loss
+        return loss
 
 
-QUICK = Extent(("tiny",), ("fp32",), (False,), 6, 2)
+Make = type[Ours] | type[Plain]
+CONTESTANTS: dict[str, Make] = {"samestep": Ours, "plain": Plain}
 
 
 def main() -> int:
     """Compare under every setting and write the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, six rounds")
-    parser.add_argument("--rounds", type=int, default=Extent.rounds)
-    parser.add_argument("--sizes", nargs="+", choices=list(BATCH), default=list(Extent.sizes))
+    parser.add_argument("--sizes", nargs="+", choices=list(BATCH), default=["5M", "14M"])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--minutes", type=float, default=10.0, help="of all settings together")
     args = parser.parse_args()
-    extent = QUICK if args.quick else Extent(tuple(args.sizes), rounds=args.rounds)
-    if args.device == "cuda":  # a step is so short that its reported loss would count most
-        extent = replace(extent, device=args.device, steps=5)
     ends = time.monotonic() + 60 * args.minutes
     from pipeline.machine.facts import hardware, provenance
 
+    settings = [
+        Setting(size, BATCH[size], precision, compiled, args.device)
+        for size, precision, compiled in product(args.sizes, ("fp32", "bf16"), (False, True))
+    ]
+    steps = 5 if args.device == "cuda" else 1  # there the reported loss of each would count most
+    rows = []
+    for place, setting in enumerate(settings):
+        now = time.monotonic()
+        share = (ends - now) / (len(settings) - place)
+        rows.append(compare(setting, steps, now + share))
     result = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "git_commit": provenance()["git_commit"],
         "threads": torch.get_num_threads(),
-        "versions": {name: _version(name) for name in ("torch", "transformers", "accelerate")},
-        "settings": compare_all(extent, ends),
+        "torch": torch.__version__,
+        "settings": rows,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_text(args.out, json.dumps(result, indent=1) + "\n")
     print(f"-> {args.out}")
     return 0
 
 
-def _version(package: str) -> str | None:
-    from importlib.metadata import version
-
-    return version(package) if find_spec(package) else None
-
-
-def compare_all(extent: Extent, ends: float) -> list[dict[str, Any]]:
-    """Every setting; `ends` is when the last one is to be done, of the monotonic clock."""
-    settled, settings = [], extent.settings()
-    for place, setting in enumerate(settings):
-        now = time.monotonic()
-        share = (ends - now) / (len(settings) - place)
-        settled.append(compare(setting, extent.rounds, extent.steps, now + share))
-    return settled
-
-
-def compare(setting: Setting, rounds: int, steps: int, ends: float = math.inf) -> dict[str, Any]:
-    """Median seconds of a step of each contestant, and this project's over each other's."""
-    given = [
-        Apart(make, make.name, setting, keep_freed_memory if make is Ours else None)
-        for make in makers()
-    ]
-    try:
-        seconds = run_rounds(given, setting, rounds, steps, ends)
-    finally:
-        for one in given:
-            one.close()
-    ours = seconds[OURS]
+def compare(setting: Setting, steps: int, ends: float) -> dict[str, Any]:
+    """Median seconds of a step of both, and this project's over the other's."""
+    with ExitStack() as stack:
+        trains = {
+            name: stack.enter_context(apart(make, setting)) for name, make in CONTESTANTS.items()
+        }
+        seconds = run_rounds(trains, ROUNDS, steps, ends)
+    pairs = zip(seconds["samestep"], seconds["plain"], strict=True)
     row = {
         **asdict(setting),
         "num_parameters": setting.num_parameters,
-        "rounds": len(seconds[OURS]),
+        "rounds": len(seconds["samestep"]),
         "steps": steps,
         "step_seconds": {name: _shown(taken) for name, taken in seconds.items()},
-        "ratio": {
-            name: _shown([one / other for one, other in zip(ours, taken, strict=True)])
-            for name, taken in seconds.items()
-            if name != OURS
-        },
+        "ratio": {"plain": _shown([one / other for one, other in pairs])},
     }
     print(json.dumps(row), file=sys.stderr)
-    torch.compiler.reset()
     return row
 
 
-def makers() -> list[Any]:
-    """Of those that are installed; the Trainer joins in `run_rounds`."""
-    return [Ours, Plain, *([Accelerated] if find_spec("accelerate") else ())]
+@contextmanager
+def apart(make: Make, setting: Setting) -> Iterator[Callable[[int], float]]:
+    """Have a contestant take steps in a process of its own, as when somebody trains with it.
+
+    What a program sets for its whole process, such as how memory is allocated, is then its own.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn"), _begin, (make, setting)) as pool:
+        pool.submit(_train, 0).result()  # it is made
+        yield lambda steps: pool.submit(_train, steps).result()
+
+
+_HERE: list[Ours | Plain] = []
+
+
+def _begin(make: Make, setting: Setting) -> None:
+    if make is Ours:
+        keep_freed_memory()
+    _HERE.append(make(setting))
+
+
+def _train(steps: int) -> float:
+    return _HERE[0].train(steps)
 
 
 def run_rounds(
-    given: Sequence[Contestant],
-    setting: Setting,
-    rounds: int,
-    steps: int,
-    ends: float = math.inf,
+    trains: Mapping[str, Callable[[int], object]], rounds: int, steps: int, ends: float
 ) -> dict[str, list[float]]:
     """Seconds of a step in each round of each contestant; the round before them warms up.
 
     After `ends`, of the monotonic clock, no further round is begun once there are `LEAST_ROUNDS`.
     """
-    seconds: dict[str, list[float]] = {one.name: [] for one in given}
-    order = random.Random(2022)
-
-    def each_once() -> None:
-        for one in order.sample(given, len(given)):
+    seconds: dict[str, list[float]] = {name: [] for name in trains}
+    order, done = random.Random(2022), -1
+    while done < rounds and (done < LEAST_ROUNDS or time.monotonic() <= ends):
+        for name in order.sample(list(trains), len(trains)):
             start = time.perf_counter()
-            one.train(steps)
-            seconds[one.name].append((time.perf_counter() - start) / steps)
-
-    def enough(done: int) -> bool:
-        return done >= rounds or (done >= LEAST_ROUNDS and time.monotonic() > ends)
-
-    if find_spec("accelerate") is None:
-        done = -1  # the one that warms up
-        while not enough(done):
-            each_once()
-            done += 1
-    else:
-        seconds[TRAINER] = _round_the_trainer(setting, steps, each_once, enough)
+            trains[name](steps)
+            seconds[name].append((time.perf_counter() - start) / steps)
+        done += 1
     return {name: taken[1:] for name, taken in seconds.items()}
-
-
-def _round_the_trainer(
-    setting: Setting, steps: int, others: Callable[[], None], enough: Callable[[int], bool]
-) -> list[float]:
-    """The rounds within the Trainer's loop; returns its seconds of a step in each."""
-    taken: list[float] = []
-    start = time.perf_counter()
-
-    def between() -> bool:
-        nonlocal start
-        if setting.device == "cuda":
-            torch.cuda.synchronize()
-        taken.append((time.perf_counter() - start) / steps)
-        others()
-        start = time.perf_counter()
-        return not enough(len(taken) - 1)
-
-    drive_trainer(setting, steps, between)
-    return taken
 
 
 def _shown(values: Sequence[float]) -> dict[str, float]:

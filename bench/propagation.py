@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline.files import write_text
 from pipeline.resolved import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,8 +53,7 @@ def main() -> int:
         "ratio_largest_to_smallest": medians[SIZES[-1]] / medians[SIZES[0]],
         "runs": runs,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(args.out, json.dumps(result, indent=1) + "\n")
     print(f"{SIZES[-1]} ranks take {result['ratio_largest_to_smallest']:.2f} times as long as 2")
     return 0
 

@@ -91,13 +91,9 @@ def run_logged(
     started = time.monotonic()
     with log.open("ab") as stream:
         child = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            start_new_session=True,
-        )
+            list(command), stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT,
+            env=dict(environment), start_new_session=True,
+        )  # fmt: skip
         try:
             while True:
                 try:
@@ -142,15 +138,6 @@ def patch(source: Path) -> None:
         path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack the verified archive and return its top folder."""
-    with tarfile.open(archive) as tar:
-        # Debian 12's 3.11.2 has no filters yet; the hash vouches for the archive there
-        tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-        tar.extractall(folder)  # noqa: S202
-    return folder / f"horovod-{VERSION}"
-
-
 def build_wheel(target: Target, log: Path, environment: Mapping[str, str]) -> Path:
     """The cached wheel of `target`, built if needed; raises BuildError."""
     folder = target.wheel_folder
@@ -159,7 +146,11 @@ def build_wheel(target: Target, log: Path, environment: Mapping[str, str]) -> Pa
         return ready[0]
     check_tools(environment)
     with scratch_folder() as work:
-        source = unpack(fetch_sdist(work, log, environment), work)
+        with tarfile.open(fetch_sdist(work, log, environment)) as tar:
+            # Debian 12's 3.11.2 has no filters yet; the hash vouches for the archive there.
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            tar.extractall(work)  # noqa: S202
+        source = work / f"horovod-{VERSION}"
         patch(source)
         print(f"horovod: building {target.full_version} (2 to 5 minutes)", flush=True)
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", str(work)]
@@ -249,16 +240,6 @@ def remembered_failure(reason_file: Path, target: Target) -> str | None:
     return reason if f"lasting: {target.full_version}" in details else None
 
 
-def remember(reason_file: Path, error: BuildError, environment: Mapping[str, str]) -> None:
-    """Write the reason, and for a lasting one the target it holds for."""
-    lines = [str(error)]
-    if error.lasting:
-        lines.append(f"lasting: {read_target(environment).full_version}")
-    temporary = reason_file.with_suffix(".tmp")
-    temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(temporary, reason_file)
-
-
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex digits."""
     with path.open("rb") as stream:
@@ -282,7 +263,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         version = ensure(os.environ, retry=args.retry, compile_only=args.compile_only)
     except BuildError as error:
-        remember(reason_file, error, os.environ)
+        lines = [str(error)]
+        if error.lasting:  # it holds for this target
+            lines.append(f"lasting: {read_target(os.environ).full_version}")
+        temporary = reason_file.with_suffix(".tmp")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        os.replace(temporary, reason_file)
         if args.compile_only:  # the call that installs says so
             return 0
         print(f"warning: no Horovod here: {error}", file=sys.stderr)

@@ -184,18 +184,15 @@ def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[s
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Options, whose defaults are the environment's variables."""
-    given = os.environ.get
+    """The options, with the environment's variables beside them."""
     parser = argparse.ArgumentParser(description="Build the container image into one file.")
-    parser.add_argument("--image", choices=BASES, default=given("IMAGE") or "current")
-    parser.add_argument("--base-image", default=given("BASE_IMAGE"), help="another than IMAGE's")
-    parser.add_argument("--builder", default=given("BUILDER") or "")
-    parser.add_argument("--build-options", default=given("BUILD_OPTIONS") or "")
-    parser.add_argument("--pip-args", default=given("PIP_ARGS") or "")
     parser.add_argument("--folder", type=Path, default=Path("images"), help="where the files go")
     parser.add_argument("--force", action="store_true", help="also when nothing has changed")
     args = parser.parse_args(argv)
-    if args.image not in BASES:  # argparse checks no default
+    for name in ("image", "base_image", "builder", "build_options", "pip_args"):
+        setattr(args, name, os.environ.get(name.upper(), ""))
+    args.image = args.image or "current"
+    if args.image not in BASES:
         parser.error(f"IMAGE={args.image} is unknown; expected one of {', '.join(BASES)}")
     args.base_image = args.base_image or BASES[args.image]
     return args

@@ -247,26 +247,14 @@ def missing_nccl(environment: Mapping[str, str]) -> str | None:
     return None
 
 
-def link_nccl(folder: str, scratch: Path) -> str:
-    """A folder that names NCCL as CMake looks for it; PyPI's wheel holds libnccl.so.2 alone."""
-    named = scratch / "nccl"
-    named.mkdir()
-    library = min(Path(folder).glob("libnccl.so*"))
-    (named / "libnccl.so").symlink_to(library)
-    return str(named)
-
-
-def num_jobs() -> int:
-    """Compilers to run at once: one a core, as far as the memory reaches."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_COMPILER))
-
-
 def build_environment(
     target: Target, environment: Mapping[str, str], scratch: Path
 ) -> dict[str, str]:
     """Environment of the compilation in `scratch`, without what an outer `make` left behind."""
     inherited = {key: value for key, value in environment.items() if key not in _MAKE_VARIABLES}
+    # Compilers to run at once: one a core, as far as the memory reaches.
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    jobs = max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_COMPILER))
     wanted = {
         "HOROVOD_WITH_PYTORCH": "1",
         "HOROVOD_WITH_GLOO": "1",
@@ -275,7 +263,7 @@ def build_environment(
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_LOCAL_VERSION": target.local_version,
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        "MAKEFLAGS": f"-j{num_jobs()}",
+        "MAKEFLAGS": f"-j{jobs}",
     }
     nvcc = find_nvcc(environment)
     if target.kind == "nccl" and nvcc is not None:
@@ -285,7 +273,11 @@ def build_environment(
         # If torch has loaded no NCCL yet, the library is found where it was linked.
         rpath = f"-Wl,-rpath,{nccl['HOROVOD_NCCL_LIB']}"
         wanted["LDFLAGS"] = f"{environment.get('LDFLAGS', '')} {rpath}".strip()
-        wanted |= nccl | {"HOROVOD_NCCL_LIB": link_nccl(nccl["HOROVOD_NCCL_LIB"], scratch)}
+        # CMake looks for a plain name; PyPI's wheel holds libnccl.so.2 alone.
+        (scratch / "nccl").mkdir()
+        library = min(Path(nccl["HOROVOD_NCCL_LIB"]).glob("libnccl.so*"))
+        (scratch / "nccl/libnccl.so").symlink_to(library)
+        wanted |= nccl | {"HOROVOD_NCCL_LIB": str(scratch / "nccl")}
         # torch's own look for the toolkit knows the second name only
         wanted |= dict.fromkeys(("HOROVOD_CUDA_HOME", "CUDA_HOME"), str(nvcc.parents[1]))
     return inherited | wanted

@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import traceback
-from types import FrameType
 from typing import Any, NoReturn
 
 from pipeline import options
@@ -22,14 +21,10 @@ from pipeline.commands.people import COMMANDS
 from pipeline.commands.stages import STAGES
 from pipeline.errors import SamestepError
 from pipeline.machine import inherited
+from pipeline.machine.processes import interrupt_on_sigterm
 
 ALL = {**COMMANDS, **STAGES}
-BUG = 70
-"""Exit status of an internal error (EX_SOFTWARE of sysexits.h)."""
-
-
-LONGEST_WORD = 500
-"""Longest word of an error, in characters; a longer one, such as a value, is cut in its middle."""
+BUG = 70  # EX_SOFTWARE of sysexits.h
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,7 +118,7 @@ def _run(argv: list[str]) -> int:
 def _fail(text: str, *further: str) -> int:
     # A path may hold a line end; an error is one line that can be read, whatever was given.
     words = " ".join([text, *further]).split()
-    short = (w if len(w) <= LONGEST_WORD else f"{w[:200]}...{w[-200:]}" for w in words)
+    short = (w if len(w) <= 500 else f"{w[:200]}...{w[-200:]}" for w in words)
     print("error:", " ".join(short), file=sys.stderr)
     return 2
 
@@ -140,11 +135,6 @@ def _save(error: BaseException) -> str:
     return f"its traceback in {file.name}"
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    """End as Control-C does, so that what was begun is removed and children are stopped."""
-    raise KeyboardInterrupt(f"by signal {signum}")
-
-
 def program() -> int:
     """Run `main` with the arguments of this process, in the environment of a stage.
 
@@ -153,7 +143,7 @@ def program() -> int:
     inherited.begin()
     if sys.stdout is None:  # closed by the caller (`>&-`)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    signal.signal(signal.SIGTERM, _terminate)
+    interrupt_on_sigterm()
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     return main()

@@ -11,6 +11,7 @@ from pipeline.corpus.build import changed
 from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
+from pipeline.models import stored
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -33,10 +34,15 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     if here:
         limits.check(max(run.world.size for run in here))
     strategies.check(runs)
+    stored.check(study.model)
     check_equal_work(study)
     load_claims(*files_of(study))
     if not has_tokens:
         check_files(study.corpus, study.tokenizer)
+        if study.tokenizer["kind"] == "pretrained":
+            from pipeline.corpus.tokenisers import check_folder  # and its library
+
+            check_folder(study.tokenizer, study.model.vocab_size)
 
 
 def accept_to_run(study: Study) -> None:

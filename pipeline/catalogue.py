@@ -59,13 +59,14 @@ class Catalogue:
 
 def of_folder(kind: str, folder: str) -> Catalogue:
     """The files of a folder that have a `CAPTION`, read and not imported; one may have `NEEDS`."""
-    known = {path.stem: _constants(path.read_text(encoding="utf-8"))
-             for path in sorted(Path(folder).glob("*.py"))}  # fmt: skip
-    captions, needs = (
-        {stem: values[name] for stem, values in known.items() if name in values}
-        for name in ("CAPTION", "NEEDS")
-    )
-    return Catalogue(kind, captions, needs)
+    texts: dict[str, dict[str, str]] = {"CAPTION": {}, "NEEDS": {}}
+    for path in sorted(Path(folder).glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                for target in node.targets:
+                    if isinstance(target, ast.Name) and target.id in texts:
+                        texts[target.id][path.stem] = " ".join(str(node.value.value).split())
+    return Catalogue(kind, texts["CAPTION"], texts["NEEDS"])
 
 
 def has_layouts(study: Study) -> bool:
@@ -76,14 +77,3 @@ def has_layouts(study: Study) -> bool:
     known = strategies.names()
     worlds = {(r.cell, r.world): r for r in expand(study) if r.strategy in known}
     return any(name != DATA for r in worlds.values() for name, _ in resolve(r).layout.axes)
-
-
-def _constants(source: str) -> dict[str, str]:
-    """Value of each module-level text in the source of a file, on one line."""
-    return {
-        target.id: " ".join(str(node.value.value).split())
-        for node in ast.parse(source).body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }

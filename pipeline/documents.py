@@ -91,7 +91,13 @@ def parse(
         if form == "JSON":
             content = json.loads(text, object_pairs_hook=_without_duplicates)
         else:
-            content = _parse_yaml(text)
+            loader = Loader(text)
+            try:
+                content = loader.get_single_data()
+            except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
+                raise Refused(f"a number in it cannot be ({fault}); correct it") from None
+            finally:
+                loader.dispose()
         check_plain(content, printable=printable)
     return content
 
@@ -155,16 +161,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise Refused(duplicate(key))
         mapping[key] = value
     return mapping
-
-
-def _parse_yaml(text: str) -> Any:
-    loader = Loader(text)
-    try:
-        return loader.get_single_data()
-    except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
-        raise Refused(f"a number in it cannot be ({fault}); correct it") from None
-    finally:
-        loader.dispose()
 
 
 if __name__ == "__main__":

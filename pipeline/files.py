@@ -108,6 +108,30 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_once(path: Path) -> str:
+    """`sha256_of_file`, kept in the cache by the file's place, size and times.
+
+    Files of weights have gigabytes, and every job of a study asks for their hashes.
+    """
+    about = path.stat()
+    key = [str(path.resolve()), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
+    kept = cache_folder() / "sha256" / hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    with suppress(OSError):
+        return kept.read_text(encoding="ascii")
+    digest = sha256_of_file(path)
+    with suppress(SamestepError):  # read again by the next process
+        write_text(kept, digest)
+    return digest
+
+
+def cache_folder() -> Path:
+    """The folder for what is found once: `SAMESTEP_CACHE`, else one in the user's own."""
+    # A user without an entry may have no home.
+    home = os.environ.get("HOME") or Path(__file__).parents[1]
+    base = os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache")
+    return Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"))
+
+
 def note_made(files: Iterable[Path], metrics: Path) -> None:
     """Note in their folders that a stage has made these files of that table; see `is_made_of`."""
     made, source = list(files), sha256_of_file(metrics)

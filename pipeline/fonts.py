@@ -52,19 +52,19 @@ def printed(text: str) -> str:
     """
     if text.isascii():
         return text
-    runs = ((has, "".join(run)) for has, run in groupby(text, _has_glyph))
-    return "".join(run if has else _in_words(run) for has, run in runs)
-
-
-def _in_words(run: str) -> str:
-    """Words in place of characters without a glyph."""
-    if run.isspace():
-        return " "
-    alike = unicodedata.normalize("NFKC", run)
-    if all(map(_has_glyph, alike)):
-        return alike
-    words = [name for name in map(_name, run) if name]
-    return f"({', '.join(words)})" if words else ""
+    shown = []
+    for has_glyphs, characters in groupby(text, _has_glyph):
+        run = "".join(characters)
+        alike = unicodedata.normalize("NFKC", run)
+        if has_glyphs:
+            shown.append(run)
+        elif run.isspace():
+            shown.append(" ")
+        elif all(map(_has_glyph, alike)):
+            shown.append(alike)
+        elif words := [name for name in map(_name, run) if name]:
+            shown.append(f"({', '.join(words)})")
+    return "".join(shown)
 
 
 def _name(character: str) -> str:

@@ -20,9 +20,6 @@ from pipeline.errors import SamestepError
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
 
-MAX_PATH = 4095
-"""Bytes of a path on Linux, without its end."""
-
 
 class Once(argparse.Action):
     """Stores a value; an option that is given twice is refused, where argparse keeps the last."""
@@ -90,9 +87,10 @@ def path(text: str) -> Path:
     """A path that can be one: not empty, no NUL, and no longer than the kernel takes."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"{text!r} is no path; name a file or a folder")
-    if "\0" in text or len(text.encode(errors="surrogateescape")) > MAX_PATH:
+    content = text.encode(errors="surrogateescape")
+    if b"\0" in content or len(content) > 4095 or max(map(len, content.split(b"/"))) > 255:
         raise argparse.ArgumentTypeError(
-            f"{text[:60]!r} is no path; it has a NUL or is over {MAX_PATH} bytes"
+            f"{text[:60]!r} is no path; it has a NUL, over 4095 bytes or a name of over 255"
         )
     try:
         Path(text).resolve()
@@ -113,7 +111,7 @@ def study(text: str) -> Path:
 def file(text: str) -> Path:
     """A regular file that is there, where a stage does not read it in every case."""
     target = path(text)
-    if not _answer(target, Path.is_file):
+    if not target.is_file():
         raise argparse.ArgumentTypeError(f"{target} is no regular file; give one or leave it out")
     return target
 
@@ -121,8 +119,8 @@ def file(text: str) -> Path:
 def folder(text: str) -> Path:
     """A folder that is there, to read from."""
     target = path(text)
-    if not _answer(target, Path.is_dir):
-        what = "is no folder" if _answer(target, Path.exists) else "does not exist"
+    if not target.is_dir():
+        what = "is no folder" if target.exists() else "does not exist"
         raise argparse.ArgumentTypeError(f"{target} {what}; give the folder that is to be read")
     return target
 
@@ -137,27 +135,17 @@ def new_folder(text: str) -> Path:
     return _new(path(text), Path.is_dir, "folder")
 
 
-def _new(target: Path, question: Callable[[Path], bool], kind: str) -> Path:
-    if _answer(target, Path.exists) and not _answer(target, question):
+def _new(target: Path, is_kind: Callable[[Path], bool], kind: str) -> Path:
+    if target.exists() and not is_kind(target):
         raise argparse.ArgumentTypeError(f"{target} is no {kind}; give another name")
     if kind != "folder" and target.name in ("", ".."):
         raise argparse.ArgumentTypeError(f"{target} names no file; give the file to write")
-    parent = next((parent for parent in target.parents if _answer(parent, Path.exists)), target)
-    if parent != target and not _answer(parent, Path.is_dir):
+    parent = next((parent for parent in target.parents if parent.exists()), target)
+    if parent != target and not parent.is_dir():
         raise argparse.ArgumentTypeError(
             f"{target} cannot be made: {parent} is no folder; give another name"
         )
     return target
-
-
-def _answer(target: Path, question: Callable[[Path], bool]) -> bool:
-    """The answer of the file system; raises ArgumentTypeError where it has none."""
-    try:
-        return question(target)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"{str(target)[:60]!r} cannot be looked up ({error.strerror}); give another path"
-        ) from None
 
 
 def count(least: int, most: int) -> Callable[[str], int]:

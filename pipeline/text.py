@@ -64,13 +64,9 @@ def unprintable(text: str) -> str:
         for c in text
         if (unicodedata.category(c) in ("Cc", "Cs") and not c.isspace())
         or c in _TURNING
-        or _is_noncharacter(ord(c))
+        or (ord(c) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(c) <= 0xFDEF)  # no character for ever
     )
     return next(wrong, "")
-
-
-def _is_noncharacter(point: int) -> bool:
-    return point & 0xFFFE == 0xFFFE or 0xFDD0 <= point <= 0xFDEF
 
 
 def is_visible(text: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.claims.load import parse
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.build import build
@@ -168,6 +169,23 @@ def without(evidence: Evidence, selector: Selector) -> Evidence:
     return Evidence(replace(evidence.study, arms=arms), table)
 
 
+def a_claim(test: dict[str, Any], cell: dict[str, Any] | None = None, **more: Any) -> Claim:
+    """One claim on cells of DDP (`a`) and Horovod (`b`), with published figures of PTD-P."""
+    made_at = {"device": "cuda", "hardware": "V100", "nodes": 2, "ranks_per_node": 4,
+               "parameters": float(PARAMETERS)}  # fmt: skip
+    content = {
+        "publication": "PTD-P",
+        "reference": "ptdp2021",
+        "sources": {"paper": "arXiv 2104.04473"},
+        "made_at": made_at,
+        "cells": {"a": {"strategy": "ddp", "precision": "fp32"} | (cell or {}),
+                  "b": {"strategy": "horovod", "precision": "fp32"}},
+        "claims": [{"id": "one", "sentence": "It does.", "source": {"key": "paper", "place": "x"},
+                    "test": test, **more}],
+    }  # fmt: skip
+    return parse(content, "here")[0]
+
+
 def selectors(claim: Claim) -> list[Selector]:
     """Every selector of a claim's test, the one that it is about first."""
     test = claim.test
@@ -245,15 +263,11 @@ def _memory_formula(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
 
 
 _KINDS: dict[str, Callable[[Evidence, Claim, Bounds], None]] = {
-    "ratio": _ratio,
-    "ratio_of_ratios": _ratio,
-    "best": _ratio,
-    "worst": _ratio,
-    "robust": _ratio,
+    **dict.fromkeys(
+        ("ratio", "ratio_of_ratios", "best", "worst", "robust", "trend", "absolute"), _ratio
+    ),
     "efficiency": _efficiency,
     "explained": _explained,
-    "trend": _ratio,
-    "absolute": _ratio,
     "utilisation": _utilisation,
     "fits": _fits,
     "memory_formula": _memory_formula,
@@ -327,17 +341,15 @@ def _seconds_to_loss(evidence: Evidence, place: Place, bounds: Bounds) -> None:
 
 
 _METRICS: dict[str, Callable[[Evidence, Place, Bounds], None]] = {
-    "step_seconds": _of_runs("step_seconds"),
-    "tokens_per_second": _of_runs("tokens_per_second"),
-    "peak_memory_bytes": _of_runs("peak_memory_bytes"),
-    "model_flops_utilisation": _of_runs("model_flops_utilisation"),
+    **{name: _of_runs(name) for name in ("step_seconds", "tokens_per_second", "peak_memory_bytes",
+                                         "model_flops_utilisation")},
     "mean_utilisation": _of_runs("mean_utilisation", "rank"),
     "step_spread": _step_spread,
     "memory_asymmetry": _memory_asymmetry,
     "time_asymmetry": _time_asymmetry,
     "loss_roughness": _roughness,
     "seconds_to_loss": _seconds_to_loss,
-}
+}  # fmt: skip
 
 
 def _rows(
@@ -351,22 +363,15 @@ def _rows(
 def effects(claim: Claim) -> dict[str, Bounds]:
     """An effect for each verdict that the claim's region can give."""
     low, high = (0.0, 1.0) if claim.region is None else claim.region.limits
-    one_sided = claim.region is None or not np.isfinite([low, high]).all()
     bound = low if np.isfinite(low) and low > 0 else high
     above, below = _scaled(bound, (1.4, 1.5, 1.6)), _scaled(bound, (0.6, 0.65, 0.7))
-    if not one_sided:
+    inside, outside = (above, below) if bound == low else (below, above)
+    if claim.region is not None and np.isfinite([low, high]).all():
         middle = (low + high) / 2
-        return {
-            "reproduced": _scaled(middle, (0.99, 1.0, 1.01)),
-            "not reproduced": _scaled(high, (1.4, 1.5, 1.6)),
-            "undecided": _scaled(low, (0.2, 0.8, 1.6)),
-        }
-    inside, outside = (above, below) if np.isfinite(low) and low > 0 else (below, above)
-    return {
-        "reproduced": inside,
-        "not reproduced": outside,
-        "undecided": _scaled(bound, (0.2, 0.8, 1.6)),
-    }
+        inside, outside = _scaled(middle, (0.99, 1.0, 1.01)), _scaled(high, (1.4, 1.5, 1.6))
+        bound = low
+    undecided = _scaled(bound, (0.2, 0.8, 1.6))
+    return {"reproduced": inside, "not reproduced": outside, "undecided": undecided}
 
 
 def _scaled(factor: float, bounds: Sequence[float]) -> Bounds:

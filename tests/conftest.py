@@ -17,6 +17,11 @@ LONGEST = (
     "workflow/test_archive.py",
     "parity/test_suite.py",
     "golden/test_golden.py",
+    "system/test_image.py",
+    "system/test_slurm.py",
+    "system/test_slurm_in_image.py",
+    "system/test_parity_matrix.py",
+    "system/test_debian_kernel.py",
 )
 """Begun first: where a worker gets one of these files last, the others wait for it."""
 

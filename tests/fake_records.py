@@ -27,7 +27,7 @@ from pipeline.metrics.select import pick
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, write_record
 from pipeline.study.real_time import planned_order
-from pipeline.study.spec import ModelSpec, RunSpec
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
@@ -212,7 +212,8 @@ def make_record(
         | ({"network_reason": NO_NODES} if fell_back else {})
         | (_emulation(spec) if emulated else {}),
         "precision": _precision(spec) if ok else None,
-        "model": _model(spec.model) if ok else None,
+        "model": {"num_parameters": num_parameters(spec.model),
+                  "flops_per_token": flops_per_token(spec.model)} if ok else None,
         "ranks": [_rank(spec, rank) for rank in range(spec.world.size)] if ok else [],
         "provenance": {"git_commit": "0" * 40, "git_dirty": False, "image_digest": None},
     }  # fmt: skip
@@ -233,62 +234,35 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
     if link is None:
         return {}
     share, rate = [0.97] * world.nodes, [0.95 * link.rate_mbits] * world.nodes
-    return {
-        "emulation": {
-            "dilation": max(1, world.nodes // 2),
-            "copies": max(1, 2 // world.nodes),
-            "cores": 2,
-            "cores_per_node": world.cores_per_node,
-            "shares": "paced" if world.nodes > 2 else "own",
-            "measured_cores": share,
-            "link": link.to_dict(),
-            "mtu": 9000,
-            "tcp": {
-                "rto_min_ms": 200 * max(1, world.nodes / 2),
-                "quickack": True,
-                "slow_start_after_idle": False,
-                "loss_probes": False,
-                "congestion_control": "reno",
-            },
-            "measured_mbits": rate if world.nodes > 1 else [],
-        }
-    }
-
-
-def _model(model: ModelSpec) -> dict[str, Any]:
-    return {
-        "num_parameters": num_parameters(model),
-        "flops_per_token": flops_per_token(model),
-    }
+    tcp = {"rto_min_ms": 200 * max(1, world.nodes / 2), "quickack": True,
+           "slow_start_after_idle": False, "loss_probes": False,
+           "congestion_control": "reno"}  # fmt: skip
+    return {"emulation": {
+        "dilation": max(1, world.nodes // 2), "copies": max(1, 2 // world.nodes), "cores": 2,
+        "cores_per_node": world.cores_per_node, "shares": "paced" if world.nodes > 2 else "own",
+        "measured_cores": share, "link": link.to_dict(), "mtu": 9000, "tcp": tcp,
+        "measured_mbits": rate if world.nodes > 1 else [],
+    }}  # fmt: skip
 
 
 def _precision(spec: RunSpec) -> dict[str, Any]:
     library, master = _MIXED.get(spec.precision, ("torch", False))
-    short = "float32" if spec.precision == "fp32" else "bfloat16"
-    return {
-        "name": spec.precision,
-        "library": library,
-        "compute_dtype": short,
-        "weights_dtype": "float32",
-        "master_weights": master,
-        "loss_scaling": False,
-    }
+    compute = "float32" if spec.precision == "fp32" else "bfloat16"
+    return {"name": spec.precision, "library": library, "compute_dtype": compute,
+            "weights_dtype": "float32", "master_weights": master,
+            "loss_scaling": False}  # fmt: skip
 
 
 def _rank(spec: RunSpec, rank: int) -> dict[str, Any]:
     extra = _LAW.get(spec.strategy, (0.02, 0))[1] if rank == 0 and spec.world.size > 1 else 0
     noise = _random(spec, f"memory{rank}").randrange(4_000_000)
-    return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": _device(spec, rank),
+    device = f"cuda:{rank % spec.world.ranks_per_node}" if spec.world.device == "cuda" else "cpu"
+    return {"rank": rank, "node": rank // spec.world.ranks_per_node, "device": device,
             "peak_memory_bytes": 420_000_000 // (1 + spec.world.size // 4) + extra + noise,
             "timer_overhead_seconds": 4e-7,
             "peak_flops_per_second": 5e10 + 100 * noise,
             "mean_utilisation": 0.9 / max(1, spec.world.size / 2) + noise / 1e8,
             "weights_sha256": _sha(f"{spec.run_id}")}  # fmt: skip
-
-
-def _device(spec: RunSpec, rank: int) -> str:
-    on_gpus = spec.world.device == "cuda"
-    return f"cuda:{rank % spec.world.ranks_per_node}" if on_gpus else "cpu"
 
 
 def rank_environment(host: str = "node0") -> dict[str, Any]:
@@ -302,7 +276,10 @@ def _steps(spec: RunSpec) -> list[Step]:
     noise, size, work = _random(spec, "steps"), spec.world.size, spec.workload
     mixed = spec.precision != "fp32"
     exchange = _LAW.get(spec.strategy, (0.02, 0))[0] * math.log2(size) * _slowness(spec)
-    mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) * _longer(spec)
+    link = spec.world.link
+    # How many times as long the slowest node of a step computes.
+    longer = 1 if link is None else (1 + 0.8 * (link.jitter or 0)) / (link.straggler or 1)
+    mean = (0.16 if mixed else 0.22) * work.global_batch / 16 / min(size, 2) * longer
     mean += exchange
     run_factor = noise.gauss(1, 0.02)
     wobble = 0.0 if spec.strategy == "single" else (3e-3 if mixed else 2e-7)
@@ -330,18 +307,8 @@ def _slowness(spec: RunSpec) -> float:
     star = spec.strategy == "parameter_server"
     receiving = link.rate_mbits / (link.receive_mbits or link.rate_mbits)
     crossing = link.rate_mbits / (link.uplink_mbits or math.inf)
-    return (
-        1000
-        / link.rate_mbits
-        * max(receiving if star else 0.7 * receiving, 1)
-        * (1 + crossing * (1 if star else 0.02))
-    )
-
-
-def _longer(spec: RunSpec) -> float:
-    """How many times as long the slowest node of a step computes."""
-    link = spec.world.link
-    return 1 if link is None else (1 + 0.8 * (link.jitter or 0)) / (link.straggler or 1)
+    meeting = max(receiving if star else 0.7 * receiving, 1)
+    return 1000 / link.rate_mbits * meeting * (1 + crossing * (1 if star else 0.02))
 
 
 def _phases(spec: RunSpec, seconds: float, exchange: float) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""Programs that train the same model: this one, a plain loop, and libraries; each a file."""
+"""Programs that train the same model, held against this one."""

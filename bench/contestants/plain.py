@@ -73,8 +73,6 @@ class Model(nn.Module):
 class Plain:
     """The loop."""
 
-    name = "plain"
-
     def __init__(self, setting: Setting) -> None:
         torch.manual_seed(11)
         self.device, self.batch = torch.device(setting.device), setting.batch

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -54,24 +52,8 @@ class Tokens:
         generator = np.random.Generator(np.random.Philox(key=[7, 7]))
         self.ids = generator.integers(0, model.vocab_size, (sequences, model.context + 1))
 
-    def of(self, context: int, global_batch: int) -> Tokens:
-        """These: a setting has one shape of batches."""
-        return self
-
     def slice(self, step: int, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Sequences `start` to `stop` of the batch of `step`, each (sequences, context)."""
         places = (step * self.batch + np.arange(start, stop)) % len(self.ids)
         ids = self.ids[places]
         return ids[:, :-1], ids[:, 1:]
-
-
-class Contestant(Protocol):
-    """A program under measurement."""
-
-    name: str
-
-    def train(self, steps: int) -> float:
-        """Take so many steps and wait for the device; returns the last loss in nats per token."""
-
-
-Make = Callable[[Setting], Contestant]

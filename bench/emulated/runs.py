@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
-from bench.emulated.undisturbed import Machine
+import psutil
+
 from pipeline.emulation import dilation
 from pipeline.launch import preloaded
 from pipeline.metrics.runs import load_run
@@ -23,11 +31,56 @@ from pipeline.resolved import resolve
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDY = ROOT / "workflow/config/smoke/study.yaml"
+
+MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.05, 4, 3.0
+"""Share of all cores' time that the host may take; attempts at a figure, and the pause between."""
+
+PROGRAM = "import numpy; a = numpy.ones(1 << 22)\nwhile True: a.sort()"
+"""A program that computes and goes through 32 MiB of memory, on one core, without end."""
+
+T = TypeVar("T")
+
+
+class Machine:
+    """Time that the host of a virtual machine takes from it during a measurement.
+
+    The host may give the cores to others. What was measured while it took more than MOST_STOLEN of
+    them is made again, whatever it was, up to ATTEMPTS times.
+    """
+
+    def __init__(self) -> None:
+        self.disturbed, self.dropped = 0, 0
+
+    def undisturbed(self, measure: Callable[[], T]) -> T:
+        """The result of `measure` while the host takes little, or the last one of some attempts."""
+        for attempt in range(ATTEMPTS):
+            start, before = time.monotonic(), psutil.cpu_times().steal
+            result = measure()
+            passed = (time.monotonic() - start) * (os.cpu_count() or 1)
+            if (psutil.cpu_times().steal - before) / passed <= MOST_STOLEN:
+                return result
+            if attempt < ATTEMPTS - 1:
+                self.dropped += 1
+                time.sleep(PAUSE_SECONDS)
+        self.disturbed += 1
+        return result
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of figures dropped since the last call because they were disturbed."""
+        counts = {"disturbed": self.disturbed, "dropped": self.dropped}
+        self.disturbed, self.dropped = 0, 0
+        return counts
+
+
+def least_factor(nodes: int) -> int:
+    """The least factor that so many nodes need on this machine."""
+    world = WorldSpec(nodes, 1, "cpu", "gloo", "emulated", cores_per_node=1)
+    return int(dilation.dilate(world, len(os.sched_getaffinity(0))).factor)
 
 
 @dataclass(frozen=True)
@@ -37,10 +90,6 @@ class Variant:
     spec: RunSpec
     factor: float
     beside: bool = False
-
-
-PROGRAM = "import numpy; a = numpy.ones(1 << 22)\nwhile True: a.sort()"
-"""A program that computes and goes through 32 MiB of memory, on one core, without end."""
 
 
 @dataclass(frozen=True)
@@ -56,34 +105,25 @@ class Taken:
 
 
 class Runs:
-    """Runs of the default study, with tokens made once; without its yardstick where that is off.
+    """Runs of the default study, with tokens and yardstick made once.
 
     `model` are sizes of its model that differ; `nodes` is the largest number of nodes.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        yardstick: bool = True,
-        model: Mapping[str, int] | None = None,
-        nodes: int = 2,
+        self, folder: Path, *, model: Mapping[str, int] | None = None, nodes: int = 2
     ) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
         self.study = self.study_of(model or {}, nodes)
-        content = self.study.to_dict()
-        if not yardstick:
-            self.study = replace(self.study, cluster=replace(self.study.cluster, yardstick=None))
         study, spec = folder / "study.json", folder / "tokens.json"
-        study.write_text(json.dumps(content), encoding="utf-8")
+        study.write_text(json.dumps(self.study.to_dict()), encoding="utf-8")
         spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
-        self.any = self.spec("dps", 2, 1000.0)
-        self.num_parameters = num_parameters(self.any.model)
+        any_run = self.spec("dps", 2, 1000.0)
+        self.num_parameters = num_parameters(any_run.model)
         # It has torch loaded and forks the runs, as in a study.
-        preloaded.start_ranks([resolve(self.any)])
+        preloaded.start_ranks([resolve(any_run)])
         self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
-        if self.study.cluster.yardstick:
-            self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
+        self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
 
     @staticmethod
     def study_of(model: Mapping[str, int], nodes: int) -> Study:
@@ -143,6 +183,58 @@ class Runs:
     def _pipeline(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "pipeline", *arguments]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+class Lanes(Runs):
+    """Real time on cores of its own, and the same nodes sharing a few others, at the same moment.
+
+    Two nodes in real time fit a laptop. Where a machine has cores for more of them, they are the
+    truth for as many emulated nodes that share a few cores. Two processes have `Runs` of their own;
+    one has the first variant, in real time.
+    """
+
+    def __init__(self, nodes: int, share: int, cores: list[int], model: Mapping[str, int]) -> None:
+        self.study, self.machine = self.study_of(model, nodes), Machine()
+        self.num_parameters = num_parameters(self.spec("dps", 2, 1000.0).model)
+        self.lanes = [
+            ProcessPoolExecutor(1, get_context("spawn"), _begin_lane, (own, nodes, model))
+            for own in (cores[:nodes], cores[nodes : nodes + share])
+        ]
+
+    def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
+        """The first variant beside all others, which follow each other in an order of its own."""
+        rounds: list[list[Taken]] = [[] for _ in variants]
+        for repeat in range(repeats):
+            lanes = [0], [1 + place for place in order(repeat, len(variants) - 1)]
+            running = [
+                lane.submit(_take, [variants[place] for place in places])
+                for lane, places in zip(self.lanes, lanes, strict=True)
+            ]
+            for one, places in zip(running, lanes, strict=True):
+                for place, taken in zip(places, one.result(), strict=True):
+                    rounds[place].append(taken)
+        return rounds
+
+    def close(self) -> None:
+        """End both processes."""
+        for lane in self.lanes:
+            lane.shutdown()
+
+
+_LANE: list[Runs] = []
+
+
+def _begin_lane(cores: list[int], nodes: int, model: Mapping[str, int]) -> None:
+    os.sched_setaffinity(0, cores)
+    # The lock of timed runs lies there: what has cores of its own waits for nobody.
+    os.environ["TMPDIR"] = folder = tempfile.mkdtemp(prefix="samestep-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _LANE.append(Runs(Path(folder), model=model, nodes=nodes))
+
+
+def _take(variants: Sequence[Variant]) -> list[Taken]:
+    (runs,) = _LANE
+    return [runs.machine.undisturbed(partial(runs.taken, one)) for one in variants]
 
 
 @contextmanager

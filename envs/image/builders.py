@@ -91,10 +91,8 @@ class Docker:
     """Docker with an engine that answers, and BuildKit."""
 
     name = "docker"
-
-    def __init__(self) -> None:
-        """Read and pack the image that was built, whatever the tag then names."""
-        self._image = TAG
+    _image = TAG
+    """The image that was built, which is read and packed whatever the tag then names."""
 
     def refusal(self) -> str | None:
         """Reason why it cannot be used here."""
@@ -181,10 +179,8 @@ class Buildah:
     """Buildah, as root or with a user's own namespace."""
 
     name = "buildah"
-
-    def __init__(self) -> None:
-        """Read and pack the image that was built, whatever the tag then names."""
-        self._image = TAG
+    _image = TAG
+    """The image that was built, which is read and packed whatever the tag then names."""
 
     def refusal(self) -> str | None:
         """Reason why it cannot be used here."""
@@ -198,8 +194,11 @@ class Buildah:
             digest = Path(folder, "digest")
             fixed = ["--timestamp", TIMESTAMP, "--identity-label=false", "--pull-never", "--layers"]
             command = ["buildah", "build", "--tag", TAG, "--iidfile", str(digest), *fixed]
+            # Without an OCI runtime only chroot is left.
+            runtime = any(map(shutil.which, ("crun", "runc"))) or "BUILDAH_ISOLATION" in os.environ
+            isolation = [] if runtime else ["--isolation", "chroot"]
             # a step that fails leaves its container behind otherwise
-            command += ["--force-rm", *self._isolation(), *recipe.arguments, *recipe.options, "."]
+            command += ["--force-rm", *isolation, *recipe.arguments, *recipe.options, "."]
             recipe.run(command, "building the image")
             self._image = digest.read_text(encoding="utf-8").strip()
         return self._image
@@ -234,11 +233,6 @@ class Buildah:
             inside = [*self._unshare(), "sh", "-c", script, "sh", container, *command]
             recipe.run(inside, "packing the image")
 
-    def _isolation(self) -> list[str]:
-        """Without an OCI runtime only chroot is left."""
-        runtime = any(shutil.which(name) for name in ("crun", "runc"))
-        return [] if runtime or "BUILDAH_ISOLATION" in os.environ else ["--isolation", "chroot"]
-
     def _unshare(self) -> list[str]:
         return ["buildah", "unshare"] if os.geteuid() else []
 
@@ -255,10 +249,8 @@ class Apptainer:
     """Apptainer by itself, from envs/samestep.def."""
 
     name = "apptainer"
-
-    def __init__(self) -> None:
-        """Until the image is built there is no file to read from."""
-        self._file: Path | None = None
+    _file: Path | None = None
+    """The image that was built."""
 
     def refusal(self) -> str | None:
         """Reason why it cannot be used here."""

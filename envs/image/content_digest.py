@@ -46,13 +46,8 @@ def entries(root: Path, skipped: Iterable[str]) -> Iterator[bytes]:
         if inside:
             yield _entry(path, inside)
         if path.is_dir() and not path.is_symlink():
-            pending += sorted(_children(path, inside, skip), reverse=True)
-
-
-def _children(folder: Path, inside: str, skip: frozenset[str]) -> list[str]:
-    with os.scandir(folder) as found:
-        paths = [f"{inside}/{entry.name}" for entry in found]
-    return [path for path in paths if path not in skip]
+            children = (f"{inside}/{child.name}" for child in path.iterdir())
+            pending += sorted((child for child in children if child not in skip), reverse=True)
 
 
 def _entry(path: Path, inside: str) -> bytes:

@@ -61,6 +61,21 @@ def metadata(
         hasPart=_refs(names),
         mentions=_refs([_STUDY_RUN, *runs]),
     )  # fmt: skip
+    commit, dirty = facts["git_commit"], "-dirty" if facts["git_dirty"] else ""
+    workflow = _entity(
+        layout.WORKFLOW_FILE, ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
+        "Samestep",
+        encodingFormat="text/plain",
+        description="text -> tokens -> training runs -> records -> metrics -> figures, tables, "
+        "verdicts on claims, paper",
+        version=f"{facts['samestep']} ({commit}{dirty})" if commit else facts["samestep"],
+        license=_refs([_LICENSE]),
+        programmingLanguage=_refs([_LANGUAGE]),
+        hasPart=_refs([_TRAIN]),
+        step=_refs([_TRAIN_STEP]),
+        input=_refs(["#input-study"]),
+        output=_refs(key for key in parameters if key.startswith("#output")),
+    )  # fmt: skip
     results = [n for n in names if n.startswith("runs/") or layout.PRODUCT.fullmatch(n)]
     whole = _entity(
         _STUDY_RUN, "CreateAction", f"study {study.name}",
@@ -73,13 +88,14 @@ def metadata(
         object=_refs([layout.STUDY_FILE]),
         result=_refs([n for n in results if not n.endswith("spec.json")]),
     )  # fmt: skip
-    controls = [
-        _entity(
-            key.replace("#run-", "#control-"), "ControlAction", f"start of train {_run_name(one)}",
-            instrument=_refs([_TRAIN_STEP]), object=_refs([key]),
-        )
-        for key, one in runs.items()
-    ]  # fmt: skip
+    controls = {
+        key.replace("#run-", "#control-"): (f"start of train {_run_name(record)}", key)
+        for key, record in runs.items()
+    }
+    organisation = _entity(
+        "#organisation", "OrganizeAction", "Snakemake's run of the workflow",
+        instrument=_refs([_ENGINE]), object=_refs(controls), result=_refs([_STUDY_RUN]),
+    )  # fmt: skip
     graph = [
         {
             "@id": layout.CRATE_FILE,
@@ -90,19 +106,15 @@ def metadata(
         root,
         *(_entity(url, "CreativeWork", name, version=edition)
           for url, (name, edition) in PROFILES.items()),
-        _workflow(facts, parameters),
+        workflow,
         *_tools(records, facts),
         *(_entity(key, "FormalParameter", name, additionalType="File", workExample=_refs([file]))
           for key, (name, file) in parameters.items()),
         whole,
         *(_training(key, record) for key, record in runs.items()),
-        _entity(
-            "#organisation", "OrganizeAction", "Snakemake's run of the workflow",
-            instrument=_refs([_ENGINE]),
-            object=_refs([str(control["@id"]) for control in controls]),
-            result=_refs([_STUDY_RUN]),
-        ),
-        *controls,
+        organisation,
+        *(_entity(key, "ControlAction", name, instrument=_refs([_TRAIN_STEP]), object=_refs([run]))
+          for key, (name, run) in controls.items()),
         *(_file(name, parameters) for name in names if name != layout.WORKFLOW_FILE),
     ]  # fmt: skip
     return {"@context": f"{CRATE}/context", "@graph": graph}
@@ -116,26 +128,6 @@ def _refs(names: Iterable[str]) -> dict[str, str] | list[dict[str, str]]:
     """One reference stands alone, several in a list, as RO-Crate 1.1 asks for."""
     refs = [{"@id": name} for name in names]
     return refs[0] if len(refs) == 1 else refs
-
-
-def _workflow(facts: Mapping[str, Any], parameters: Iterable[str]) -> Entity:
-    dirty = "-dirty" if facts["git_dirty"] else ""
-    commit = facts["git_commit"]
-    return _entity(
-        layout.WORKFLOW_FILE,
-        ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
-        "Samestep",
-        encodingFormat="text/plain",
-        description="text -> tokens -> training runs -> records -> metrics -> figures, tables, "
-        "verdicts on claims, paper",
-        version=f"{facts['samestep']} ({commit}{dirty})" if commit else facts["samestep"],
-        license=_refs([_LICENSE]),
-        programmingLanguage=_refs([_LANGUAGE]),
-        hasPart=_refs([_TRAIN]),
-        step=_refs([_TRAIN_STEP]),
-        input=_refs(["#input-study"]),
-        output=_refs(key for key in parameters if key.startswith("#output")),
-    )
 
 
 def _tools(records: Sequence[RunRecord], facts: Mapping[str, Any]) -> list[Entity]:

@@ -7,6 +7,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +38,21 @@ from pipeline.text import markdown
 # The first moment that a zip can state: an archive says when its runs were, not when it was packed.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 _UNIX, _REGULAR_FILE = 3, 0o100644
+_README = """\
+# {title}
+
+Study `{study}`, {num_runs} runs, packed by {code}.
+
+- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs,
+  `t<repeat>` those of runs in real time; `study.json`: what was asked for
+- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records
+- `environment/`, `source/`: locked packages, workflow and manuscript that made them
+- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all
+
+In a checkout of that commit this makes the results again and compares their bytes:
+
+    make paper FROM=archive.zip
+"""
 
 
 def contents(results: Path) -> dict[str, Path | bytes]:
@@ -74,7 +90,10 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     }
     validate(facts, "archive", layout.ARCHIVE_FILE)
     parts[layout.ARCHIVE_FILE] = _json(facts)
-    parts[layout.README_FILE] = _readme(study, facts).encode()
+    code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
+    code += ", changed since" if facts["git_dirty"] else ""
+    readme = _README.format(title=markdown(study.title).strip(), code=code, **facts)
+    parts[layout.README_FILE] = readme.encode()
     parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
     return parts
 
@@ -110,12 +129,8 @@ def check_made(study: Study, results: Path) -> None:
         table.write(made_anew, anew / layout.METRICS_FILE)
         if study.claims:
             frame = table.read(anew / layout.METRICS_FILE)
-            evidence = Evidence(study, frame, bias_of(frame))
-            write_verdicts(
-                study.name,
-                judge_all(load_claims(*files_of(study)), evidence),
-                anew / layout.VERDICTS_FILE,
-            )
+            known, evidence = load_claims(*files_of(study)), Evidence(study, frame, bias_of(frame))
+            write_verdicts(study.name, judge_all(known, evidence), anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             packed = results / path.relative_to(anew)
             if not packed.is_file() or path.read_bytes() != packed.read_bytes():
@@ -131,42 +146,15 @@ def _image(records: Sequence[RunRecord]) -> dict[str, Path]:
     if not used:
         return {}
     image = layout.ROOT / "images" / "samestep.sif"
-    try:
-        known = locked_digest(image)
-    except LaunchError:
-        known = ""
-    if used == {known}:
-        return {layout.IMAGE_FILE: image.with_suffix(".json")}
+    with suppress(LaunchError):
+        if used == {locked_digest(image)}:
+            return {layout.IMAGE_FILE: image.with_suffix(".json")}
     print(
         f"the runs were inside image {', '.join(sorted(used))}, which images/samestep.json does "
         "not describe: its facts are not packed",
         file=sys.stderr,
     )
     return {}
-
-
-_README = """\
-# {title}
-
-Study `{study}`, {num_runs} runs, packed by {code}.
-
-- `runs/<cell>/n<nodes>/r<repeat>/`: the raw records, `p<repeat>` those of profiled runs,
-  `t<repeat>` those of runs in real time; `study.json`: what was asked for
-- `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records
-- `environment/`, `source/`: locked packages, workflow and manuscript that made them
-- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all
-
-In a checkout of that commit this makes the results again and compares their bytes:
-
-    make paper FROM=archive.zip
-"""
-
-
-def _readme(study: Study, facts: Mapping[str, Any]) -> str:
-    """A few lines for who opens the archive by hand."""
-    code = f"Samestep {facts['samestep']}, commit {facts['git_commit'] or 'unknown'}"
-    code += ", changed since" if facts["git_dirty"] else ""
-    return _README.format(title=markdown(study.title).strip(), code=code, **facts)
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Open an archive that anyone may have made, and lay its records where results are rebuilt.
+"""Open an archive that anyone may have made, and compare what was rebuilt from it.
 
 First its names and sizes are checked, then its checksums. Only what `layout.EXPECTED` names is
 accepted, and only what a rebuild needs is written, so nothing in an archive can choose where it
@@ -8,36 +8,37 @@ leaves what was there before.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import lzma
 import os
 import re
-import shutil
 import stat
+import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from pipeline.archive import layout
 from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import made_folder, open_regular, sha256_of_file
+from pipeline.machine.facts import provenance
 from pipeline.metrics.collect import collect_every, run_folder
 from pipeline.metrics.emulation import load_uncertainty
+from pipeline.metrics.select import few
 from pipeline.records import RunRecord
-from pipeline.schemas import AGAIN, validate
+from pipeline.schemas import AGAIN, read, validate
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
 
-_PREFIX = ".unpack."
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1
-_AGAIN, _RETRAIN = AGAIN["archive"], AGAIN["record"]
+_AGAIN = AGAIN["archive"]
 _AS_IT_WAS = f"{_AGAIN}, or give it as `make archive` packed it"
+_LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)
 _DAMAGED = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError,
             RuntimeError, ValueError)  # fmt: skip
 """Errors of zipfile for bytes that are no sound zip file."""
@@ -48,46 +49,23 @@ def unpack(archive: Path, into: Path) -> Path:
 
     Raises ArchiveError in one line, and leaves `into` as it was, where the archive is no good.
     """
-    with made_folder(into), _work_folder(into) as place:
-        fresh = place / "study"
+    with made_folder(into), TemporaryDirectory(dir=into, prefix=".unpack.") as place:
+        fresh = Path(place, "study")
         extract(archive, fresh)
         try:
             study = check_records(fresh)
         except (SamestepError, ValueError, RecursionError) as error:
-            # the fault is the archive's, not that of a folder which is about to go
+            # The fault is the archive's, not that of a folder which is about to go, and no run of
+            # it can be repeated here: in place of any other fix stands that of an archive.
             text = " ".join(str(error).split()).replace(f"{fresh}{os.sep}", "")
-            # nor can a run of it be repeated here
-            text = text.replace("delete the folder and ", "").replace(_RETRAIN, _AGAIN)
-            if _AGAIN not in text:
-                text = f"{text}; {_AGAIN}"
-            raise ArchiveError(f"{archive}: {text}") from None
+            raise ArchiveError(f"{archive}: {text.rpartition('; ')[0] or text}; {_AGAIN}") from None
         final = into / study
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
         if final.exists():
-            os.replace(final, place / "old")
+            os.replace(final, Path(place, "old"))
         os.replace(fresh, final)
     return final
-
-
-@contextmanager
-def _work_folder(into: Path) -> Iterator[Path]:
-    """A folder inside `into`, gone afterwards; so are those of earlier calls that were killed.
-
-    The kernel's lock on `into`, which ends with its process, tells these from one that works.
-    """
-    lock = os.open(into, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in into.glob(f"{_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        place = Path(mkdtemp(dir=into, prefix=_PREFIX))
-        try:
-            yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
-    finally:
-        os.close(lock)
 
 
 def extract(archive: Path, folder: Path) -> None:
@@ -101,12 +79,12 @@ def extract(archive: Path, folder: Path) -> None:
             sums = _checksums(opened, entries, archive)
             for name, total in sums.items():
                 target = folder / name if layout.is_needed(name) else None
-                if _copy(opened, entries[name], target, archive) != total:
+                if _copy(opened, entries[name], target) != total:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
                     )
-            _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE, archive)
+            _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
     except _DAMAGED as error:
@@ -121,14 +99,86 @@ def extract(archive: Path, folder: Path) -> None:
         ) from error
 
 
+def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
+    """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
+    entries: dict[str, zipfile.ZipInfo] = {}
+    for entry in opened.infolist():
+        name = entry.orig_filename
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        fault = None
+        if not layout.EXPECTED.fullmatch(name):
+            fault = f"holds {name[:80]!r}, which no archive of a study does"
+        elif kind not in (0, stat.S_IFREG) or entry.flag_bits & _ENCRYPTED:
+            fault = f"has in {name} a link, a device or what is encrypted, not a file"
+        elif name in entries:
+            fault = f"holds {name} twice"
+        if fault is not None:
+            raise ArchiveError(f"{archive} {fault}; {_AS_IT_WAS}")
+        entries[name] = entry
+    total = sum(entry.file_size for entry in entries.values())
+    if total > layout.MAX_BYTES or len(entries) > layout.MAX_FILES:
+        raise ArchiveError(
+            f"{archive} unpacks to {total / 2**30:.1f} GiB in {len(entries)} files, over the "
+            f"{layout.MAX_BYTES >> 30} GiB or {layout.MAX_FILES} files of an archive; {_AS_IT_WAS}"
+        )
+    return entries
+
+
+def _checksums(
+    opened: zipfile.ZipFile, entries: Mapping[str, zipfile.ZipInfo], archive: Path
+) -> dict[str, str]:
+    """Name -> SHA-256 of all files but the sums; raises ArchiveError where they do not match."""
+    if (own := entries.get(layout.SUMS_FILE)) is None or own.file_size > MAX_MADE_BYTES:
+        raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}, or it is too large; {_AS_IT_WAS}")
+    text = opened.read(own).decode("utf-8")
+    sums = parse_sums(text, f"{archive}: {layout.SUMS_FILE}")
+    present = set(entries) - {layout.SUMS_FILE}
+    required = {layout.ARCHIVE_FILE, layout.STUDY_FILE, layout.MANIFEST_FILE, layout.CRATE_FILE}
+    if missing := (set(sums) | required) - present:
+        raise ArchiveError(f"{archive} lacks {min(missing)}; {_AGAIN}")
+    if unlisted := present - set(sums):
+        raise ArchiveError(
+            f"{archive} holds {min(unlisted)}, which its {layout.SUMS_FILE} does not list; {_AGAIN}"
+        )
+    return sums
+
+
+def parse_sums(text: str, where: str) -> dict[str, str]:
+    """Name -> SHA-256 in hex; raises ArchiveError naming the line that is none."""
+    sums: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _LINE.fullmatch(line)
+        if match is None or match[2] in sums:
+            raise ArchiveError(
+                f"{where}:{number}: {line[:80]!r} is not a checksum and a name of its own; {_AGAIN}"
+            )
+        sums[match[2]] = match[1]
+    return sums
+
+
+def _copy(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) -> str:
+    """SHA-256 of an entry's content, written to `target` where one is given.
+
+    zipfile reads no more than the entry's stated size and checks its CRC-32.
+    """
+    digest = hashlib.sha256()
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with opened.open(entry) as source, target.open("xb") if target else nullcontext() as sink:
+        while block := source.read(_BLOCK):
+            digest.update(block)
+            if sink is not None:
+                sink.write(block)
+    return digest.hexdigest()
+
+
 def check_records(folder: Path) -> str:
     """Validate study, records, specs and manifest below `folder`; returns the study's name.
 
     Raises SamestepError naming the file and what is wrong with it.
     """
-    facts = read_document(folder / layout.ARCHIVE_FILE, "", ArchiveError, _AGAIN)
-    validate(facts, "archive", folder / layout.ARCHIVE_FILE)
-    content = read_document(folder / layout.STUDY_FILE, "", ArchiveError, _AGAIN)
+    facts = read(folder / layout.ARCHIVE_FILE, "archive", "make archive")
+    content = read_document(folder / layout.STUDY_FILE, "", ArchiveError)
     if isinstance(content, dict) and "extends" in content:
         raise ArchiveError(f"{layout.STUDY_FILE} extends another study; {_AGAIN}")
     study = load_study(folder / layout.STUDY_FILE)
@@ -178,92 +228,70 @@ def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
             )
 
 
-def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
-    """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
-    entries: dict[str, zipfile.ZipInfo] = {}
-    if len(opened.infolist()) > layout.MAX_FILES:
-        raise ArchiveError(f"{archive} holds over {layout.MAX_FILES} files; {_AS_IT_WAS}")
-    for entry in opened.infolist():
-        name = entry.orig_filename
-        kind = stat.S_IFMT(entry.external_attr >> 16)
-        if not layout.EXPECTED.fullmatch(name):
-            raise ArchiveError(
-                f"{archive} holds {name[:80]!r}, which no archive of a study does; {_AS_IT_WAS}"
-            )
-        if kind not in (0, stat.S_IFREG) or entry.flag_bits & _ENCRYPTED:
-            raise ArchiveError(
-                f"{archive}: {name} is a link, a device or encrypted, not a file; {_AS_IT_WAS}"
-            )
-        if name in entries:
-            raise ArchiveError(f"{archive} holds {name} twice; {_AGAIN}")
-        entries[name] = entry
-    total = sum(entry.file_size for entry in entries.values())
-    if total > layout.MAX_BYTES:
-        raise ArchiveError(
-            f"{archive} unpacks to {total / 2**30:.1f} GiB, over the {layout.MAX_BYTES >> 30} GiB "
-            f"of an archive; {_AS_IT_WAS}"
-        )
-    return entries
+def verify(results: Path) -> int:
+    """Print whether the products below `results`, which `unpack` made, have the archived bytes.
 
-
-def _checksums(
-    opened: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], archive: Path
-) -> dict[str, str]:
-    """Name -> SHA-256 of all files but the sums; raises ArchiveError where they do not match."""
-    if layout.SUMS_FILE not in entries:
-        raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}; {_AS_IT_WAS}")
-    if entries[layout.SUMS_FILE].file_size > MAX_MADE_BYTES:
-        raise ArchiveError(f"{archive}: its {layout.SUMS_FILE} is too large; {_AGAIN}")
-    text = opened.read(entries[layout.SUMS_FILE]).decode("utf-8")
-    sums = parse_sums(text, f"{archive}: {layout.SUMS_FILE}")
-    present = set(entries) - {layout.SUMS_FILE}
-    required = {layout.ARCHIVE_FILE, layout.STUDY_FILE, layout.MANIFEST_FILE, layout.CRATE_FILE}
-    missing = (set(sums) | required) - present
-    if missing:
-        raise ArchiveError(f"{archive} lacks {min(missing)}; {_AGAIN}")
-    unlisted = present - set(sums)
-    if unlisted:
-        raise ArchiveError(
-            f"{archive} holds {min(unlisted)}, which its {layout.SUMS_FILE} does not list; {_AGAIN}"
-        )
-    return sums
-
-
-def _copy(
-    opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None, archive: Path
-) -> str:
-    """SHA-256 of an entry's content, written to `target` where one is given.
-
-    zipfile reads no more than the entry's stated size and checks its CRC-32; it does not always
-    name the file that is damaged.
+    Exit status 1 where not, with what differs, and probably why.
     """
-    digest = hashlib.sha256()
-    if target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with opened.open(entry) as source, target.open("xb") if target else nullcontext() as sink:
-            while block := source.read(_BLOCK):
-                digest.update(block)
-                if sink is not None:
-                    sink.write(block)
-    except _DAMAGED as error:
-        reason = " ".join(str(error).split())[:120]
-        fault = f"{archive}: its {entry.filename} is damaged ({reason}); {_AGAIN}"
-        raise ArchiveError(fault) from None
-    return digest.hexdigest()
-
-
-_LINE = re.compile(r"([0-9a-f]{64})  (\S+)", re.ASCII)
-
-
-def parse_sums(text: str, where: str) -> dict[str, str]:
-    """Name -> SHA-256 in hex; raises ArchiveError naming the line that is none."""
-    sums: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        match = _LINE.fullmatch(line)
-        if match is None or match[2] in sums:
+    sums = results / layout.SUMS_FILE
+    fix = "give a folder that `python -m pipeline unpack` made"
+    listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
+    made = layout.products(load_study(results / layout.STUDY_FILE))
+    # What it is rebuilt from has to be the archive's too.
+    given = {name: total for name, total in listed.items() if layout.is_needed(name)}
+    if changed := differing(given, results):
+        fault = (
+            f"{len(changed)} files that came from the archive were changed or removed since: "
+            f"{few(changed)}; run `make paper FROM=archive.zip` again"
+        )
+    elif missing := [name for name in made if name not in listed]:
+        fault = (
+            f"the archive states no checksum of {len(missing)} products of its study "
+            f"({few(missing)}), so they cannot be verified; pack it anew or use the commit that "
+            "made it"
+        )
+    else:
+        others = {name for name in listed if layout.PRODUCT.fullmatch(name)} - {*made}
+        if others:
+            print(f"not compared, as this version does not make them: {few(sorted(others))}")
+        expected = {name: listed[name] for name in made}
+        changed = differing(expected, results)
+        if not changed:
+            print(f"{len(expected)} files rebuilt, every one byte-identical to the archive")
+            return 0
+        if not any((results / name).is_file() for name in expected):
             raise ArchiveError(
-                f"{where}:{number}: {line[:80]!r} is not a checksum and a name of its own; {_AGAIN}"
+                f"nothing was rebuilt below {results}; run `make paper FROM=archive.zip` first"
             )
-        sums[match[2]] = match[1]
-    return sums
+        fault = (
+            f"{len(changed)} of {len(expected)} rebuilt files differ from the archive: "
+            f"{few(changed)}; {_reason(listed, results)}"
+        )
+    print(fault, file=sys.stderr)
+    return 1
+
+
+def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
+    """Names of `expected` (name -> SHA-256) that are missing below `folder` or are others."""
+    return [
+        name
+        for name, total in expected.items()
+        if not (folder / name).is_file() or sha256_of_file(folder / name) != total
+    ]
+
+
+def _reason(listed: Mapping[str, str], results: Path) -> str:
+    """The difference of this checkout from the one that made the archive."""
+    inside = {
+        name.removeprefix("source/"): total
+        for name, total in listed.items()
+        if name.startswith("source/")
+    }
+    inside["envs/requirements.lock"] = listed.get(layout.LOCK_FILE, "")
+    if changed := differing(inside, layout.ROOT):
+        return f"this checkout has another {', '.join(changed)}"
+    made = read(results / layout.ARCHIVE_FILE, "archive", "python -m pipeline unpack")
+    here = provenance()["git_commit"]
+    if made["git_commit"] != here:
+        return f"the archive was made by commit {made['git_commit']}, this checkout is {here}"
+    return f"the code is the same, so compare the installed versions with its {layout.LOCK_FILE}"

@@ -1,11 +1,14 @@
-"""From a folder of results to all that `artifact` writes: document, criteria of badges, SBOM.
+"""What reviewers of an artifact ask for, from a folder of results: the text of `artifact.md`.
 
-Needs and times are those of the records; set-up and analysis leave none.
+Needs and times are those of the records; set-up and analysis leave none. The criteria are those of
+the ACM's badges, version 1.1, https://www.acm.org/publications/policies/artifact-review-and-badging-current.
+A self-check grants nothing: what no file of ours can tell counts as unmet.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline import schemas
 from pipeline.archive.pack import check_made
-from pipeline.artifact import badges, sbom
 from pipeline.claims.write import outcome, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics import table
@@ -24,27 +26,29 @@ from pipeline.metrics.format import significant
 from pipeline.metrics.select import fact, listed, pick, plural, seconds_of_runs
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
-from pipeline.study.study import Study
 from pipeline.text import markdown, markdown_code
 
 ROOT = Path(__file__).parents[2]
-LICENCE = "Apache-2.0"
 KICK_SECONDS = 30 * 60
 """Reviewers of artifacts first look whether anything runs at all, in half an hour."""
 
+Check = tuple[str, str, bool, str]
+"""Badge, what it asks for, True where that is met, and on what grounds."""
+
 _DATA_LICENCES = {
     "python-docs": "that of Python itself (PSF), as part of which the text comes",
-    "json": "that of the files, which the study does not record",
-    "text": "that of the files, which the study does not record",
     "hub": "that of the data set, as its page on the hub says",
 }
+_DOCUMENTS = ("README.md", "LICENSE", "CITATION.cff", "docs", "envs/requirements.lock")
+_FOR_REUSE = ("docs", "tests", "workflow/schemas", "pipeline/strategies", "CHANGELOG.md")
+# A DOI that CITATION.cff has of this work (those of its references are indented further), and
+# prefixes that stand for one: 10.5072 is the test prefix of DataCite.
+_DOI = re.compile(r"^(?:doi| {0,2}- value| {2,4}value): *[\"']?(10\.\d{4,9}/[^\s\"']+)", re.M)
+_PLACEHOLDER = re.compile(r"10\.(0000|1234|5072|5555|9999)/|x{3,}|0{5,}|placeholder|todo", re.I)
 
 
-def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
-    """Text of artifact.md, the SPDX document and the criteria of the badges of a finished study.
-
-    Raises SamestepError where there are no metrics.
-    """
+def build(results: Path) -> tuple[str, list[Check]]:
+    """Text of artifact.md and the criteria of the badges; SamestepError without metrics."""
     metrics = results / "metrics" / "metrics.parquet"
     if not metrics.is_file():
         raise SamestepError(
@@ -57,38 +61,30 @@ def build(results: Path) -> tuple[str, dict[str, Any], list[badges.Check]]:
     verdicts: list[dict[str, Any]] = []
     if (path := results / "claims" / "verdicts.json").is_file():
         verdicts = read_verdicts(path, study.name)
-    manifest = image = None
+    numbers = collect(study, frame, verdicts) | needs(frame, study.corpus["source"])
     if (path := results / "tokens" / "manifest.json").is_file():
-        manifest = schemas.read(path, "manifest", "python -m pipeline tokens")
-    numbers = collect(study, frame, verdicts) | needs(study, frame, manifest)
-    if (path := ROOT / "images" / "samestep.json").is_file():
-        image = schemas.read(path, "image", "make image")
-    ran_inside = image and image["image_digest"] == numbers["appendix"]["image"]
-    bill = sbom.document(
-        study.name,
-        (ROOT / "envs" / "requirements.lock").read_text(encoding="utf-8"),
-        f"{numbers['date']['iso']}T00:00:00Z",
-        {name: numbers["environment"][name] for name in ("python", "horovod", "samestep")},
-        image if ran_inside else None,
-    )
+        made = schemas.read(path, "manifest", "python -m pipeline tokens")
+        numbers["tokens"] = f"{made['num_documents']:,} documents, {made['num_tokens']:,} tokens"
     commits = sorted(pick(frame, "run", "git_commit")["text"].dropna().astype(str).unique())
-    checks = badges.checks(ROOT, numbers, commits)
-    text = render(
-        numbers,
-        experiments=per_claim(frame, verdicts, study.name, numbers["study"]["snakemake"]),
-        commits=commits,
-        checks=checks,
+    checks = badges(ROOT, numbers, commits)
+    # The result is Markdown: the template escapes every value with the filter `text` or `code`.
+    environment = Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return text, bill, checks
+    environment.filters["text"] = lambda value: markdown(str(value))
+    environment.filters["code"] = lambda value: markdown_code(str(value))
+    template = environment.get_template("artifact.md.j2")
+    own = {"experiments": per_claim(frame, verdicts), "commits": commits, "checks": checks}
+    return template.render(numbers | own), checks
 
 
-def needs(
-    study: Study, table: pd.DataFrame, manifest: Mapping[str, Any] | None
-) -> dict[str, dict[str, Any]]:
-    """Hardware of the runs, and times and sizes over all of them, failed ones included.
+def needs(table: pd.DataFrame, source: str) -> dict[str, Any]:
+    """Hardware, times and sizes over all runs, failed, profiled and real-time ones included.
 
-    `manifest` is that of the token shards, None where it is not there. The records of profiled runs
-    and of those in real time are among the sizes.
+    `source` is that of the study's corpus.
     """
     every, profiled, _ = (seconds_of_runs(table, level) for level in LEVELS)
     spans, num_bytes = (
@@ -98,39 +94,27 @@ def needs(
     times = pd.to_datetime(spans["text"])
     memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
     sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
-    # The run that finished soonest is the first thing to try; there is none where none finished.
-    finished = every.loc[every["status"] == "ok", "seconds"]
-    kick = {} if finished.empty else {
-        "time": duration(finished.min()), "fits": bool(finished.min() < KICK_SECONDS),
-    }  # fmt: skip
-    tokens = {} if manifest is None else {
-        "count": f"{manifest['num_tokens']:,}",
-        "documents": f"{manifest['num_documents']:,}",
-        "size": size(manifest["num_tokens"] * {"uint16": 2, "uint32": 4}[manifest["dtype"]]),
-    }  # fmt: skip
     runs = table[table["level"] == "run"]
-    versions = ("python", "torch", "horovod", "samestep")
     return {
-        "environment": {
-            "cpu": fact(runs, "cpu_model"),
-            "gpus": fact(runs, "gpus"),
-            **{name: fact(runs, f"version:{name}", "") for name in versions},
-        },
-        "appendix": {
-            "licence": LICENCE,
-            "data_licence": _DATA_LICENCES[study.corpus["source"]],
-            "total": duration(every["seconds"].sum()),
-            "profiled": "" if profiled.empty else duration(profiled["seconds"].sum()),
-            "elapsed": duration((times.max() - times.min()).total_seconds()),
-            "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
-            # The most that the ranks of one run asked for at once.
-            "peak": "" if memory.empty else size(memory.max()),
-            "records": size(num_bytes["value"].sum()),
-            "tokens": tokens,
-            "image": fact(table, "image_digest"),
-            "kick": kick,
-        },
-    }
+        "cpu": fact(runs, "cpu_model"),
+        "gpus": fact(runs, "gpus"),
+        "versions": {name: fact(runs, f"version:{name}", "none")
+                     for name in ("python", "torch", "horovod", "samestep")},
+        "tokens": "not given to this command",
+        "data_licence": _DATA_LICENCES.get(
+            source, "that of the files, which the study does not record"
+        ),
+        "total": duration(every["seconds"].sum()),
+        "profiled": duration(profiled["seconds"].sum()) if len(profiled) else "none",
+        "elapsed": duration((times.max() - times.min()).total_seconds()),
+        "memory": listed(f"{value / 2**30:.1f} GiB" for value in sizes),
+        # The most that the ranks of one run asked for at once.
+        "peak": size(memory.max()),
+        "records": size(num_bytes["value"].sum()),
+        "image": fact(table, "image_digest"),
+        # The run that finished soonest is the first thing to try; NaN where none finished.
+        "kick_seconds": every.loc[every["status"] == "ok", "seconds"].min(),
+    }  # fmt: skip
 
 
 def duration(seconds: float) -> str:
@@ -142,73 +126,76 @@ def duration(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """`1.2 MB`, in powers of a thousand, as disks are sold."""
-    for unit, length in (("GB", 1e9), ("MB", 1e6)):
-        if num_bytes >= length:
-            return f"{significant(num_bytes / length, 2)} {unit}"
-    return f"{significant(num_bytes / 1e3, 2)} kB"
+    """`1.2 MB`, in powers of a thousand, as disks are sold; NaN was not recorded."""
+    if math.isnan(num_bytes):
+        return "not recorded"
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    unit, length = next((one for one in units if num_bytes >= one[1]), units[-1])
+    return f"{significant(num_bytes / length, 2)} {unit}"
 
 
-def render(numbers: Mapping[str, Any], **parts: Any) -> str:
-    """`artifact.md.j2` filled with the paper's facts and these parts."""
-    # The result is Markdown: the template escapes every value with the filter `text` or `code`.
-    environment = Environment(  # noqa: S701
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["text"] = lambda value: markdown(str(value))
-    environment.filters["code"] = lambda value: markdown_code(str(value))
-    return environment.get_template("artifact.md.j2").render(**numbers, **parts)
-
-
-def per_claim(
-    table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]], study: str, snakemake: str
-) -> list[dict[str, Any]]:
-    """One entry for each tested claim, in the order of the verdicts.
+def per_claim(table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Id, verdict, number of runs, time, memory and disk of each tested claim.
 
     Time is the sum over the runs behind the claim, memory the most that the ranks of one of them
-    needed together, disk the size of their records; all as texts, by the records.
+    needed together, disk the size of their records.
     """
-    seconds = seconds_of_runs(table).set_index("run_id")["seconds"]
-    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
-    disk = pick(table, "run", "record_bytes").set_index("run_id")["value"]
-    entries = []
+    each = pd.DataFrame({
+        "seconds": seconds_of_runs(table).set_index("run_id")["seconds"],
+        "memory": pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum(),
+        "disk": pick(table, "run", "record_bytes").set_index("run_id")["value"],
+    })  # fmt: skip
+    entries: list[tuple[str, ...]] = []
     for one in verdicts:
-        runs = [run for run in one["runs"] if run in seconds.index]
-        if not runs:
-            continue
-        peaks = memory.reindex(runs).dropna()
-        entries.append({
-            "id": one["id"],
-            "sentence": one["sentence"],
-            "verdict": outcome(one),
-            "runs": len(runs),
-            "command": f"{snakemake} {' '.join(targets(runs, study))}",
-            "time": duration(float(seconds[runs].sum())),
-            "memory": size(float(peaks.max())) if len(peaks) else "not recorded",
-            "disk": size(float(disk.reindex(runs).fillna(0).sum())),
-        })  # fmt: skip
+        runs = each.reindex(one["runs"]).dropna(subset=["seconds"])
+        if len(runs):
+            sizes = (size(runs["memory"].max()), size(runs["disk"].sum()))
+            taken = duration(float(runs["seconds"].sum()))
+            entries.append((one["id"], outcome(one), str(len(runs)), taken, *sizes))
     return entries
 
 
-def targets(runs: Sequence[str], study: str) -> list[str]:
-    """Records of these runs as targets of the workflow, with braces of bash over what they share.
+def badges(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> list[Check]:
+    """All criteria in the order of the badges.
 
-    Runs are `study/cell/nN/rR`; the targets are exactly those.
+    `root` is the checkout, `numbers` the paper's facts with those of `needs`, `commits` the git
+    commits that the records name.
     """
-    repeats, by_nodes = defaultdict(list), defaultdict(list)
-    for run in runs:
-        _, cell, nodes, repeat = run.split("/")
-        repeats[cell, nodes].append(repeat)
-    for (cell, nodes), own in repeats.items():
-        by_nodes[nodes, tuple(sorted(own))].append(cell)
+    runs, claims, kick = numbers["runs"], numbers["claims"], numbers["kick_seconds"]
+    clean = len(commits) == 1 and "changes" not in commits[0] and commits[0] != "unknown"
+    tested = claims and any(claims[word] for word in ("reproduced", "not_reproduced", "undecided"))
+    cited = root / "CITATION.cff"
+    named = _DOI.findall(cited.read_text(encoding="utf-8")) if cited.is_file() else []
+    real = [doi for doi in named if not _PLACEHOLDER.search(doi)]
+    deposited = "CITATION.cff names no DOI: deposit the file of make archive and add it"
+    if named:
+        deposited = f"the DOI in CITATION.cff, {named[0]}, is a placeholder"
+    if real:
+        deposited = f"CITATION.cff names {real[0]}; that it resolves was not looked up"
 
-    def braces(parts: Sequence[str]) -> str:
-        return parts[0] if len(parts) == 1 else f"{{{','.join(parts)}}}"
+    def there(*names: str) -> tuple[bool, str]:
+        missing = [name for name in names if not (root / name).exists()]
+        return not missing, f"missing: {', '.join(missing)}" if missing else ", ".join(names)
 
     return [
-        f"results/{study}/runs/{braces(cells)}/{nodes}/{braces(own)}/run.json"
-        for (nodes, own), cells in by_nodes.items()
-    ]
+        ("available", "deposited in a public archive under a persistent identifier",
+         bool(real), deposited),
+        ("functional", "documented", *there(*_DOCUMENTS)),
+        ("functional", "consistent: one published state of the source made every run", clean,
+         f"the records name {', '.join(commits) or 'no commit'}"),
+        ("functional", "complete: every planned run has a record", bool(runs["any_finished"]),
+         f"all {runs['planned']} ended ok" if runs["all_finished"] else
+         f"of {runs['planned']}, {runs['finished']} ended ok; the others have their reasons"),
+        ("functional", "exercisable: a first result within half an hour",
+         bool(kick < KICK_SECONDS), "no run finished" if math.isnan(kick) else
+         f"the shortest run took {duration(kick)}, set-up not counted"),
+        ("reusable", "structured for reuse: documents, tests, schemas", *there(*_FOR_REUSE)),
+        ("reusable", "a licence that allows reuse", *there("LICENSE")),
+        ("reusable", "the environment as an image that the records name",
+         numbers["image"].startswith("sha256:"), numbers["image"]),
+        ("reproduced", "the claims of the paper are tested by the artifact", bool(tested),
+         f"of {claims['total']}, {claims['untested']} are not testable here" if claims else
+         "no claims"),
+        ("reproduced", "obtained by a team other than the authors, with this artifact", False,
+         "no record tells who ran it; only reviewers can state this"),
+    ]  # fmt: skip

@@ -13,27 +13,19 @@ which the weaker counts (two one-sided tests; Schuirmann 1987): no test against 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pipeline.claims.types import (
-    DECIDED,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    UNDECIDED,
-    Region,
-    Verdict,
-)
+from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.contrasts import FASTER, SLOWER, compared
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm, p_value_above
 from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
-from pipeline.metrics.verdicts import compared
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
 _AT_ONE = 1e-3
@@ -46,13 +38,9 @@ class Contrast:
     values: Floats
     others: Floats = field(default_factory=lambda: np.ones(1))
 
-    def above(self, bound: float) -> float:
-        """One-sided p-value of the ratio of the two being above a positive bound."""
-        return p_value_above(self.values, bound * self.others)
-
-    def below(self, bound: float) -> float:
-        """One-sided p-value of the ratio of the two being below a positive bound."""
-        return p_value_above(-self.values, -bound * self.others)
+    def p_value(self, side: int, bound: float) -> float:
+        """One-sided p-value of the ratio being above (side 1) or below (-1) a positive bound."""
+        return p_value_above(side * self.values, side * bound * self.others)
 
 
 @dataclass(frozen=True)
@@ -82,56 +70,17 @@ class Found:
             return ALPHA
         low, high = region.limits
 
-        def p_of(side: Callable[[Contrast, float], float], bound: float) -> float:
+        def p_of(side: int, bound: float) -> float:
             """The least of several is above where all are, the greatest where one is."""
-            each = [side(contrast, bound) for contrast in self.contrasts]
-            by_all = (self.combined == "all") == (side is Contrast.above)
+            each = [contrast.p_value(side, bound) for contrast in self.contrasts]
+            by_all = (self.combined == "all") == (side > 0)
             return max(each) if by_all else min(1.0, len(each) * min(each))  # Bonferroni
 
+        sides = [(-1, low)] if self.effect.high < low else [(1, high)]
         if verdict == REPRODUCED:
-            sides = [p_of(Contrast.above, low)] if math.isfinite(low) else []
-            sides += [p_of(Contrast.below, high)] if math.isfinite(high) else []
-            return min(1.0, 2 * max(sides))
-        below = self.effect.high < low
-        return min(1.0, 2 * (p_of(Contrast.below, low) if below else p_of(Contrast.above, high)))
-
-
-def extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interval:
-    """The smallest (`min`) or largest (`max`) of several, with the bounds of that.
-
-    The lower bound of the largest errs more often than each: a decision on that side is corrected
-    for their number by `Found.p_value`.
-    """
-    hows = "; ".join(dict.fromkeys(one.how for one in intervals))
-    return Interval(
-        of(one.value for one in intervals), of(one.low for one in intervals),
-        of(one.high for one in intervals), min(one.n for one in intervals), hows,
-    )  # fmt: skip
-
-
-RATE = "tokens_per_second"
-TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "device_teraflops")
-"""Metrics of a test that are times, or follow from one."""
-
-
-def named(metric: str, places: Sequence[Place]) -> str:
-    """A metric of a cell, or of one cell over another, for a reader."""
-    name, _, axis = metric.partition(":")
-    along = f" along the axis {axis}" if axis else ""
-    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {joined(places)}"
-
-
-_WORDS = {
-    RATE: "throughput",
-    "step_seconds": "step time",
-    "sent_bytes": "bytes sent in a step",
-    "phase_bubble": "bubble",
-}
-
-
-def joined(places: Sequence[Place], join: str = " over ") -> str:
-    """The names of the cells."""
-    return join.join(place.label for place in places)
+            sides = [(1, low), (-1, high)]
+        # A region open at one end has one test.
+        return min(1.0, 2 * max(p_of(side, at) for side, at in sides if math.isfinite(at)))
 
 
 def settle(
@@ -150,9 +99,7 @@ def settle(
         return UNDECIDED, f"{about} ({claimed})", None
     if verdict == UNDECIDED:
         return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
-    reason = _bent(found, effect, region, verdict, evidence) or _contradicted(
-        found, region, evidence
-    )
+    reason = _bent(found, region, verdict, evidence) or _contradicted(found, region, evidence)
     p_value = found.p_value(verdict, region)
     if reason is None and p_value > ALPHA:
         reason = f"and the rank tests do not decide (p = {probability(p_value)})"
@@ -180,17 +127,16 @@ def effect_text(effect: Interval) -> str:
     return shape(effect.value, effect.low, effect.high)
 
 
-def _bent(
-    found: Found, effect: Interval, region: Region, verdict: str, evidence: Evidence
-) -> str | None:
+def _bent(found: Found, region: Region, verdict: str, evidence: Evidence) -> str | None:
     """Why times of emulated nodes decide nothing here, or None."""
+    assert found.effect is not None
     emulated = any(place.row["network"] == "emulated" for place in found.places)
     if not (emulated and found.num_times):
         return None
     if evidence.bias is None:
         return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
     off = (1 + evidence.bias) ** found.num_times
-    if within(effect.low / off, effect.high * off, region) != verdict:
+    if within(found.effect.low / off, found.effect.high * off, region) != verdict:
         return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     return None
 
@@ -232,14 +178,13 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     # What did not decide by itself cannot decide now; it counts among the tests all the same.
     p_values = [1.0 if one.p_value is None else one.p_value for one in tested]
     adjusted = dict(zip([one.claim.id for one in tested], holm(p_values), strict=True))
-    found = []
+    claims, found = plural(len(tested), "tested claim"), []
     for one in verdicts:
         p_value = adjusted.get(one.claim.id)
         if one.verdict in DECIDED and p_value is not None:
-            claims = plural(len(tested), "tested claim")
             why = f"{one.why}; p = {probability(p_value)} after correction for {claims}"
-            one = replace(one, why=why, p_value=p_value)
-            if p_value > ALPHA:
-                one = replace(one, verdict=UNDECIDED, p_value=None)
+            holds = p_value <= ALPHA
+            verdict = one.verdict if holds else UNDECIDED
+            one = replace(one, why=why, verdict=verdict, p_value=p_value if holds else None)
         found.append(one)
     return found

@@ -8,11 +8,10 @@ all decisions of a study to one error rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from pipeline.claims.choose import world_of
-from pipeline.claims.decide import Found, corrected, effect_text, settle
+from pipeline.claims.decide import Found, corrected, effect_text, settle, within
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
     DECIDED,
@@ -22,7 +21,7 @@ from pipeline.claims.types import (
     NotTestableError,
     Verdict,
 )
-from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, differences
+from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.metrics.format import significant
 from pipeline.metrics.select import listed, pick, plural
 
@@ -30,19 +29,10 @@ from pipeline.metrics.select import listed, pick, plural
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
 LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
-_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble")
+_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble",
+              "sent_bytes")  # fmt: skip
 _OF_PROFILED_RUNS = ("sent_bytes", "phase_bubble", "time_asymmetry")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """A claim in one world."""
-
-    found: Found
-    verdict: str
-    why: str
-    p_value: float | None
 
 
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
@@ -55,44 +45,82 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     made = f"made on {claim.made_at}"
     try:
         _require(claim, evidence)
-        worlds = _in_all_worlds(claim, evidence)
-        named = [w for w in worlds if not any(map(evidence.substituted, w.found.places))]
+        tests = _in_all_worlds(claim, evidence)
+        named = [one for one in tests if not any(map(evidence.substituted, one.places))]
         if not named:
-            raise NotTestableError(_instead(worlds[0].found, evidence))
+            # Which software the claim names, what ran in its place, and what that gave; what fits
+            # has no effect, and is of its software too.
+            first = tests[0]
+            others = {p.label: p for p in first.places if evidence.substituted(p)}
+            software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
+            ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
+            value = f"{first.what} is {effect_text(first.effect)}" if first.effect else first.why
+            raise NotTestableError(f"it is about {software}, and {ran}; measured instead: {value}")
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
-    worlds, first = named, named[0]
-    found, verdict, why = first.found, first.verdict, first.why
-    if verdict in DECIDED and any(w.verdict in DECIDED and w.verdict != verdict for w in worlds):
-        verdict = UNDECIDED
+    settled = [settle(one, claim.region, evidence) for one in named]
+    found, (verdict, why, p_value) = named[0], settled[0]
+    words = [word for word, _, _ in settled]
+    if verdict in DECIDED and any(word in DECIDED and word != verdict for word in words):
+        verdict, p_value = UNDECIDED, None
         why = f"other worlds of this study say the contrary, here {why}"
-    if len(worlds) > 1:
+    if (unequal := _by_unequal_passes(claim, verdict, evidence)) is not None:
+        verdict, p_value, why = UNDECIDED, None, f"{why}; {unequal}"
+    if len(words) > 1:
         # `5 of 6 worlds agree`, the nearest counted, which the verdict is of.
-        words = [one.verdict for one in worlds]
-        others = [word for word in dict.fromkeys(words) if word != words[0]]
-        apart = "".join(f", {words.count(word)} {word}" for word in others)
+        unlike = dict.fromkeys(word for word in words if word != words[0])
+        apart = "".join(f", {words.count(word)} {word}" for word in unlike)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
     # Bytes, passes and phases are those of profiled runs, all else is of timed ones.
     profiled = str(claim.test.get("metric")).startswith(_OF_PROFILED_RUNS)
     runs = evidence.runs(found.places, "profile" if profiled else "run")
     ran = plural(len(runs), "profiled run" if profiled else "run")
-    scale = f"{made}, tested {_here(claim, evidence, found.places)} in {ran}"
     names = []
-    for one in worlds:
-        nodes, ranks, link = world_of(one.found.places)
+    for one, word in zip(named, words, strict=True):
+        nodes, ranks, link = world_of(one.places)
         over = f" over {link}" if link else ""
-        names.append((f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}", one.verdict))
+        names.append((f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}", word))
+    notes = []
+    # Over several links the one node of an arm is a cell of its own, of which the same holds.
+    for place in reversed({p.row["arm"]: p for p in reversed(found.places)}.values()):
+        for key, (published, here) in place.differences().items():
+            had = f"with {key} {here}" if here is not None else f"with the default {key}"
+            if key == "precision":
+                had = f"in {place.row['precision_ran']}"
+            notes.append(f"{place.label} ran {had}, not {published}")
+    scale = f"{made}, tested {_here(claim, evidence, found.places)} in {ran}"
     return Verdict(
-        claim, verdict, why, scale, found.effect, tuple(_notes(found.places)), runs,
-        first.p_value if verdict in DECIDED else None, tuple(names),
-    )  # fmt: skip
+        claim, verdict, why, scale, found.effect, tuple(notes), runs, p_value, tuple(names)
+    )
 
 
-def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
-    """The claim in every admissible world, the nearest first; raises where there is none."""
-    worlds: list[_Judged] = []
-    judged: set[tuple[int, int, str]] = set()
+def _by_unequal_passes(claim: Claim, verdict: str, evidence: Evidence) -> str | None:
+    """Why a decided bubble says nothing of its schedule, or None.
+
+    Formulas of bubbles are those of passes of equal length. On cores that ranks share they are not,
+    and where the order of the passes alone gives the other verdict, their lengths made this one.
+    """
+    if claim.test.get("metric") != "phase_bubble" or verdict not in DECIDED:
+        return None
+    alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
+    try:
+        effect = KINDS[claim.kind](alone, evidence).effect
+    except NotTestableError:
+        return None
+    assert effect is not None and claim.region is not None
+    if within(effect.value, effect.value, claim.region) == verdict:
+        return None
+    value = significant(effect.value)
+    return (
+        f"passes of equal length would give {value}, so their unequal lengths made the difference"
+    )
+
+
+def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
+    """The test in every admissible world, the nearest first; raises where there is none."""
+    tests: list[Found] = []
+    judged: set[World] = set()
     while True:
         try:
             found = KINDS[claim.kind](claim, evidence.after(judged))
@@ -100,31 +128,18 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[_Judged]:
             if not any(map(evidence.substituted, found.places)):
                 _require_speed(claim, evidence, found)
         except NotTestableError:
-            if not worlds:
+            if not tests:
                 raise
-            return worlds
-        world = world_of(found.places)
-        if world in judged:
-            return worlds
+            return tests
+        if (world := world_of(found.places)) in judged:
+            return tests
         judged.add(world)
-        worlds.append(_Judged(found, *settle(found, claim.region, evidence)))
-
-
-def _instead(found: Found, evidence: Evidence) -> str:
-    """Which software the claim names, what ran in its place, and what was measured of that."""
-    others = {p.label: p for p in found.places if evidence.substituted(p)}
-    names = listed(dict.fromkeys(str(place.selector.software) for place in others.values()))
-    ran = listed(f"{label} ran in {one.row['precision_ran']}" for label, one in others.items())
-    # What fits has no effect, and is of its software too.
-    value = f"{found.what} is {effect_text(found.effect)}" if found.effect else found.why
-    return f"it is about {names}, and {ran}; measured instead: {value}"
+        tests.append(found)
 
 
 def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
-    needs: Mapping[str, object] = claim.needs
-    device = str(evidence.groups[0]["device"])
-    hardware = _hardware(evidence)
+    needs, device, hardware = claim.needs, str(evidence.groups[0]["device"]), _hardware(evidence)
     lacks = None
     if needs.get("device", device) != device:
         lacks = f"a {_DEVICES[str(needs['device'])]}"
@@ -145,14 +160,12 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
 
     By the peaks of matrix products that the ranks measured, each in the format of its run.
     """
-    metric = str(claim.test.get("metric"))
-    timed = not metric.startswith((*_ANY_SPEED, "sent_bytes")) and found.effect is not None
-    mixed = [p for p in found.places if p.selector.precision == "mixed"]
+    timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and found.effect is not None
     if not timed or claim.kind == "memory_formula":
         return
     peaks = pick(evidence.table, "cell", "peak_flops_per_second")
     needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"
-    for place in mixed:
+    for place in (p for p in found.places if p.selector.precision == "mixed"):
         # On a machine that the ranks share their number sets the peak of each.
         beside = peaks[peaks["nodes"] == place.nodes]
         low = beside.loc[beside["cell"] == place.cell, "value"].min() / 1e9
@@ -187,34 +200,15 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
     """Where the test ran, in the words of the claim's own scale."""
     made, hardware = claim.made_at, _hardware(evidence)
     largest = max(places, key=lambda p: (p.nodes, p.ranks))
-    row, ranks = largest.row, largest.ranks
-    if (
-        made.world == (largest.nodes, ranks)
-        and made.hardware in hardware
-        and _same_model(claim, evidence)
-    ):
+    at_scale = made.world == (largest.nodes, largest.ranks) and made.hardware in hardware
+    if at_scale and _same_model(claim, evidence):
         return "at that scale"
     nodes = f" on {largest.nodes} nodes" if largest.nodes > 1 else ""
     joined = {
         "loopback": " of one machine",
         "emulated": f"{nodes} over an emulated network",
         "real": nodes,
-    }[str(row["network"])]
+    }[str(largest.row["network"])]
     model = _millions(evidence.fact("num_parameters"))
-    kind = hardware.removeprefix("a ")
-    return f"on {ranks} {kind} {'rank' if ranks == 1 else 'ranks'}{joined} with {model}"
-
-
-def _notes(places: Sequence[Place]) -> list[str]:
-    """What differs from the publication in the cells themselves."""
-    notes = []
-    # Over several links the one node of an arm is a cell of its own, of which the same holds.
-    first = {p.row["arm"]: p for p in reversed(places)}
-    for place in reversed(first.values()):
-        for key, (published, here) in differences(place).items():
-            if key == "precision":
-                notes.append(f"{place.label} ran in {place.row['precision_ran']}, not {published}")
-            else:
-                own = f"the default {key}" if here is None else f"{key} {here}"
-                notes.append(f"{place.label} ran with {own}, not {published}")
-    return notes
+    ranks = plural(largest.ranks, f"{hardware.removeprefix('a ')} rank")
+    return f"on {ranks}{joined} with {model}"

@@ -9,25 +9,69 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pipeline.claims.choose import ONE_MACHINE, SEVERAL_NODES, choose
-from pipeline.claims.decide import RATE, TIMES, Contrast, Found, extreme, joined, named
-from pipeline.claims.over_nodes import efficiency, explained, trend
+from pipeline.claims.decide import Contrast, Found
 from pipeline.claims.quantities import (
+    RATE,
+    Quantity,
     by_formula,
+    communication_share,
     measure,
     over_repeats,
-    own,
     ratio,
     seconds_to_loss,
 )
-from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.claims.worlds import Evidence
+from pipeline.claims.types import Claim, NotTestableError
+from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose, own
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.select import listed, pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 
 # How a run ends that could have continued: a sign against robustness.
 _BROKEN = ("failed", "oom", "timeout")
+
+UNITS: Mapping[str, str] = {
+    "step_seconds": "s",
+    "tokens_per_second": "tokens/s",
+    "peak_memory_bytes": "bytes",
+    "mean_utilisation": "1",
+    "model_flops_utilisation": "1",
+    "device_teraflops": "TFLOP/s a device",
+}
+"""Of the metrics that a claim may state as they are."""
+
+_TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "device_teraflops")
+"""Metrics of a test that are times, or follow from one."""
+
+_WORDS = {
+    RATE: "throughput",
+    "step_seconds": "step time",
+    "sent_bytes": "bytes sent in a step",
+    "phase_bubble": "bubble",
+}
+
+
+def _named(metric: str, places: Sequence[Place]) -> str:
+    """A metric of a cell, or of one cell over another, for a reader."""
+    name, _, axis = metric.partition(":")
+    along = f" along the axis {axis}" if axis else ""
+    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {_joined(places, ' over ')}"
+
+
+def _joined(places: Sequence[Place], join: str = ", ") -> str:
+    return join.join(place.label for place in places)
+
+
+def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interval:
+    """The smallest (`min`) or largest (`max`) of several, with the bounds of that.
+
+    The lower bound of the largest errs more often than each: a decision on that side is corrected
+    for their number by `Found.p_value`.
+    """
+    hows = "; ".join(dict.fromkeys(one.how for one in intervals))
+    return Interval(
+        of(one.value for one in intervals), of(one.low for one in intervals),
+        of(one.high for one in intervals), min(one.n for one in intervals), hows,
+    )  # fmt: skip
 
 
 def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
@@ -42,11 +86,10 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     # Time goes up where speed goes down.
     turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
     speeds = [(turned[0], turned[1])] if turned else []
-    effect, timed = ratio(one.interval, other.interval), int(metric in TIMES)
-    # Counted bytes have no noise.
+    effect, timed = ratio(one.interval, other.interval), int(metric in _TIMES)
     sampled = len(one.values) and len(other.values)
     contrasts = [Contrast(one.values, other.values)] if sampled else []
-    return Found(places, named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
+    return Found(places, _named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
 
 
 def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
@@ -54,8 +97,9 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
     test = claim.test
     places = choose(evidence, claim, [test[key] for key in "abcd"], test["where"])
     a, b, c, d = (measure(evidence, place, test["metric"]).interval for place in places)
-    what = f"{named(test['metric'], places[:2])}, over the same of {joined(places[2:])}"
-    timed = 2 * int(test["metric"] in TIMES)
+    over = _joined(places[2:], " over ")
+    what = f"{_named(test['metric'], places[:2])}, over the same of {over}"
+    timed = 2 * int(test["metric"] in _TIMES)
     return Found(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
 
 
@@ -64,7 +108,7 @@ def formula(claim: Claim, evidence: Evidence) -> Found:
     test = claim.test
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     measured, expected = (of(evidence, place, test["metric"]) for of in (measure, by_formula))
-    what = f"{named(test['metric'], [place])} over its formula"
+    what = f"{_named(test['metric'], [place])} over its formula"
     value = expected.interval.value
     contrasts = [Contrast(measured.values / value)] if len(measured.values) and value else []
     return Found([place], what, ratio(measured.interval, expected.interval), contrasts)
@@ -77,19 +121,19 @@ def against_each(
     test = claim.test
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
     first, *others = (measure(evidence, place, RATE) for place in places)
-    effects = [ratio(first.interval, other.interval) for other in others]
+    effect = _extreme([ratio(first.interval, other.interval) for other in others], of)
     contrasts = [Contrast(first.values, other.values) for other in others]
-    what = f"throughput of {places[0].label} over the {word} of {joined(places[1:], ', ')}"
+    what = f"throughput of {places[0].label} over the {word} of {_joined(places[1:])}"
     speeds = [(places[0], place) for place in places[1:]]
-    effect = extreme(effects, of)
     return Found(places, what, effect, contrasts, combined, speeds=speeds, num_times=1)
 
 
 def robust(claim: Claim, evidence: Evidence) -> Found:
     """Worst place of `a` over one and several nodes, over that of the best of the others.
 
-    The place at one world is the throughput over that of the world's best cell. A run of `a` that
-    broke settles the claim, where that cell had as many runs as any decision needs.
+    The place at one world is the throughput over that of the world's best cell, which may be the
+    cell itself. A run of `a` that broke settles the claim, where that cell had as many runs as any
+    decision needs.
     """
     test = claim.test
     status = pick(evidence.table, "run", "status")
@@ -99,27 +143,24 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
             return Found([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
-    selectors: list[Selector] = [test["a"], *test["others"]]
+    selectors = [test["a"], *test["others"]]
     worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
     at = []
     for places in worlds:
         rates = [measure(evidence, place, RATE).interval for place in places]
-        at.append([_relative(rates, place) for place in range(len(rates))])
-    first, *others = (extreme(relative, min) for relative in zip(*at, strict=True))
+        relative = []
+        for rate in rates:
+            best = _extreme([other for other in rates if other is not rate], max)
+            relative.append(Interval(
+                rate.value / max(rate.value, best.value), rate.low / max(rate.low, best.high),
+                rate.high / max(rate.high, best.low), min(rate.n, best.n), rate.how,
+            ))  # fmt: skip
+        at.append(relative)
+    first, *others = (_extreme(relative, min) for relative in zip(*at, strict=True))
     names = worlds[0]
-    what = f"lowest relative throughput of {names[0].label} over that of {joined(names[1:], ', ')}"
+    what = f"lowest relative throughput of {names[0].label} over that of {_joined(names[1:])}"
     everywhere = [p for places in worlds for p in places]
-    return Found(everywhere, what, ratio(first, extreme(others, max)), num_times=2)
-
-
-def _relative(rates: Sequence[Interval], place: int) -> Interval:
-    """Throughput over that of the fastest of these, which may be the one itself."""
-    rate = rates[place]
-    others = extreme([other for number, other in enumerate(rates) if number != place], max)
-    return Interval(
-        rate.value / max(rate.value, others.value), rate.low / max(rate.low, others.high),
-        rate.high / max(rate.high, others.low), min(rate.n, others.n), rate.how,
-    )  # fmt: skip
+    return Found(everywhere, what, ratio(first, _extreme(others, max)), num_times=2)
 
 
 def absolute(claim: Claim, evidence: Evidence) -> Found:
@@ -128,25 +169,14 @@ def absolute(claim: Claim, evidence: Evidence) -> Found:
     `judge` asks the hardware and the model of `made_at` before.
     """
     test = claim.test
-    made = claim.made_at
+    made, metric = claim.made_at, test["metric"]
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     if (place.nodes, place.ranks) != made.world:
         raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
-    found = measure(evidence, place, test["metric"])
-    what = f"{named(test['metric'], [place])} in {UNITS[test['metric']]}"
-    timed = int(test["metric"] in TIMES)
+    found = measure(evidence, place, metric)
+    what = f"{_named(metric, [place])} in {UNITS[metric]}"
+    timed = int(metric in _TIMES)
     return Found([place], what, found.interval, [Contrast(found.values)], num_times=timed)
-
-
-UNITS: Mapping[str, str] = {
-    "step_seconds": "s",
-    "tokens_per_second": "tokens/s",
-    "peak_memory_bytes": "bytes",
-    "mean_utilisation": "1",
-    "model_flops_utilisation": "1",
-    "device_teraflops": "TFLOP/s a device",
-}
-"""Of the metrics that a claim may state as they are."""
 
 
 def utilisation(claim: Claim, evidence: Evidence) -> Found:
@@ -172,8 +202,7 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
     """Whether one cell finished where the other ran out of memory."""
     wanted = [claim.test[key] for key in ("fits", "too_large")]
     fitting, large = map(evidence.places, wanted)
-    if evidence.judged:
-        raise NotTestableError("what fits is asked on one node, so it has one world")
+    _once(evidence, "what fits is asked on one node")
     status = pick(evidence.table, "run", "status")
     for one in fitting:
         other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
@@ -196,10 +225,15 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
     raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
 
 
+def _once(evidence: Evidence, why: str) -> None:
+    """Raise NotTestableError where a test that has one world was made already."""
+    if evidence.judged:
+        raise NotTestableError(f"{why}, so it has one world")
+
+
 def same_steps(claim: Claim, evidence: Evidence) -> Found:
     """Parity of all cells over several nodes with the single device."""
-    if evidence.judged:
-        raise NotTestableError("all node counts are asked at once, so it has one world")
+    _once(evidence, "all node counts are asked at once")
     places = []
     for selector in claim.test["cells"]:
         found = [p for p in evidence.places(selector) if p.nodes > 1]
@@ -212,7 +246,7 @@ def same_steps(claim: Claim, evidence: Evidence) -> Found:
         if not words or not words <= {EQUAL, *UNEQUAL}:
             raise NotTestableError(f"{place.label} was not held against a single device")
         apart += [place.label] if words != {EQUAL} else []
-    names = joined(places, ", ")
+    names = _joined(places)
     why = f"{names} took the steps of a single device, within the bands of parity"
     if apart:
         why = f"{listed(apart)} left the bands of parity around the single device's steps"
@@ -226,8 +260,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     cell ran with, it is drawn back to an empty batch.
     """
     test = claim.test
-    if evidence.judged:
-        raise NotTestableError("the formula is held against all batches, so it has one world")
+    _once(evidence, "the formula is held against all batches")
     places = evidence.places(test["a"])
     cell = [p for p in places if p.row["status"] == "ok" and p.beside(places[0])]
     by_batch = {float(p.row["global_batch"] / p.ranks): p for p in cell}
@@ -237,10 +270,9 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     one, two = (measure(evidence, by_batch[b], "peak_memory_bytes").interval for b in (low, high))
     values = test["values_per_parameter"] * test["bytes_per_value"]
     predicted = values * evidence.fact("num_parameters")
-    part = high - low
 
     def intercept(small: float, large: float) -> float:
-        return float((high * small - low * large) / part / predicted)
+        return float((high * small - low * large) / (high - low) / predicted)
 
     effect = Interval(
         intercept(one.value, two.value), intercept(one.low, two.high),
@@ -251,19 +283,98 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     return Found([by_batch[low], by_batch[high]], what, effect)
 
 
+def efficiency(claim: Claim, evidence: Evidence) -> Found:
+    """Largest efficiency of the cells on several nodes, each against itself on one node."""
+    pairs, contrasts = _against_one_node(claim, evidence)
+    effects = [ratio(m.interval, o.interval).times(1 / f) for m, o, f in contrasts]
+    cells = _joined([many for many, _ in pairs])
+    what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
+    values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
+    places = [place for pair in pairs for place in pair]
+    return Found(places, what, _extreme(effects, max), values, "any", num_times=1)
+
+
+def explained(claim: Claim, evidence: Evidence) -> Found:
+    """Smallest share that exposed communication has of the speedup lost on several nodes.
+
+    A step that does nothing else than compute and communicate, and computes at the ideal speedup,
+    has efficiency 1 - c where c is its share of exposed communication; so the share is
+    c / (1 - efficiency). Profiled runs give c, one run each.
+    """
+    pairs, contrasts = _against_one_node(claim, evidence)
+    shares = []
+    for (many, _), (rate, base, factor) in zip(pairs, contrasts, strict=True):
+        kept = ratio(rate.interval, base.interval).times(1 / factor)
+        if kept.high >= 1:
+            raise NotTestableError(
+                f"{many.label} on {many.nodes} nodes lost no speedup that the data show"
+            )
+        lost = Interval(1 - kept.value, 1 - kept.high, 1 - kept.low, kept.n, kept.how)
+        shares.append(ratio(communication_share(evidence, many).interval, lost))
+    places = [place for pair in pairs for place in pair]
+    cells = _joined([many for many, _ in pairs])
+    what = f"smallest share of exposed communication in the lost speedup of {cells}"
+    return Found(places, what, _extreme(shares, min), num_times=1)
+
+
+def _against_one_node(
+    claim: Claim, evidence: Evidence
+) -> tuple[list[tuple[Place, Place]], list[tuple[Quantity, Quantity, float]]]:
+    """Pairs (several nodes, one node), and of each both throughputs and the ideal speedup."""
+
+    def work(place: Place) -> float:
+        """Global batch, under weak scaling that of each device."""
+        devices = place.row["data_devices"] if place.row["scaling"] == "weak" else 1
+        return float(place.row["global_batch"] / devices)
+
+    pairs, measured = [], []
+    for many in choose(evidence, claim, claim.test["cells"], SEVERAL_NODES):
+        # The same arm on one node with the same work: the batch, or that of each device.
+        beside = [p for p in evidence.places(many.selector) if p.nodes == 1 and p.beside(many)]
+        one = next((p for p in beside if work(p) == work(many)), None)
+        if one is None or one.row["status"] != "ok":
+            raise NotTestableError(f"{many.label} has no finished run on one node to compare with")
+        pairs.append((many, one))
+        rates = measure(evidence, many, RATE), measure(evidence, one, RATE)
+        measured.append((*rates, many.ranks / one.ranks))
+    return pairs, measured
+
+
+def trend(claim: Claim, evidence: Evidence) -> Found:
+    """Steepest or flattest step of a metric from one node count of a cell to the next.
+
+    `above` a bound asks it of the smallest ratio of a node count to the one before, `below` of the
+    largest, so that the trend holds all along.
+    """
+    test = claim.test
+    ok = [p for p in evidence.places(test["a"]) if p.row["status"] == "ok"]
+    line = sorted((p for p in ok if p.beside(ok[0]) or ok[0].beside(p)), key=lambda p: p.nodes)
+    line = list({p.nodes: p for p in line}.values())
+    if len(line) < 3:
+        raise NotTestableError(f"a trend needs {test['a']} on three node counts or more")
+    _once(evidence, "a trend is over all node counts")
+    values = [measure(evidence, place, test["metric"]) for place in line]
+    steps = list(zip(values[1:], values[:-1], strict=True))
+    effects = [ratio(one.interval, before.interval) for one, before in steps]
+    contrasts = [Contrast(one.values, before.values) for one, before in steps]
+    of, combined, word = (
+        (min, "all", "least") if test["comparison"] == "above" else (max, "any", "largest")
+    )
+    metric = _named(test["metric"], line[:1])
+    what = f"{word} ratio from one node count to the next in {metric}"
+    timed = int(test["metric"] in _TIMES)
+    return Found(line, what, _extreme(effects, of), contrasts, combined, num_times=timed)
+
+
 KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
     "ratio": ratio_of_two,
-    "ratio_of_ratios": ratio_of_ratios,
-    "formula": formula,
     "best": partial(against_each, word="best", combined="all", of=min),
     "worst": partial(against_each, word="least", combined="any", of=max),
-    "robust": robust,
-    "efficiency": efficiency,
-    "explained": explained,
-    "trend": trend,
-    "absolute": absolute,
-    "utilisation": utilisation,
-    "fits": fits,
-    "same_steps": same_steps,
-    "memory_formula": memory_formula,
-}
+    **{
+        function.__name__: function
+        for function in (
+            ratio_of_ratios, formula, robust, efficiency, explained, trend, absolute, utilisation,
+            fits, same_steps, memory_formula,
+        )
+    },
+}  # fmt: skip

@@ -16,13 +16,10 @@ from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR
 from pipeline.schemas import describe, first_error
-from pipeline.strategies.base import Strategy
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "workflow" / "config"
-SCHEMA_FILE = ROOT / "workflow" / "schemas" / "claims.schema.yaml"
+FOLDER = Path(__file__).parents[2] / "workflow" / "config"
 
 # Keys of a test that name one cell, and those that name several.
 _ONE, _SEVERAL = ("a", "b", "c", "d", "fits", "too_large"), ("others", "cells")
@@ -49,14 +46,10 @@ def load_claims(*paths: Path) -> list[Claim]:
 
 
 def parse(content: Any, where: Path | str) -> list[Claim]:
-    """The claims of a file's mapping; raises ClaimError."""
+    """The claims of a file's mapping, whose ids may stand twice; raises ClaimError."""
     error = first_error(content, "claims")
     if error is not None:
-        raise ClaimError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
-    names = [entry["id"] for entry in content["claims"]]
-    for name in names:
-        if names.count(name) > 1:
-            raise ClaimError(f"{where}: the claim {name!r} stands twice; make its id unique")
+        raise ClaimError(f"{where} {describe(error)}; see claims.schema.yaml")
     if content.get("reference", reference.ids()[0]) not in reference.ids():
         raise ClaimError(
             f"{where}: no published figures of {content['reference'][:80]!r}; use one of "
@@ -81,8 +74,14 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
     found, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
     try:
         strategy = strategies.load(found.strategy, found.options)
-        if found.nodes is not None:
-            _check_nodes(strategy, found.nodes)
+        # There has to be a layout on so many nodes, with whatever ranks on each.
+        for ranks in (8, 4, 2, 1) if found.nodes is not None else ():
+            try:
+                strategy.layout(WorldSpec(found.nodes or 1, ranks, "cpu", "gloo", "loopback"))
+                break
+            except StudyError:
+                if ranks == 1:
+                    raise
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
     known = sorted({APEX, *BACKENDS, *strategy.requires})
@@ -104,17 +103,6 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
             f"{found.max_batch_per_rank}; no cell has both"
         )
     return found
-
-
-def _check_nodes(strategy: Strategy, nodes: int) -> None:
-    """Raise StudyError unless the strategy has a layout there, with whatever ranks on a node."""
-    for ranks in (8, 4, 2, 1):
-        try:
-            strategy.layout(WorldSpec(nodes, ranks, "cpu", "gloo", "loopback"))
-            return
-        except StudyError as error:
-            reason = error
-    raise reason
 
 
 def _claim(
@@ -206,9 +194,8 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
         raise ClaimError(f"{at}: {min(both)!r} is both over and under; leave it out of published")
     figures = reference.load(content["reference"])
     over, under = ([figures.number(name) for name in side] for side in names)
-    sources = dict.fromkeys(number.source for number in [*over, *under])
     value = prod(n.value for n in over) / prod(n.value for n in under)
-    return Published(value, "; ".join(sources))
+    return Published(value, "; ".join(dict.fromkeys(n.source for n in [*over, *under])))
 
 
 def files_of(study: Study) -> Sequence[Path]:

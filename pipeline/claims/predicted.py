@@ -7,18 +7,17 @@ that were derived from its own set, which would predict what they were made from
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from pipeline.claims.decide import RATE
 from pipeline.claims.kinds import UNITS
+from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
-from pipeline.cost.base import FAMILY
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
-from pipeline.cost.points import kind_of, predict_row
+from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of
 from pipeline.metrics.format import NONE, with_interval
 from pipeline.metrics.select import listed
@@ -61,12 +60,23 @@ def predicted(claim: Claim) -> Predicted:
 
     Of what was measured only a rate times its seconds is read: FLOPs as their source counts them.
     """
+    default = RATE if claim.kind in ("best", "worst") else claim.kind
+    metric = str(claim.test.get("metric", default))
     try:
-        metric = _metric(claim)
+        if claim.kind == "ratio_of_ratios" or metric not in METRICS:
+            what = claim.kind if metric in METRICS else metric.partition(":")[0]
+            raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
+        if claim.made_at.device != "cuda":
+            raise Refused(f"the cost model knows no {claim.made_at.hardware}")
         if claim.kind == "absolute":
-            [row] = _rows_at(claim, claim.test["a"])
-            value, low, high = _absolute(row, metric)
-            used, unit = [row], UNITS[metric]
+            cell, (_, ranks) = claim.test["a"], claim.made_at.world or (0, 0)
+            used = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
+            if (count := len(used)) != 1:
+                raise Refused(f"the publication has {count} configurations of {cell.name} there")
+            work, answer = _work(used[0], metric), _answer(used[0])
+            seconds = [float(answer[f"step_s_{end}"]) for end in ("pred", "low", "high")]
+            value, *ends = [work / one for one in seconds] if work else seconds
+            low, high, unit = min(ends), max(ends), UNITS[metric]
         else:
             pairs = list(_pairs(claim))
             ratios = [_ratio(one, other, metric) for one, other in pairs]
@@ -77,37 +87,26 @@ def predicted(claim: Claim) -> Predicted:
             used, unit = [row for pair in pairs for row in pair], "1"
     except Refused as reason:
         return Predicted(f"not predicted: {reason}")
-    ids = list(dict.fromkeys(row["id"] for row in used))
-    found = Predicted("", value, low, high, unit, ids)
+    found = Predicted("", value, low, high, unit, list(dict.fromkeys(row["id"] for row in used)))
+    counts = sorted({int(row["gpus"]) for row in used})
+    devices = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
+    where = f"on {devices} {used[0]['hardware']}"
     claimed = f", claimed {claim.region}" if claim.region else ""
-    return replace(found, line=f"predicted {found.shown} {_where(used)}{claimed}{_notes(used)}")
-
-
-def _metric(claim: Claim) -> str:
-    """Metric of the claim; Refused where the model gives no such, or not on that machine."""
-    default = RATE if claim.kind in ("best", "worst") else claim.kind
-    metric = str(claim.test.get("metric", default))
-    if claim.kind == "ratio_of_ratios" or metric not in METRICS:
-        what = claim.kind if metric in METRICS else metric.partition(":")[0]
-        raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
-    if claim.made_at.device != "cuda":
-        raise Refused(f"the cost model knows no {claim.made_at.hardware}")
-    return metric
+    # Constants that were left out, and what the publication does not print.
+    with_all = Constants()
+    for row in used:
+        predict_row(row, with_all)
+    own = sorted(with_all.used & {source_of(row) for row in used})
+    notes = [f"without the constants derived from its own points, {listed(own)}"] if own else []
+    notes += dict.fromkeys(row["note"].partition(";")[0] for row in used if row["note"])
+    more = f" ({'; '.join(notes)})" if notes else ""
+    return replace(found, line=f"predicted {found.shown} {where}{claimed}{more}")
 
 
 def _rows(cell: Selector) -> list[Row]:
     if not cell.points:
         raise Refused(f"no published step says the whole configuration of {cell.name}")
     return [configurations()[name] for name in cell.points]
-
-
-def _rows_at(claim: Claim, cell: Selector) -> list[Row]:
-    """The one row at the claim's own number of devices."""
-    _, ranks = claim.made_at.world or (0, 0)
-    found = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
-    if len(found) != 1:
-        raise Refused(f"the publication has {len(found)} configurations of {cell.name} there")
-    return found
 
 
 def _pairs(claim: Claim) -> Iterator[tuple[Row, Row]]:
@@ -159,13 +158,6 @@ def _work(row: Row, metric: str) -> float:
     return flops / (device_of(jobs_of(row)[0], Constants(source_of(row))).peak / 1e12)
 
 
-def _absolute(row: Row, metric: str) -> tuple[float, float, float]:
-    work, answer = _work(row, metric), _answer(row)
-    seconds = [float(answer[f"step_s_{end}"]) for end in ("pred", "low", "high")]
-    middle, low, high = [work / one for one in seconds] if work else seconds
-    return middle, min(low, high), max(low, high)
-
-
 def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:
     """Metric of one over that of the other, with the band of such ratios."""
     if not all(row[name] for row in (one, other) for name in LAYOUT):
@@ -178,21 +170,3 @@ def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:
     what = "scaled" if all(one[name] == other[name] for name in FAMILY) else "pair"
     low, high = content()["band"][f"{what} {min(kinds)}"]
     return value, value * low, value * high
-
-
-def _where(rows: Sequence[Row]) -> str:
-    """`on 384 to 1,536 A100-80GB`."""
-    counts = sorted({int(row["gpus"]) for row in rows})
-    ends = dict.fromkeys((counts[0], counts[-1]))
-    return f"on {' to '.join(f'{n:,}' for n in ends)} {rows[0]['hardware']}"
-
-
-def _notes(rows: Sequence[Row]) -> str:
-    """Constants that were left out, and what the publication does not print."""
-    with_all = Constants()
-    for row in rows:
-        predict_row(row, with_all)
-    own = sorted(with_all.used & {source_of(row) for row in rows})
-    notes = [f"without the constants derived from its own points, {listed(own)}"] if own else []
-    notes += dict.fromkeys(row["note"].partition(";")[0] for row in rows if row["note"])
-    return f" ({'; '.join(notes)})" if notes else ""

@@ -21,16 +21,36 @@ statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from pipeline.claims.types import NotTestableError, Quantity
-from pipeline.claims.worlds import Evidence, Place
+from pipeline.claims.types import NotTestableError
+from pipeline.claims.worlds import Evidence, Place, own
 from pipeline.metrics.runs import STEPS_FOR_P95
 from pipeline.metrics.select import most_sent, pick
-from pipeline.metrics.statistics import COUNTED, Interval, interval_of_ratio, values_interval
+from pipeline.metrics.statistics import (
+    COUNTED,
+    Floats,
+    Interval,
+    interval_of_ratio,
+    values_interval,
+)
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
+
+RATE = "tokens_per_second"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What was measured at a place: a value per run, shape (runs,), and their median's interval.
+
+    What was counted has no noise, and so no values.
+    """
+
+    values: Floats
+    interval: Interval
 
 
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
@@ -41,23 +61,43 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
         case "phase_bubble":
             # A run counts by the median of its steps.
             return over_repeats(_rows(evidence, place, "profile", metric)["value"])
+        case "phase_bubble_schedule":
+            value = float(_rows(evidence, place, "cell", metric)["value"].iloc[0])
+            return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
         case "mean_utilisation":
             ranks = _rows(evidence, place, "rank", metric)
             return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())
         case "device_teraflops":
             per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
-            rates = _rows(evidence, place, "run", "tokens_per_second")["value"]
+            rates = _rows(evidence, place, "run", RATE)["value"]
             return over_repeats(rates * per_token / place.ranks / 1e12)
         case "step_spread":
-            return _step_spread(evidence, place)
+            timed = _timed(evidence, place, "step_seconds")
+            runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
+            fewest = min((len(run) for run in runs), default=0)
+            if fewest < STEPS_FOR_P95:
+                raise NotTestableError(
+                    f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of "
+                    f"{place.label} has {fewest}"
+                )
+            return over_repeats(np.percentile(run, 95) / np.median(run) for run in runs)
         case "memory_asymmetry":
             return _over_ranks(own(pick(evidence.table, "rank", "peak_memory_bytes"), place), place)
         case "time_asymmetry":
             # Of the ranks' own time: each step ends in a collective, so whole steps are all alike.
-            alone = phases_of_ranks(evidence, place).drop(columns=COMMUNICATION).sum(axis=1)
+            alone = _phases_of_ranks(evidence, place).drop(columns=COMMUNICATION).sum(axis=1)
             return _over_ranks(alone.rename("value").reset_index(), place)
         case "loss_roughness":
-            return _loss_roughness(evidence, place)
+            # Runs of one seed and batch have the same losses and would count twice.
+            steps = own(pick(evidence.table, "step", "loss"), place).dropna(subset=["value"])
+            steps = steps[steps["step"] >= evidence.study.optimiser.warmup_steps]
+            losses = [
+                seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
+                for _, seed in steps.groupby("seed", sort=True)
+            ]
+            if min(map(len, losses), default=0) < 4:
+                raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
+            return over_repeats(np.sqrt(np.mean(np.diff(loss) ** 2)) for loss in losses)
     return over_repeats(_rows(evidence, place, "run", metric)["value"])
 
 
@@ -97,28 +137,11 @@ def ratio(one: Interval, other: Interval) -> Interval:
     return interval_of_ratio(one, other)
 
 
-def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
-    """Rows of `table` that are of this place."""
-    return table[(table["cell"] == place.cell) & (table["nodes"] == place.nodes)]
-
-
 def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
     rows = own(pick(evidence.table, level, metric), place).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
     return rows
-
-
-def _step_spread(evidence: Evidence, place: Place) -> Quantity:
-    timed = _timed(evidence, place, "step_seconds")
-    runs = [run["value"].to_numpy() for _, run in timed.groupby("run_id", sort=True)]
-    fewest = min((len(run) for run in runs), default=0)
-    if fewest < STEPS_FOR_P95:
-        raise NotTestableError(
-            f"a 95th percentile needs {STEPS_FOR_P95} timed steps, and a run of {place.label} "
-            f"has {fewest}"
-        )
-    return over_repeats(np.percentile(run, 95) / np.median(run) for run in runs)
 
 
 def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
@@ -131,7 +154,7 @@ def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
     return over_repeats(found["max"] / found["min"])
 
 
-def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
+def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
     """Median seconds of each phase of a step (columns) of each rank (index: run_id, rank)."""
     names = [f"phase_seconds:{phase}" for phase in IN_STEP]
     rows = own(pick(evidence.table, "profile", *names), place)
@@ -146,23 +169,9 @@ def phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
 
 def communication_share(evidence: Evidence, place: Place) -> Quantity:
     """Exposed communication of each profiled run as a share of the step of its slowest rank."""
-    phases = phases_of_ranks(evidence, place)
+    phases = _phases_of_ranks(evidence, place)
     last = phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
     return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
-
-
-def _loss_roughness(evidence: Evidence, place: Place) -> Quantity:
-    """One value per seed: runs of one seed and batch have the same losses and would count twice."""
-    warmup = evidence.study.optimiser.warmup_steps
-    steps = own(pick(evidence.table, "step", "loss"), place)
-    steps = steps[steps["step"] >= warmup].dropna(subset=["value"])
-    losses = [
-        seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
-        for _, seed in steps.groupby("seed", sort=True)
-    ]
-    if min(map(len, losses), default=0) < 4:
-        raise NotTestableError(f"{place.label} has fewer than four losses after warm-up")
-    return over_repeats(np.sqrt(np.mean(np.diff(loss) ** 2)) for loss in losses)
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:

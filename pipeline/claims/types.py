@@ -1,4 +1,4 @@
-"""The types of this package: what was claimed, what was measured, and the verdict."""
+"""Claims and verdicts: what was said of which cells at which scale, and what became of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.metrics.statistics import Floats, Interval
+from pipeline.metrics.statistics import Interval
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 UNDECIDED, NOT_TESTABLE = "undecided", "not testable here"
@@ -152,22 +152,13 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Quantity:
-    """What was measured at a place: a value per run, shape (runs,), and their median's interval."""
-
-    values: Floats
-    interval: Interval
-
-
-@dataclass(frozen=True)
 class Verdict:
     """What became of a claim on one study.
 
     `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
     `scale` says where the claim was made and where it was tested, `notes` what else differs.
-    `p_value` is that of the decision before any correction for other claims; None where no test
-    with an error rate was made. `worlds` are the names of the
-    admissible worlds, each with the verdict there.
+    `p_value` is that of the decision; None where no test with an error rate was made. `worlds` are
+    the names of the admissible worlds, each with the verdict there.
     """
 
     claim: Claim

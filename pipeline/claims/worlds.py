@@ -1,30 +1,33 @@
-"""A study and its metrics as the tests of claims ask them: `Evidence`, and a `Place` in it.
+"""A study and its metrics as the tests of claims ask them, and the places that a test compares.
 
-A study is asked by strategy, precision and options, never by its names of cells. Which places a
-test compares is chosen in `choose.py`.
+A study is asked by strategy, precision and options, never by its names of cells: `Evidence` gives
+every `Place` that a `Selector` means, and `choose` those of the nearest world in which all cells of
+a test may be compared: they finished, trained the same and did equal work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from pipeline import strategies
-from pipeline.claims.types import Selector
-from pipeline.metrics.labels import spoken
+from pipeline.claims.types import Claim, NotTestableError, Selector
+from pipeline.metrics.comparison import FIELDS
+from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.select import listed, pick, plural, records
 from pipeline.study.link import LinkSpec
 from pipeline.study.study import Study
 
-# Ranks of these networks are processes of one machine and share its cores.
-_SHARED = ("loopback", "emulated")
+ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # A model counts as that of a claim within this share of its parameters.
 SAME_MODEL = 0.1
 
@@ -34,19 +37,22 @@ APEX, BACKENDS = "apex", ("gloo", "nccl")
 World = tuple[int, int, str]
 """Nodes, ranks, and the text of the link, empty where there is none."""
 
+_SINGLE = "single"
+
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of the study at one node count; `row` has the columns that all its metrics share."""
+    """A cell of the study at one node count; `row` has the columns that all its metrics share.
+
+    `link` is that of its nodes where they are emulated and several.
+    """
 
     cell: str
     nodes: int
     row: Mapping[str, Any]
     options: Mapping[str, Any]
     selector: Selector
-
     link: LinkSpec | None = None
-    """Where its nodes are emulated and several."""
 
     @property
     def ranks(self) -> int:
@@ -55,18 +61,24 @@ class Place:
 
     @property
     def label(self) -> str:
-        """What sentences call it."""
+        """Name of the cell in sentences."""
         return str(self.row["label"])
-
-    def beside(self, many: Place) -> bool:
-        """Whether it is the same arm over the same network, and over the same link if any."""
-        alike = all(self.row[key] == many.row[key] for key in ("arm", "network"))
-        return alike and (self.cell == many.cell or 1 in (self.nodes, many.nodes))
 
     @property
     def key(self) -> tuple[str, int]:
         """(cell, nodes), by which the table of metrics is asked."""
         return self.cell, self.nodes
+
+    def beside(self, many: Place) -> bool:
+        """True for the same arm over the same network, and over the same link if any."""
+        alike = all(self.row[key] == many.row[key] for key in ("arm", "network"))
+        return alike and (self.cell == many.cell or 1 in (self.nodes, many.nodes))
+
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """Where the cell is not as published: key -> (published, here)."""
+        have = {"precision": self.row["precision"], **self.options}
+        published = self.selector.as_published.items()
+        return {key: (value, have.get(key)) for key, value in published if have.get(key) != value}
 
 
 @dataclass(frozen=True)
@@ -82,25 +94,31 @@ class Evidence:
 
     @cached_property
     def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count, with the labels of sentences."""
-        return records(spoken(pick(self.table, "cell", "num_ok")))
+        """One row for each cell and node count, with the labels of sentences.
 
-    @cached_property
-    def options(self) -> dict[str, Mapping[str, Any]]:
-        """Options of each arm, which the table does not hold."""
-        return {arm.name: arm.options for arm in self.study.arms}
-
-    @cached_property
-    def links(self) -> dict[str, LinkSpec]:
-        """Each link, by its text."""
-        return {link.text: link for link in self.study.cluster.links}
+        `axes` are the ranks along each axis of its mesh, none in former records, `parameters` those
+        of the model that it trained.
+        """
+        axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+        for one in records(self.table[self.table["metric"].str.startswith("axis:")]):
+            name = str(one["metric"]).partition(":")[2]
+            axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
+        trained = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
+        sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
+        rows = records(pick(self.table, "cell", "num_ok"))
+        keys = [(row["cell"], int(row["nodes"])) for row in rows]
+        return [
+            row
+            | {"label": short_label(row), "axes": axes[key]}
+            | {"parameters": sizes.get(key, math.nan)}
+            for row, key in zip(rows, keys, strict=True)
+        ]
 
     @cached_property
     def least(self) -> dict[str, float]:
         """The smallest value of each fact of the runs."""
         runs = self.table[self.table["level"] == "run"]
-        least = runs.groupby("metric", sort=False)["value"].min()
-        return {str(metric): float(value) for metric, value in least.items()}
+        return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
 
     def fact(self, metric: str) -> float:
         """The smallest value of a fact over all runs; NaN where no run has it."""
@@ -108,55 +126,41 @@ class Evidence:
 
     def after(self, judged: Iterable[World]) -> Evidence:
         """This evidence where these worlds were judged; what was found in the table is kept."""
-        _ = self.groups, self.options, self.links, self.least, self.axes, self.parameters
+        _ = self.groups, self.least
         other = copy(self)
         object.__setattr__(other, "judged", frozenset(judged))
         return other
 
-    @cached_property
-    def axes(self) -> dict[tuple[str, int], dict[str, int]]:
-        """Ranks along each axis of the mesh, by cell and node count; none in former records."""
-        found: dict[tuple[str, int], dict[str, int]] = {}
-        for row in records(self.table[self.table["metric"].str.startswith("axis:")]):
-            axis = str(row["metric"]).partition(":")[2]
-            found.setdefault((row["cell"], int(row["nodes"])), {})[axis] = int(row["value"])
-        return found
-
-    @cached_property
-    def parameters(self) -> dict[tuple[str, int], float]:
-        """Parameters of the model that each cell trained at each node count."""
-        rows = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
-        return {(row["cell"], int(row["nodes"])): float(row["value"]) for row in records(rows)}
-
     def places(self, selector: Selector) -> list[Place]:
-        """Every cell at every node count that the selector means, the preferred ones first."""
-        found = [
-            Place(
-                row["cell"],
-                int(row["nodes"]),
-                row,
-                self.options[row["arm"]],
-                selector,
-                self.links.get(row["link"]),
+        """Every cell at every node count that the selector means, the preferred ones first.
+
+        Finished cells come first, then those as published, plain links before those with
+        conditions, fast links, Apex before AMP, and the study's order.
+        """
+        # The table does not hold options.
+        options = {arm.name: arm.options for arm in self.study.arms}
+        links = {link.text: link for link in self.study.cluster.links}
+
+        def preference(place: Place) -> tuple[Any, ...]:
+            row, link = place.row, place.link
+            return (
+                row["status"] != "ok",
+                len(place.differences()),
+                link is not None and bool(link.conditions),
+                -link.rate_mbits if link else 0.0,
+                not str(row["precision"]).startswith("apex"),
+                int(row["cell_order"]),
             )
-            for row in self.groups
-        ]
-        return sorted((p for p in found if _matches(p) and self._narrow(p)), key=_preference)
 
-    def _narrow(self, place: Place) -> bool:
-        """Whether the place has the mesh and the size of model that its selector asks for."""
-        want, axes = place.selector, self.axes.get(place.key, {})
-        size = self.parameters.get(place.key, math.nan)
-        return all(axes.get(name, 1) == size for name, size in want.axes.items()) and (
-            want.parameters is None or abs(size / want.parameters - 1) <= SAME_MODEL
-        )
-
-    def finished(self, place: Place) -> int:
-        """How many repeats finished."""
-        return int(place.row["value"])
+        found = [
+            Place(row["cell"], int(row["nodes"]), row, options[row["arm"]], selector,
+                  links.get(row["link"]))
+            for row in self.groups if _matches(row, options[row["arm"]], selector)
+        ]  # fmt: skip
+        return sorted(found, key=preference)
 
     def substituted(self, place: Place) -> bool:
-        """Whether the claim names software, and something else ran in its place here."""
+        """True where the claim names software, and something else ran in its place here."""
         named, row = place.selector.software, place.row
         ran = [self.study.cluster.backend, *strategies.load(row["strategy"], {}).requires]
         ran += [APEX] if str(row["precision"]).startswith("apex_") else []
@@ -169,59 +173,158 @@ class Evidence:
         ok = records(status[status["text"] == "ok"])
         return tuple(row["run_id"] for row in ok if (row["cell"], row["nodes"]) in keys)
 
-    def unequal_training(self, place: Place) -> bool:
-        """Whether the cell left the tolerance of its training."""
-        rows = pick(self.table, "cell", "parity_verdict")
-        own = rows[(rows["cell"] == place.cell) & (rows["nodes"] == place.nodes)]
-        return bool(own["text"].isin(UNEQUAL).any())
-
     def own_core_each(self, place: Place) -> bool:
-        """Whether each rank has a core, or a device, of its own."""
+        """True where each rank has a core, or a device, of its own."""
         row = place.row
         if row["device"] != "cpu":
             return True
         if row["network"] == "emulated":
             # In dilated time each node has its cores; the ranks of a node may have to share them.
             return bool(row["ranks_per_node"] <= self.fact("cores_per_node"))
-        ranks = place.ranks if row["network"] in _SHARED else int(row["ranks_per_node"])
+        # On the loopback all ranks are processes of one machine.
+        ranks = place.ranks if row["network"] == "loopback" else int(row["ranks_per_node"])
         return bool(ranks <= self.fact("num_cores"))
 
 
-def _matches(place: Place) -> bool:
-    want, row = place.selector, place.row
+def _matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
     mixed = str(row["precision"]).startswith(("amp_", "apex_"))
     per_rank = row["global_batch"] / row["data_devices"]
     return bool(
         row["strategy"] == want.strategy
         and (mixed if want.precision == "mixed" else row["precision"] == want.precision)
-        and all(place.options.get(key, False) == value for key, value in want.options.items())
+        and all(options.get(key, False) == value for key, value in want.options.items())
         and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
         and want.nodes in (None, row["nodes"])
         and want.accumulation in (None, row["accumulation"])
         and want.scaling in (None, row["scaling"])
+        and all(row["axes"].get(name, 1) == size for name, size in want.axes.items())
+        and (want.parameters is None or abs(row["parameters"] / want.parameters - 1) <= SAME_MODEL)
     )
 
 
-def _preference(place: Place) -> tuple[Any, ...]:
-    """Finished cells first, then those as published, plain links before those with conditions.
+def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
+    """Rows of `table` that are of this place."""
+    return table[(table["cell"] == place.cell) & (table["nodes"] == place.nodes)]
 
-    Then fast links, Apex before AMP, and the study's order.
+
+def choose(
+    evidence: Evidence,
+    claim: Claim,
+    selectors: Sequence[Selector],
+    where: str,
+    compares: Iterable[str] = (),
+) -> list[Place]:
+    """One place for each selector, all at the nearest admissible world that was not judged yet.
+
+    A world is admissible where every cell of the test finished, trained the same and did equal
+    work, but for the fields in `compares`. Raises NotTestableError where there is none, with the
+    reason of the nearest.
     """
-    row = place.row
-    return (
-        row["status"] != "ok",
-        len(differences(place)),
-        place.link is not None and bool(place.link.conditions),
-        -place.link.rate_mbits if place.link else 0.0,
-        not str(row["precision"]).startswith("apex"),
-        int(row["cell_order"]),
-    )
+    found = [evidence.places(selector) for selector in selectors]
+    for selector, places in zip(selectors, found, strict=True):
+        if not places:
+            raise NotTestableError(f"the study has no cell of {selector}")
+    parallel = [p for places in found for p in places if p.selector.strategy != _SINGLE]
+    reasons: list[str] = []
+    judged = {world[:2] for world in evidence.judged} if where == ONE_MACHINE else ()
+    for world in _worlds(evidence, claim, parallel, where):
+        if world in judged:
+            continue
+        at = [
+            [
+                p
+                for p in places
+                # A single device is compared with every world.
+                if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
+            ]
+            for places in found
+        ]
+        absent = [s for s, places in zip(selectors, at, strict=True) if not places]
+        if absent:
+            reasons.append(f"the study has no cell of {absent[0]} on {world[1]} ranks")
+        for group in product(*at):
+            if where == SEVERAL_NODES and world_of(group) in evidence.judged:
+                continue
+            fault = _fault(evidence, group, set(compares))
+            if fault is None:
+                return list(group)
+            reasons.append(fault)
+    raise NotTestableError(reasons[0] if reasons else "every admissible world was judged")
 
 
-def differences(place: Place) -> dict[str, tuple[Any, Any]]:
-    """Where a cell is not as published: key -> (published, here)."""
-    have = {"precision": place.row["precision"], **place.options}
-    published = place.selector.as_published
-    return {
-        key: (value, have.get(key)) for key, value in published.items() if have.get(key) != value
-    }
+def world_of(places: Sequence[Place]) -> World:
+    """The world that a test was made in: that of the largest of its places."""
+    largest = max(places, key=lambda p: (p.nodes, p.ranks))
+    return largest.nodes, largest.ranks, largest.link.text if largest.link else ""
+
+
+def _worlds(
+    evidence: Evidence, claim: Claim, places: Sequence[Place], where: str
+) -> list[tuple[int, int]]:
+    """(nodes, ranks) that the claim can be tested at, the nearest to its own scale first.
+
+    Nodes on a loopback are processes of one machine, so they count as one machine and never as
+    several nodes.
+    """
+    made, several = claim.made_at.world, where == SEVERAL_NODES
+    if several:
+        many = [p for p in places if p.nodes > 1]
+        fit = [p for p in many if p.row["network"] != "loopback"]
+        none = "the claim is about several nodes, and these cells ran on one only"
+        if many:
+            none = (
+                "the nodes here are processes of one machine over its loopback: they share its "
+                "cores and there is no wire between them"
+            )
+    else:
+        together = [p for p in places if p.nodes == 1 or p.row["network"] == "loopback"]
+        fit = [p for p in together if p.ranks > 1]
+        none = "it is about several ranks on one machine, and here each has one"
+    if not fit:
+        raise NotTestableError(none)
+    alone = [p for p in fit if evidence.own_core_each(p)]
+    if not alone:
+        cores = plural(int(evidence.fact("num_cores")), "core")
+        raise NotTestableError(
+            f"{min(p.ranks for p in fit)} ranks share {cores}, so that not each has its own"
+        )
+
+    def distance(world: tuple[int, int]) -> tuple[float, tuple[int, int]]:
+        if made is None:  # the largest is likest to a cluster of unknown size
+            return -world[1], world
+        factor = world[0] / made[0] if several else world[1] / made[1]
+        return abs(math.log2(factor)), world
+
+    return sorted({(p.nodes, p.ranks) for p in alone}, key=distance)
+
+
+def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
+    """Why these places may not be compared, or None; precision is what most claims are about."""
+    parity = pick(evidence.table, "cell", "parity_verdict")
+    for place in group:
+        row, at = place.row, f"{place.label} on {place.ranks} ranks"
+        if row["status"] != "ok":
+            return f"{at} is {row['status']} ({row['reason']})"
+        if row["value"] < 2:  # of `num_ok`
+            return f"{at} has one finished run, so no interval"
+        if own(parity, place)["text"].isin(UNEQUAL).any():
+            return f"{at} did not compute the same training"
+    over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
+    if len(over) > 1 or len({p.row["network"] for p in group}) > 1:
+        return f"{listed(p.label for p in group)} ran over different links or networks"
+
+    def work(place: Place) -> dict[str, Any]:
+        fields = {field: place.row[field] for field in FIELDS if field != "precision"}
+        # Emptying the cache is no field of equal work, because it leaves the training as it is;
+        # it counts where the selector says nothing of it.
+        key = "empty_cache"
+        emptied = None if key in place.selector.options else place.options.get(key, False)
+        return fields | {key: emptied}
+
+    first = group[0]
+    for other in group[1:]:
+        one, two = work(first), work(other)
+        unequal = [f.replace("_", " ") for f in one if f not in compares and one[f] != two[f]]
+        if unequal:
+            return f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
+    return None

@@ -13,13 +13,11 @@ from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import (
     DECIDED,
-    NOT_REPRODUCED,
     NOT_TESTABLE,
     REPRODUCED,
     UNDECIDED,
     VERDICTS,
     Claim,
-    Selector,
     Verdict,
 )
 from pipeline.documents import read_made
@@ -77,22 +75,16 @@ def question(claim: Claim) -> str:
     things, ask the same question.
     """
     ignored = ("comparison", "bound", "tolerance")
-    test = {key: value for key, value in claim.test.items() if key not in ignored}
-    named = {key: _names(value) for key, value in sorted(test.items())}
-    scale = claim.made_at
-    return json.dumps([claim.document, str(scale), named], ensure_ascii=False)
-
-
-def _names(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_names(one) for one in value]
-    return value.name if isinstance(value, Selector) else value
+    test = {key: value for key, value in sorted(claim.test.items()) if key not in ignored}
+    asked = [claim.document, str(claim.made_at), test]
+    # A cell stands by its name.
+    return json.dumps(asked, ensure_ascii=False, default=lambda selector: selector.name)
 
 
 def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None:
     """Validate and write; equal verdicts give equal bytes."""
     content = {"schema_version": 1, "study": study, "verdicts": [to_dict(v) for v in verdicts]}
-    _check(content, final)
+    validate(content, "verdicts", final)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(final, text + "\n")
 
@@ -100,56 +92,16 @@ def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None
 def read_verdicts(path: Path, study: str | None = None) -> list[dict[str, Any]]:
     """The verdicts of a file, on `study` where one is given.
 
-    Raises ClaimError when it is missing, of another study or contradicts itself, RecordError when
-    it does not fit the schema.
+    Raises ClaimError when it is missing or of another study, RecordError when it does not fit the
+    schema.
     """
     content = read_made(path, "", ClaimError, "python -m pipeline claims")
-    _check(content, path)
+    validate(content, "verdicts", path)
     if study not in (None, content["study"]):
         raise ClaimError(
             f"{path} is of study {content['study']!r}, not of {study!r}; give that study's verdicts"
         )
     return list(content["verdicts"])
-
-
-def _check(content: Any, where: Path) -> None:
-    """Raise RecordError or ClaimError unless the verdicts fit the schema and themselves."""
-    validate(content, "verdicts", where)
-    names = [one["id"] for one in content["verdicts"]]
-    for place, one in enumerate(content["verdicts"]):
-        twice = "its id stands twice" if names.index(one["id"]) != place else None
-        if fault := twice or _contradiction(one, content["study"]):
-            raise ClaimError(
-                f"{where} at $.verdicts[{place}] ({one['id']}): {fault}; run `python -m pipeline "
-                "claims` again"
-            )
-
-
-def _contradiction(one: Mapping[str, Any], study: str) -> str | None:
-    """What a schema cannot say of a verdict, or None; what was decided follows from its effect."""
-    effect, claimed, verdict = one["effect"], one["claimed"], one["verdict"]
-    if not one["line"].startswith(f"{verdict}: "):
-        return f"its line is not of the verdict {verdict!r}"
-    if foreign := [run for run in one["runs"] if not run.startswith(f"{study}/")]:
-        return f"the run {foreign[0]} is of another study"
-    if effect is None:
-        # Only a claim on what fits, or on equal steps, holds without one, and claims no region.
-        needed = verdict == UNDECIDED or (verdict == REPRODUCED and claimed is not None)
-        return f"{verdict} without an effect" if needed else None
-    if not effect["low"] <= effect["value"] <= effect["high"]:
-        return f"the effect {effect['value']} is outside [{effect['low']}, {effect['high']}]"
-    ends = (claimed or {}).get("low"), (claimed or {}).get("high")
-    low, high = -math.inf if ends[0] is None else ends[0], math.inf if ends[1] is None else ends[1]
-    if low > high:
-        return f"claimed is from {low} to {high}"
-    is_outside = effect["high"] < low or effect["low"] > high
-    is_inside = claimed and low <= effect["low"] and effect["high"] <= high
-    if (verdict == REPRODUCED and is_outside) or (verdict == NOT_REPRODUCED and is_inside):
-        return f"{verdict}, with [{effect['low']}, {effect['high']}] against {low} to {high}"
-    return None
-
-
-OUTCOMES = VERDICTS
 
 
 def outcome(one: Mapping[str, Any]) -> str:
@@ -184,7 +136,7 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
             parts.setdefault(whole, []).append(outcome(one))
     found = []
     for whole, words in parts.items():
-        each = ", ".join(f"{words.count(word)} {word}" for word in OUTCOMES if word in words)
+        each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
@@ -202,13 +154,13 @@ def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     found: dict[str, list[str]] = {}
     for one in verdicts:
         found.setdefault(one.get("question") or one["id"], []).append(outcome(one))
-    return [min(words, key=OUTCOMES.index) for words in found.values()]
+    return [min(words, key=VERDICTS.index) for words in found.values()]
 
 
 def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many claims came out in each way, in the order of `OUTCOMES`; one effect counts once."""
+    """How many claims came out in each way, in the order of `VERDICTS`; one effect counts once."""
     found = by_question(verdicts)
-    return {word: found.count(word) for word in OUTCOMES}
+    return {word: found.count(word) for word in VERDICTS}
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:

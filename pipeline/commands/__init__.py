@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from pipeline import options
@@ -51,6 +52,11 @@ def command(commands: dict[str, Command], *arguments: Declare) -> Callable[..., 
 def option(*names: str, **settings: Any) -> Declare:
     """An argument as `add_argument` takes it."""
     return lambda parser: parser.add_argument(*names, **settings)
+
+
+def arguments_of(owner: str, *words: str) -> Declare:
+    """Arguments that an owner, `module` or `module:name`, declares; it is imported when it does."""
+    return lambda parser: resolve_name(owner).add_arguments(parser, *words)
 
 
 def one_of(*choices: Declare, required: bool = False) -> Declare:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -12,7 +11,16 @@ from functools import partial
 from pathlib import Path
 
 from pipeline import options
-from pipeline.commands import SITE, STUDY, STUDY_OR_RESULTS, Command, command, one_of, option
+from pipeline.commands import (
+    SITE,
+    STUDY,
+    STUDY_OR_RESULTS,
+    Command,
+    arguments_of,
+    command,
+    one_of,
+    option,
+)
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
@@ -22,25 +30,18 @@ REFRESH_SECONDS = 2.0
 @enter(
     one_of(
         option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
-        option("--all", action="store_true", help="print every probe, also what is there"),
         option("--site", action="store_true", help="hold workflow/site.yaml against its cluster"),
-    ),
+    )
 )
 def doctor(args: argparse.Namespace) -> int:
     """Examine this machine: what can run on it, and how to get what is missing.
 
-    `python -m pipeline doctor --study smoke`; without a study for those of one machine, with
-    `--all` for every probe, and with `--site` for what the site file of a cluster asks for. Exit
-    status 0 whatever is missing.
+    `python -m pipeline doctor --study smoke`; without a study for all shipped ones, and with
+    `--site` for what the site file of a cluster asks for. Exit status 0 whatever is missing.
     """
-    from pipeline.doctor.show import examine, lines, show
+    from pipeline.doctor import show, site
 
-    if args.site:
-        from pipeline.doctor.site import probes
-
-        print("\n".join(lines({name: examine(probe) for name, probe in probes().items()})))
-    else:
-        show(args.study, everything=args.all)
+    show.show(site.probes().items() if args.site else show.probes(args.study))
     return 0
 
 
@@ -90,13 +91,7 @@ def check(args: argparse.Namespace) -> int:
     return 0
 
 
-def _planned(parser: argparse.ArgumentParser) -> None:
-    from pipeline.commands import plan
-
-    plan.add_arguments(parser)
-
-
-@enter(_planned)
+@enter(arguments_of("pipeline.commands.plan"))
 def plan(args: argparse.Namespace) -> int:
     """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
@@ -120,13 +115,7 @@ def calibrate(args: argparse.Namespace) -> int:
     return predict.calibrate(args)
 
 
-def _predicted(parser: argparse.ArgumentParser) -> None:
-    from pipeline.commands import predict
-
-    predict.add_arguments(parser)
-
-
-@enter(_predicted)
+@enter(arguments_of("pipeline.commands.predict"))
 def predict(args: argparse.Namespace) -> int:
     """Predict step time and memory of training configurations, on hardware that is not here.
 
@@ -165,7 +154,7 @@ def placements(args: argparse.Namespace) -> int:
     run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
-    for kind, tensors in propagate(run).placements.items():
+    for kind, tensors in propagate(run).items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")
@@ -174,9 +163,7 @@ def placements(args: argparse.Namespace) -> int:
 
 
 @enter(
-    STUDY,
-    option("--image", type=options.path, help="container image that the ranks run in"),
-    SITE,
+    STUDY, option("--image", type=options.path, help="container image that the ranks run in"), SITE
 )
 def commands(args: argparse.Namespace) -> int:
     """Print the commands that the runs of a study start.
@@ -242,32 +229,27 @@ def allocate(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(STUDY, option("--once", action="store_true", help="print once instead of watching"))
+@enter(STUDY)
 def watch(args: argparse.Namespace) -> int:
-    """Show a study while it runs: the matrix of cells and nodes, with medians as they come.
+    """Show how far a study is while it runs: runs done, the last one's step time, time left.
 
     `python -m pipeline watch --study smoke` reads `results/<study>` and nothing else, so it also
     watches a study that a cluster makes. It ends when all runs have ended, or at Control-C; without
     a terminal it prints once.
     """
-    from rich.console import Console
-    from rich.live import Live
-
     from pipeline.study.load import load_study, results_folder
-    from pipeline.watch.show import matrix
-    from pipeline.watch.state import Watched
+    from pipeline.watch import Watched
 
-    watched = Watched(load_study(args.study), results_folder(args.study))
-    watched.update()
-    console = Console()
-    if args.once or not sys.stdout.isatty():
-        console.print(matrix(watched))
-        return 0
-    with suppress(KeyboardInterrupt), Live(matrix(watched), console=console) as live:
-        while any(run.run_id not in watched.ended for run in watched.planned):
-            time.sleep(REFRESH_SECONDS)
+    watched, shown = Watched(load_study(args.study), results_folder(args.study)), ""
+    with suppress(KeyboardInterrupt):
+        while True:
             watched.update()
-            live.update(matrix(watched))
+            if (line := watched.line()) != shown:
+                shown = line
+                print(line, flush=True)
+            if not sys.stdout.isatty() or len(watched.ended) == len(watched.planned):
+                break
+            time.sleep(REFRESH_SECONDS)
     return 0
 
 
@@ -300,7 +282,7 @@ def compare(args: argparse.Namespace) -> int:
     from pipeline.compare.sets import ResultSet, compare
     from pipeline.compare.times import MARGIN
     from pipeline.errors import ComparisonError
-    from pipeline.records.record import RUN_FILE
+    from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():
@@ -327,26 +309,23 @@ def compare(args: argparse.Namespace) -> int:
     option("--out", type=options.new_folder, help="folder; results/<study>/artifact"),
 )
 def artifact(args: argparse.Namespace) -> int:
-    """Artifact description, checklist, badge self-check and SBOM of a finished study.
+    """Artifact description, checklist and badge self-check of a finished study.
 
-    `python -m pipeline artifact --study smoke` writes `artifact.md` and `sbom.spdx.json` to
-    results/<study>/artifact and prints what the badges of the ACM still lack.
+    `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
+    prints what the badges of the ACM still lack.
     """
-    from pipeline import schemas
     from pipeline.artifact.build import build
     from pipeline.files import write_text
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
-    text, bill, checks = build(results)
-    out = args.out or results / "artifact"
-    schemas.validate(bill, "sbom", str(out / "sbom.spdx.json"))
-    write_text(out / "artifact.md", text)
-    write_text(out / "sbom.spdx.json", json.dumps(bill, indent=1) + "\n")
-    print(f"{out}: artifact.md and sbom.spdx.json, {len(bill['packages'])} packages")
-    for one in checks:
-        if not one.met:
-            print(f"unmet  {one.badge:11}  {one.asks}: {one.grounds}")
+    text, checks = build(results)
+    out = (args.out or results / "artifact") / "artifact.md"
+    write_text(out, text)
+    print(out)
+    for badge, asks, met, grounds in checks:
+        if not met:
+            print(f"unmet  {badge:11}  {asks}: {grounds}")
     return 0
 
 
@@ -413,6 +392,6 @@ def verify(args: argparse.Namespace) -> int:
     `python -m pipeline verify --results results/from_archive/smoke` exits with 1 and names what
     differs, and probably why, if not.
     """
-    from pipeline.archive.verify import verify
+    from pipeline.archive.unpack import verify
 
     return verify(args.results)

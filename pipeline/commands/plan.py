@@ -23,7 +23,7 @@ from pipeline.documents import read_made
 from pipeline.errors import CorpusError, RecordError, StudyError
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.facts import cpu_model
-from pipeline.models import family, flops_per_token, num_parameters
+from pipeline.models import family, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
@@ -31,20 +31,13 @@ from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, gigabits, rank, table
 from pipeline.planner.sizes import size_of
 from pipeline.planner.tables import align
-from pipeline.records.record import RUN_FILE
-from pipeline.reference.devices import Peak, datasheet_peak
+from pipeline.records import RUN_FILE
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
-from pipeline.study.spec import PRECISIONS, TIMED, RunSpec
+from pipeline.study.spec import PRECISIONS, TIMED
 from pipeline.study.study import Study
-from pipeline.watch.state import Watched
+from pipeline.watch import Watched
 
-PEAK_NAMES = {
-    "v100-16": "Tesla V100-SXM2-16GB", "v100-32": "Tesla V100-SXM2-32GB",
-    "a100-40": "NVIDIA A100-SXM4-40GB", "a100-80": "NVIDIA A100-SXM4-80GB",
-    "h100-80": "NVIDIA H100 80GB HBM3", "h200-141": "NVIDIA H200",
-}  # fmt: skip
-"""Their names by the driver, for `pipeline.reference.devices`; of each the SXM variant."""
 _UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
 MAX_SIZE = 2**60
@@ -106,11 +99,23 @@ def run(args: argparse.Namespace) -> int:
             f"study {study.name} runs on CPUs, {args.device} is a GPU; "
             "give --device-memory of a machine"
         )
+    from pipeline.metrics.contrasts import fewest_repeats, largest_family
+
     print(f"{study.name}: {study.title}\n")
     for line in align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
-    notes = [*_notes(plans, limit), _estimate(study, plans, args.device)]
-    notes += [*_repeats_note(study), *_corpus_note(study)]
+    notes = [*_notes(plans, limit), _estimate(study, plans)]
+    pairs, what = largest_family(study)
+    if pairs and study.repeats < (needed := fewest_repeats(pairs)):
+        notes.append(
+            f"warning: {study.repeats} repeats cannot decide which cell is faster, however far "
+            f"apart they are: the rank test corrects for {pairs} comparisons ({what}) and needs "
+            f"{needed}; set repeats to {needed} or more, or have fewer cells"
+        )
+    try:
+        accept(study)
+    except CorpusError as error:
+        notes.append(f"warning: the study cannot start here: {error}")
     print("\n" + "\n".join(notes))
     return 0
 
@@ -228,84 +233,31 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     return [*notes, f"{count}; within {share} of it is tight."]
 
 
-def _estimate(study: Study, plans: Sequence[CellPlan], device: str | None) -> str:
-    """Time of the runs by earlier records of the study here, else the least that they take.
+def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
+    """Time of the runs by earlier records of the study on this machine.
 
     A run of a cell and node count is taken to last as those that ended did in the median, from the
-    start to the end in their records. Without records the FLOPs of its steps at the peak rate of
-    the device are a lower bound.
+    start to the end in their records.
     """
     watched = Watched(study, results := Path("results", study.name))
+    watched.update()
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for run in watched.update():
-        if _hardware(results, run.spec) == (cpu_model(), len(usable_cores())):
+    for run_id, run in watched.ended.items():
+        record = results / "runs" / run_id.partition("/")[2] / RUN_FILE
+        made_on = read_made(record, "", RecordError, "snakemake").get("hardware") or {}
+        here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
+        if here.items() <= made_on.items():
             took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
     known = [plan for plan in plans if (plan.spec.cell, plan.spec.world.nodes) in took]
-    if known:
-        hours = [
-            plan.num_runs / 3600 * median(took[plan.spec.cell, plan.spec.world.nodes])
-            for plan in known
-        ]
-        gpu_hours = sum(h * plan.gpus for h, plan in zip(hours, known, strict=True))
-        part = f", for {len(known)} of {len(plans)} rows; the others have no record"
-        return (
-            f"Estimate: {sum(hours):.2f} hours, {gpu_hours:.2f} GPU hours, by "
-            f"{sum(map(len, took.values()))} earlier records in {results} of this machine"
-            f"{'' if len(known) == len(plans) else part}."
-        )
-    flops = [
-        plan.num_runs * sum(
-            phase.workload.steps * phase.global_batch_tokens * flops_per_token(phase.model)
-            for _, phase in plan.spec.phases()
-        ) for plan in plans
-    ]  # fmt: skip
-    peaks = [_peak(plan.spec.precision, device) for plan in plans]
-    if None in peaks:
-        return "No estimate: no earlier records of this study on this machine" + (
-            "." if device is None else ", and no peak rate of the device at hand."
-        )
-    at_least = sum(f / (p.flops_per_second * 3600) for f, p in zip(flops, peaks, strict=True) if p)
-    sources = ", ".join(sorted({peak.source for peak in peaks if peak}))
-    return (
-        f"No estimate: no earlier records. At least {at_least:.2f} GPU hours: the FLOPs of all "
-        f"steps at the peak rate of {device} ({sources})."
-    )
-
-
-def _hardware(results: Path, spec: RunSpec) -> tuple[object, object]:
-    """Processor and usable cores of a record, which can be read: its run has ended."""
-    path = results / "runs" / spec.run_id.partition("/")[2] / RUN_FILE
-    hardware = read_made(path, "", RecordError, "snakemake").get("hardware") or {}
-    return hardware.get("cpu_model"), hardware.get("num_cores")
-
-
-def _peak(precision: str, device: str | None) -> Peak | None:
-    """The datasheet's peak of a device for the products of a precision."""
-    formats = {"fp32": "float32", "tf32": "tf32", "fp16": "float16"}
-    dtype = formats.get(precision, "float16" if precision.startswith("apex") else "bfloat16")
-    name = PEAK_NAMES.get(device or "")
-    return datasheet_peak(name, dtype) if name else None
-
-
-def _corpus_note(study: Study) -> list[str]:
-    """A warning where the workflow cannot start here, as `check` says it too."""
-    try:
-        accept(study)
-    except CorpusError as error:
-        return [f"warning: the study cannot start here: {error}"]
-    return []
-
-
-def _repeats_note(study: Study) -> list[str]:
-    """A warning where so few repeats cannot decide which cell is faster, whatever they find."""
-    from pipeline.metrics.contrasts import fewest_repeats, largest_family
-
-    pairs, what = largest_family(study)
-    most = study.repeats
-    if pairs == 0 or most >= (needed := fewest_repeats(pairs)):
-        return []
-    return [
-        f"warning: {most} repeats cannot decide which cell is faster, however far apart they are: "
-        f"the rank test corrects for {pairs} comparisons ({what}) and needs {needed}; "
-        f"set repeats to {needed} or more, or have fewer cells"
+    if not known:
+        return "No estimate: no earlier records of this study on this machine."
+    hours = [
+        plan.num_runs / 3600 * median(took[plan.spec.cell, plan.spec.world.nodes]) for plan in known
     ]
+    gpu_hours = sum(h * plan.gpus for h, plan in zip(hours, known, strict=True))
+    part = f", for {len(known)} of {len(plans)} rows; the others have no record"
+    return (
+        f"Estimate: {sum(hours):.2f} hours, {gpu_hours:.2f} GPU hours, by "
+        f"{sum(map(len, took.values()))} earlier records in {results} of this machine"
+        f"{'' if len(known) == len(plans) else part}."
+    )

@@ -98,11 +98,14 @@ def run(args: argparse.Namespace) -> int:
     options.check_mode(args, "--points", "points out base")
     if args.out is None:
         raise PredictionError("--points needs --out; name the CSV to write")
-    from pipeline.cost import base, points
+    from pipeline.cost import points
     from pipeline.cost.constants import Constants
 
-    rows = points.read(args.points)
-    added = (base if args.base else points).predict_rows(rows, Constants())
+    rows, constants = points.read(args.points), Constants()
+    if args.base:
+        added = points.predict_from_base(rows, constants)
+    else:
+        added = [points.predict_row(row, constants) for row in rows]
     points.write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
     refused = sum(bool(more["reason"]) for more in added)
     print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")

@@ -8,17 +8,13 @@ the page are tried; intervals and figures are not, since they take most of the t
 from __future__ import annotations
 
 import argparse
-import gc
 import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import pandas as pd
 
 from pipeline import figures, tables
 from pipeline.archive import layout
@@ -26,7 +22,7 @@ from pipeline.commands.stages import STAGES
 from pipeline.errors import SamestepError
 from pipeline.files import write_text
 from pipeline.metrics.collect import run_folder
-from pipeline.records.record import RunRecord, texts
+from pipeline.records import RunRecord, texts
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
@@ -66,9 +62,7 @@ def rehearse(study: Study) -> None:
     Drawings are left blank, and each run is made once. Raises SamestepError, which names the stage.
     """
     study = study.but(repeats=1, profile=study.profile_steps and {"steps": study.profile_steps})
-    # Texts as Python's own: pandas takes single ones out of a small table in half of the time.
-    quick = pd.option_context("mode.string_storage", "python")
-    with quick, _no_collection(), TemporaryDirectory(prefix="samestep-rehearsal-") as folder:
+    with TemporaryDirectory(prefix="samestep-rehearsal-") as folder:
         results = Path(folder) / study.name
         write_text(results / layout.STUDY_FILE, json.dumps(study.to_dict()))
         for spec in every_run(study):
@@ -90,16 +84,6 @@ def rehearse(study: Study) -> None:
             except Exception as error:
                 error.add_note(f"stage {name}")
                 raise
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: a process of seconds has room for it."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _unfinished(spec: RunSpec) -> dict[str, Any]:

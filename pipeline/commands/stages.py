@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline import options
-from pipeline.commands import SITE, STUDY, Command, Declare, command, option
+from pipeline.commands import SITE, STUDY, Command, Declare, arguments_of, command, option
 
 STAGES: dict[str, Command] = {}
 enter = partial(command, STAGES)
@@ -28,20 +28,15 @@ def _out(kind: Any, text: str) -> Declare:
     return option("--out", type=kind, required=True, help=text)
 
 
-def _num_proc(parser: argparse.ArgumentParser) -> None:
-    from pipeline.machine.control_groups import usable_cores
-
-    parser.add_argument(
-        "--num-proc", type=options.count(1, 4096), default=len(usable_cores()),
-        help="processes that read and encode; the result does not depend on it",
-    )  # fmt: skip
-
-
 @enter(
     option("--spec", type=options.path, required=True, help="JSON file of a tokens spec"),
     _out(options.new_folder, "folder for shards and manifest"),
-    _num_proc,
-)
+    option(
+        "--num-proc", type=options.count(1, 4096),
+        help="processes that read and encode, by default one a core; the result does not depend "
+        "on it",
+    ),
+)  # fmt: skip
 def tokens(args: argparse.Namespace) -> int:
     """Turn a corpus into token shards and a manifest.
 
@@ -50,9 +45,10 @@ def tokens(args: argparse.Namespace) -> int:
     from pipeline.corpus.build import TokensSpec, build
     from pipeline.documents import read_made
     from pipeline.errors import CorpusError
+    from pipeline.machine.control_groups import usable_cores
 
     spec = TokensSpec.from_dict(read_made(args.spec, "tokens spec", CorpusError, "snakemake"))
-    manifest = build(spec, args.out, args.num_proc)
+    manifest = build(spec, args.out, args.num_proc or len(usable_cores()))
     print(
         f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "
         f"{manifest.num_tokens} tokens, vocabulary {manifest.vocab_size} -> {args.out}"
@@ -175,8 +171,7 @@ def follow(args: argparse.Namespace) -> int:
     the results folder; words that somebody should know, and the end of it on failure, are printed.
     """
     from pipeline.study.load import load_study, results_folder
-    from pipeline.watch.follow import follow
-    from pipeline.watch.state import Watched
+    from pipeline.watch import Watched, follow
 
     watched = Watched(load_study(args.study), args.results or results_folder(args.study))
     words = [*args.workflow, f"--configfile={args.study}"]
@@ -211,13 +206,7 @@ def metrics(args: argparse.Namespace) -> int:
     return 0
 
 
-def _figures(parser: argparse.ArgumentParser) -> None:
-    from pipeline.figures import catalogue
-
-    catalogue.add_arguments(parser, "{pdf,svg,png}")
-
-
-@enter(_figures)
+@enter(arguments_of("pipeline.figures:catalogue", "{pdf,svg,png}"))
 def figure(args: argparse.Namespace) -> int:
     """Figures as PDF, PNG and SVG, from the table of metrics.
 
@@ -232,13 +221,7 @@ def figure(args: argparse.Namespace) -> int:
     return 0
 
 
-def _tables(parser: argparse.ArgumentParser) -> None:
-    from pipeline.tables import catalogue
-
-    catalogue.add_arguments(parser, "{tex,md,csv}")
-
-
-@enter(_tables)
+@enter(arguments_of("pipeline.tables:catalogue", "{tex,md,csv}"))
 def table(args: argparse.Namespace) -> int:
     """Tables as LaTeX, Markdown and CSV from the table of metrics.
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
-from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times, pooled
+from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times
 from pipeline.errors import ComparisonError
 from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
-from pipeline.metrics.statistics import Floats, Interval
+from pipeline.metrics.statistics import Floats
 from pipeline.records import find_records, read_record
 from pipeline.study.spec import TIMED
 
@@ -49,9 +50,7 @@ class ResultSet:
             cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
-            if spec.repeat in found.setdefault(cell, {}):
-                raise ComparisonError(f"{folder} holds {spec.run_id} twice; compare one study")
-            found[cell][spec.repeat] = run
+            found.setdefault(cell, {})[spec.repeat] = run
         if not found:
             raise ComparisonError(
                 f"{folder} holds no record; give the folder of a study, such as results/smoke, "
@@ -124,51 +123,37 @@ class Match:
             found += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
         return list(dict.fromkeys(found))
 
-    def deviations(self, series: str) -> dict[int, Floats]:
-        """Relative difference at each common step of each rank, by repeat: (steps, ranks).
+    @cached_property
+    def differences(self) -> list[Difference]:
+        """The first differing step of each series, over all repeats.
 
         Where the ranks are not as many, rank 0 stands for all.
         """
-        found = {}
-        for repeat, pair in self.pairs.items():
-            a, b = (_by_rank(run, series) for run in pair)
-            if a.shape[1] != b.shape[1]:
-                a, b = a[:, :1], b[:, :1]
-            common = min(len(a), len(b))
-            found[repeat] = relative_deviation(b[:common], a[:common])
-        return found
-
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """The first differing step of each series, over all repeats."""
         found = []
         for name, series in SERIES.items():
             own = []
-            for repeat, deviation in self.deviations(series).items():
-                for step, rank in np.argwhere(deviation > self.allowed)[:1].tolist():
-                    values = (_by_rank(run, series)[step, rank] for run in self.pairs[repeat])
-                    a, b, apart = map(float, (*values, deviation[step, rank]))
-                    own.append(Difference(name, repeat, step, rank, a, b, apart))
+            for repeat, pair in self.pairs.items():
+                a, b = (_by_rank(run, series) for run in pair)
+                if a.shape[1] != b.shape[1]:
+                    a, b = a[:, :1], b[:, :1]
+                common = min(len(a), len(b))
+                apart = relative_deviation(b[:common], a[:common])
+                for step, rank in np.argwhere(apart > self.allowed)[:1].tolist():
+                    values = (float(side[step, rank]) for side in (a, b, apart))
+                    own.append(Difference(name, repeat, step, rank, *values))
             found += sorted(own, key=lambda d: (d.step, d.repeat))[:1]
         return found
 
-    @cached_property
+    @property
     def lengths_differ(self) -> bool:
-        """Whether two runs of a repeat have another number of steps."""
+        """True where two runs of a repeat have another number of steps."""
         return any(len(a.loss) != len(b.loss) for a, b in self.pairs.values())
-
-    @cached_property
-    def same_training(self) -> bool:
-        """Every repeat in both sets, ended alike, and all series within what is allowed."""
-        return not (self.differences or self.unmatched or self.lengths_differ)
 
     @cached_property
     def mixed(self) -> list[str]:
         """What was not the same in all finished runs of a set, such as `A: torch 2.12 and 2.13`."""
         sides = {"A": self.one, "B": self.other}
-        texts = {
-            name: mixed([r.record.run for r in s.values() if r.ok]) for name, s in sides.items()
-        }
+        texts = {k: mixed([r.record.run for r in s.values() if r.ok]) for k, s in sides.items()}
         return [f"{name}: {text}" for name, text in texts.items() if text]
 
 
@@ -185,41 +170,36 @@ class Comparison:
     margin: float = 0.0
     """Relative: step times this close count as the same."""
 
+    @property
+    def finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
+        """Runs of each cell that finished in either set."""
+        return {
+            match.place: (
+                [run for run in match.one.values() if run.ok],
+                [run for run in match.other.values() if run.ok],
+            )
+            for match in self.matches
+        }
+
     @cached_property
     def times(self) -> dict[Place, Times]:
         """Step times of each cell that finished in both sets."""
-        return cell_times(self._finished, self.margin)
-
-    @cached_property
-    def pooled(self) -> Interval | None:
-        """Step time of the second set over the first, over all cells."""
-        return pooled(self._finished)
-
-    @property
-    def _finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
-        def ok(runs: Mapping[int, Run]) -> list[Run]:
-            return [run for run in runs.values() if run.ok]
-
-        return {match.place: (ok(match.one), ok(match.other)) for match in self.matches}
-
-    @property
-    def same_training(self) -> bool:
-        """Whether the same runs ended alike, with the same losses and gradient norms."""
-        return self.same_coverage and all(match.same_training for match in self.matches)
+        return cell_times(self.finished, self.margin)
 
     @property
     def same_coverage(self) -> bool:
-        """Whether both sets have the same runs and each ended alike in both."""
-        matched = not any(match.unmatched for match in self.matches)
-        return matched and not self.only_one and not self.only_other
+        """True where both sets have the same runs and each ended alike in both."""
+        return not (self.only_one or self.only_other or any(m.unmatched for m in self.matches))
 
     def count(self, verdict: str) -> int:
         """Cells whose times have this verdict."""
         return sum(times.verdict == verdict for times in self.times.values())
 
     def equal(self, times: str) -> bool:
-        """Whether nothing that was asked for differs; `times` is `ignore` or `interval`."""
-        return self.same_training and (times == "ignore" or self.count(DIFFERENT) == 0)
+        """True where nothing that was asked for differs; `times` is `ignore` or `interval`."""
+        trained = not any(match.differences or match.lengths_differ for match in self.matches)
+        same = self.same_coverage and trained
+        return same and (times == "ignore" or self.count(DIFFERENT) == 0)
 
 
 def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MARGIN) -> Comparison:
@@ -255,13 +235,7 @@ def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, 
 
 
 def _by_rank(run: Run, series: str) -> Floats:
-    steps = run.record.steps
-    row, column = (
-        {number: place for place, number in enumerate(sorted(found))}
-        for found in ({one.step for one in steps}, {one.rank for one in steps})
-    )
-    values = np.full((len(row), len(column)), np.nan)
-    for one in steps:
-        value = getattr(one, series)
-        values[row[one.step], column[one.rank]] = np.nan if value is None else value
-    return values
+    """Values of all steps of all ranks, shape (steps, ranks)."""
+    rows = [(step.step, step.rank, getattr(step, series)) for step in run.record.steps]
+    table = pd.DataFrame(rows, columns=["step", "rank", "value"])
+    return table.pivot(index="step", columns="rank", values="value").to_numpy(dtype=np.float64)

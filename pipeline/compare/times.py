@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -39,11 +39,8 @@ class Times:
     verdict: str
 
 
-class _Contrast(NamedTuple):
-    """Difference of two means of logarithms, and the variance and freedom of each mean."""
-
-    difference: float
-    parts: list[tuple[float, int]]
+_Contrast = tuple[float, list[tuple[float, int]]]
+"""Difference of two means of logarithms, and the variance and freedom of each mean."""
 
 
 def cell_times(
@@ -56,8 +53,12 @@ def cell_times(
     found = {}
     for key, contrast in contrasts.items():
         one, other = pairs[key]
-        ratio = _exactly_one(one, other)
-        if ratio is None and contrast is not None:
+        ratio = None
+        steps = [[run.timed_seconds.tolist() for run in side] for side in (one, other)]
+        if steps[0] == steps[1]:
+            exact = "exact: every step took the same time in both"
+            ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
+        elif contrast is not None:
             ratio = _interval([contrast], count, min(len(one), len(other)), how)
         a, b = (float(np.median(np.exp(_medians(side)))) for side in (one, other))
         found[key] = Times(a, b, ratio, verdict(ratio, margin))
@@ -86,23 +87,13 @@ def _medians(runs: Sequence[Run]) -> Floats:
     return np.log([float(np.median(run.timed_seconds)) for run in runs])
 
 
-def _exactly_one(one: Sequence[Run], other: Sequence[Run]) -> Interval | None:
-    """1 where both sides are the same measurements, step by step."""
-    if len(one) != len(other):
-        return None
-    pairs = zip(one, other, strict=True)
-    if not all(np.array_equal(a.timed_seconds, b.timed_seconds) for a, b in pairs):
-        return None
-    return Interval(1.0, 1.0, 1.0, len(one), "exact: every step took the same time in both")
-
-
 def _contrast(one: Sequence[Run], other: Sequence[Run]) -> _Contrast | None:
     """None where a side has fewer than two runs."""
     if min(len(one), len(other)) < 2:
         return None
     sides = _medians(one), _medians(other)
     parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in sides]
-    return _Contrast(float(np.mean(sides[1]) - np.mean(sides[0])), parts)
+    return float(np.mean(sides[1]) - np.mean(sides[0])), parts
 
 
 def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: str) -> Interval:
@@ -110,9 +101,9 @@ def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: s
     from scipy.special import stdtrit
 
     count = len(contrasts)
-    parts = [(variance / count**2, freedom) for one in contrasts for variance, freedom in one.parts]
+    parts = [(variance / count**2, freedom) for _, own in contrasts for variance, freedom in own]
     total = sum(variance for variance, _ in parts)
-    middle = sum(contrast.difference for contrast in contrasts) / count
+    middle = sum(difference for difference, _ in contrasts) / count
     reach = 0.0
     if total > 0:
         combined = total**2 / sum(variance**2 / freedom for variance, freedom in parts)

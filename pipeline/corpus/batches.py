@@ -39,13 +39,9 @@ class Batches:
     """Batches of `global_batch` windows of `context` tokens from the shards in `folder`."""
 
     def __init__(
-        self,
-        folder: Path,
-        context: int,
-        global_batch: int,
-        seed: int,
+        self, folder: Path, context: int, global_batch: int, seed: int,
         objective: ObjectiveSpec | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Raises CorpusError where the shards do not match their manifest or are too few.
 
         Without `objective` it is the causal one.
@@ -165,7 +161,9 @@ def permute(
 
     `indices` and the result have shape (n,) and values in [0, size).
     """
-    keys = _round_keys(seed, epoch)
+    # One 64-bit key per round, hashed so that neighbouring seeds and epochs are unrelated.
+    digest = hashlib.blake2b(f"samestep batch order {seed} {epoch}".encode(), digest_size=64)
+    keys = np.frombuffer(digest.digest(), dtype="<u8").astype(_U64)
     num_bits = max(2, (size - 1).bit_length())
     values = _network(indices.astype(_U64), num_bits, keys)
     outside = values >= size
@@ -173,12 +171,6 @@ def permute(
         values[outside] = _network(values[outside], num_bits, keys)
         outside = values >= size
     return values.astype(np.int64)
-
-
-def _round_keys(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
-    """One 64-bit key per round, hashed so that neighbouring seeds and epochs are unrelated."""
-    digest = hashlib.blake2b(f"samestep batch order {seed} {epoch}".encode(), digest_size=64)
-    return np.frombuffer(digest.digest(), dtype="<u8").astype(_U64)
 
 
 def _network(

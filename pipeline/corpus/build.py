@@ -57,7 +57,13 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     offline = source.is_local and own
     try:
         with made_folder(folder):
-            _clean(folder)
+            # The manifest first: without it nothing counts as whole.
+            for name in (MANIFEST_FILE, TOKENIZER_FILE):
+                (folder / name).unlink(missing_ok=True)
+            for shard in folder.glob("shard-*.bin"):
+                shard.unlink()
+            for left in folder.glob(f"{_WORK_PREFIX}*"):
+                shutil.rmtree(left, ignore_errors=True)
             with (
                 # Beside the result, hence on the same disk.
                 tempfile.TemporaryDirectory(
@@ -128,7 +134,7 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
 
 
 def _check_kept(spec: TokensSpec, folder: Path) -> None:
-    """Raise CorpusError where what is read lies where `_clean` removes what was made before."""
+    """Raise CorpusError where what is read lies where `build` removes what was made before."""
     read = [Path(path) for path in spec.corpus.get("paths", ())]
     if spec.tokenizer["kind"] == "pretrained":
         read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
@@ -142,16 +148,6 @@ def _check_kept(spec: TokensSpec, folder: Path) -> None:
                 f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
                 "give another folder"
             )
-
-
-def _clean(folder: Path) -> None:
-    """Remove what an earlier run made, the manifest first: without it nothing counts as whole."""
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    (folder / TOKENIZER_FILE).unlink(missing_ok=True)
-    for shard in folder.glob("shard-*.bin"):
-        shard.unlink()
-    for work in folder.glob(f"{_WORK_PREFIX}*"):
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def contents(paths: Sequence[str]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ Rows keep their order, so the tokens do not depend on the number of processes.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -23,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.corpus.environment import environment
 from pipeline.corpus.shards import ShardWriter
 from pipeline.corpus.text_store import Kind, TextStore, read_batches
 from pipeline.corpus.tokenisers import Tokeniser, is_panic
@@ -38,26 +38,22 @@ REPORT_SECONDS = 10
 
 
 def encode(
-    store: TextStore,
-    tokeniser: Tokeniser,
-    dtype: str,
-    writer: ShardWriter,
-    work: Path,
+    store: TextStore, tokeniser: Tokeniser, dtype: str, writer: ShardWriter, work: Path,
     num_proc: int,
-) -> None:
+) -> None:  # fmt: skip
     """Append the tokens of every document and a separator after each to `writer`."""
     done_bytes, reported = 0, time.monotonic()
     block = work / "block.arrow"
     documents = whole_documents(store.pieces())
-    # The work is spread over processes already.
-    with environment(TOKENIZERS_PARALLELISM="false"):
-        while num_bytes := _write_block(documents, block):
-            for tokens in _encode_block(block, tokeniser, dtype, work, num_proc):
-                writer.append(tokens)
-            done_bytes += num_bytes
-            if time.monotonic() - reported > REPORT_SECONDS:
-                reported = time.monotonic()
-                print(f"tokens: {done_bytes / 1e6:.0f} MB of text encoded", file=sys.stderr)
+    # The work is spread over processes already; `environment.settings` puts the variable back.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    while num_bytes := _write_block(documents, block):
+        for tokens in _encode_block(block, tokeniser, dtype, work, num_proc):
+            writer.append(tokens)
+        done_bytes += num_bytes
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
+            print(f"tokens: {done_bytes / 1e6:.0f} MB of text encoded", file=sys.stderr)
 
 
 def whole_documents(pieces: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, bool]]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pipeline.errors import CorpusError
+from pipeline.study.model_files import hub_fault
 
 
 @contextmanager
@@ -33,49 +31,31 @@ def settings(work: Path, *, offline: bool, num_proc: int) -> Iterator[None]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         # What it says of each of its attempts; how they ended is in the error.
         "HF_HUB_VERBOSITY": "error",
-        # Threads train; processes encode. A fork after threads would otherwise warn on every call.
+        # Threads train; processes encode, which `encode` says. A fork after threads would otherwise
+        # warn on every call.
         "TOKENIZERS_PARALLELISM": "true" if num_proc > 1 else "false",
         "RAYON_NUM_THREADS": str(num_proc),
         **(dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "1") if offline else {}),
     }
-    temporary = tempfile.tempdir
+    temporary, before = tempfile.tempdir, {n: os.environ[n] for n in wanted if n in os.environ}
     tempfile.tempdir = _folder_for_sockets()
-    try:
-        with environment(**wanted):
-            yield
-    finally:
-        tempfile.tempdir = temporary
-
-
-def check_hub() -> None:
-    """Raise CorpusError where the hub's name leads nowhere, which its library would try six times.
-
-    Behind a proxy no name is looked up here.
-    """
-    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
-    if urllib.request.getproxies():
-        return
-    try:
-        socket.getaddrinfo(host, 443)
-    except OSError as error:
-        raise CorpusError(
-            f"the hub {host} cannot be reached from this machine ({error.strerror}); make the "
-            "tokens where there is a network, set HTTPS_PROXY if the site has a proxy, or name a "
-            "folder of this machine in corpus.name or tokenizer.name"
-        ) from None
-
-
-@contextmanager
-def environment(**wanted: str) -> Iterator[None]:
-    """These variables, which are put back on leaving."""
-    before = {name: os.environ[name] for name in wanted if name in os.environ}
     os.environ.update(wanted)
     try:
         yield
     finally:
+        tempfile.tempdir = temporary
         for name in wanted:
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+def check_hub() -> None:
+    """Raise CorpusError where the name of the hub leads nowhere."""
+    if (fault := hub_fault()) is not None:
+        raise CorpusError(
+            f"{fault}; make the tokens where there is a network, set HTTPS_PROXY if the site has a "
+            "proxy, or name a folder of this machine in corpus.name or tokenizer.name"
+        )
 
 
 def _folder_for_sockets() -> str:

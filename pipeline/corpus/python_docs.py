@@ -42,10 +42,13 @@ def units(root: Path) -> list[str]:
             f"{root / TOPICS} does not exist; expected the help topics that CPython ships, "
             "install libpython3-stdlib or use another corpus.source"
         )
-    modules = sorted(
-        path.relative_to(root).as_posix() for path in root.rglob("*.py") if _is_wanted(path, root)
-    )
-    return [TOPICS, *modules]
+    modules = []
+    for path in (path.relative_to(root) for path in root.rglob("*.py")):
+        known = path.parts[0].removesuffix(".py") in sys.stdlib_module_names
+        of_this_build = path.parts[0].startswith("_sysconfigdata")
+        if known and not of_this_build and LEFT_OUT.isdisjoint(path.parts):
+            modules.append(path.as_posix())
+    return [TOPICS, *sorted(modules)]
 
 
 def documents(root: Path, unit: str) -> Iterator[str]:
@@ -58,21 +61,10 @@ def documents(root: Path, unit: str) -> Iterator[str]:
     finally:
         if was_enabled:
             gc.enable()
-    if unit == TOPICS:
-        yield from _topics(tree)
-    else:
+    if unit != TOPICS:
         yield "\n\n".join(_docstrings(tree))
-
-
-def _is_wanted(path: Path, root: Path) -> bool:
-    parts = path.relative_to(root).parts
-    known = parts[0].removesuffix(".py") in sys.stdlib_module_names
-    return known and LEFT_OUT.isdisjoint(parts) and not parts[0].startswith("_sysconfigdata")
-
-
-def _topics(tree: ast.Module) -> Iterator[str]:
-    """The values of the module's one dictionary, by key."""
-    for node in tree.body:
+        return
+    for node in tree.body:  # one dictionary
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             topics = ast.literal_eval(node.value)
             yield from (topics[key] for key in sorted(topics))

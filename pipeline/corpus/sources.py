@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, ClassVar, Protocol, TextIO
 
 from pipeline.corpus import python_docs
 from pipeline.corpus.environment import check_hub
@@ -65,37 +65,40 @@ class PythonDocs:
 
 
 @dataclass(frozen=True)
-class JsonFiles:
-    """Files that each hold one JSON array of strings; a string is a document."""
+class Files:
+    """Files of this machine."""
 
     paths: tuple[str, ...]
+    source: ClassVar[str]
     is_local = True
 
     def units(self) -> list[str]:
         """The files as listed."""
         return list(self.paths)
+
+    def describe(self) -> dict[str, Any]:
+        """The names of the files, without their folders."""
+        return {"source": self.source, "files": [Path(path).name for path in self.paths]}
+
+
+@dataclass(frozen=True)
+class JsonFiles(Files):
+    """Files that each hold one JSON array of strings; a string is a document."""
+
+    source = "json"
 
     def read(self, unit: str) -> Iterator[Piece]:
         """The strings of one file."""
         for text in read_strings(Path(unit)):
             yield from split_document([text])
 
-    def describe(self) -> dict[str, Any]:
-        """The names of the files, without their folders."""
-        return {"source": "json", "files": [Path(path).name for path in self.paths]}
-
 
 @dataclass(frozen=True)
-class TextFiles:
+class TextFiles(Files):
     """Text files; a document is a file, or a block between blank lines."""
 
-    paths: tuple[str, ...]
     document: str
-    is_local = True
-
-    def units(self) -> list[str]:
-        """The files as listed."""
-        return list(self.paths)
+    source = "text"
 
     def read(self, unit: str) -> Iterator[Piece]:
         """The documents of one file, which is never in memory as a whole."""
@@ -109,12 +112,8 @@ class TextFiles:
                     yield from split_document(_without_last_line_end(block))
 
     def describe(self) -> dict[str, Any]:
-        """The names of the files, without their folders, and what a document is."""
-        return {
-            "source": "text",
-            "files": [Path(path).name for path in self.paths],
-            "document": self.document,
-        }
+        """Those of all files, and what a document is."""
+        return super().describe() | {"document": self.document}
 
 
 @dataclass(frozen=True)

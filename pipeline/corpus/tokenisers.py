@@ -1,6 +1,8 @@
-"""Make the tokeniser that a study names; all three kinds are `tokenizers.Tokenizer` objects.
+"""Make the tokeniser that a study names; all kinds are `tokenizers.Tokenizer` objects.
 
 - `bpe`: byte-level byte-pair encoding trained on the corpus (Sennrich et al. 2016; GPT-2's form).
+- `wordpiece`: pieces of lower-case words trained on the corpus (Schuster & Nakajima 2012; BERT's
+  form, Devlin et al. 2019), with BERT's special tokens.
 - `char`: one token a character, with the vocabulary of the corpus.
 - `pretrained`: `tokenizer.json` of a folder, or of a hub repository at a pinned revision.
 """
@@ -15,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.corpus.environment import check_hub
 from pipeline.corpus.text_store import Survey, TextStore
@@ -24,8 +26,12 @@ from pipeline.errors import CorpusError
 from pipeline.files import open_regular
 
 SEPARATOR, UNKNOWN = "<|endoftext|>", "<unk>"
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""Of WordPiece, with ids from 0 on; [SEP] follows every document, as in BERT's own vocabularies."""
+LETTERS = 1000
+"""Most characters that WordPiece knows, as in the library; words with others are unknown."""
 # Merges hardly change with more text than this, while time and memory would grow with the corpus.
-BPE_TRAINING_CHARACTERS = 64 * 2**20
+TRAINING_CHARACTERS = 64 * 2**20
 _NUM_CODE_POINTS = 0x110000
 
 
@@ -64,9 +70,20 @@ def make_tokeniser(
     match section["kind"]:
         case "bpe":
             return _train_bpe(store, survey, section["vocab_size"])
+        case "wordpiece":
+            return _train_wordpiece(store, survey, section["vocab_size"])
         case "char":
             return _characters(store.texts(), section.get("vocab_size"))
     return _pretrained(section["name"], section["revision"], cache)
+
+
+def check_folder(section: Mapping[str, Any], model_vocab_size: int) -> None:
+    """Raise CorpusError where a pretrained tokeniser in a folder has more entries than the model.
+
+    Of one that is to be fetched it is seen once that is done.
+    """
+    if Path(name := section["name"]).is_dir():
+        _pretrained(name, None, Path()).check_fits(model_vocab_size)
 
 
 def is_panic(error: BaseException) -> bool:
@@ -79,7 +96,7 @@ def is_panic(error: BaseException) -> bool:
 
 def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
     """The 256 bytes, the separator and merges up to `vocab_size` entries; the separator is id 0."""
-    every = -(-survey.num_characters // BPE_TRAINING_CHARACTERS)
+    every = -(-survey.num_characters // TRAINING_CHARACTERS)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -94,11 +111,43 @@ def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
     return Tokeniser(tokenizer, SEPARATOR, {"kind": "bpe", "trained_on_every_nth_piece": every})
 
 
-def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
-    """The most frequent characters after the separator (id 0) and the unknown character (id 1).
+def _train_wordpiece(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
+    """The special tokens, letters at the beginning of a word and within one, and what joins them.
 
-    Byte-pair encoding without a merge is exactly one token a character, and needs no regular
-    expression to split them.
+    The library numbers letters within words in the order of a hash table that is another in every
+    process, and of equally frequent pairs the one with the lower numbers is joined first. So they
+    are handed to it as tokens that it must keep, in an order of our own.
+    """
+    every = -(-survey.num_characters // TRAINING_CHARACTERS)
+    tokenizer = Tokenizer(models.WordPiece(unk_token=SPECIAL[1]))
+    normalizer = tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normal = (normalizer.normalize_str(text) for text in store.texts(every))
+    known = min(LETTERS, (vocab_size - len(SPECIAL)) // 2)
+    letters = [chr(c) for c in _by_frequency(normal)[0] if not chr(c).isspace()][:known]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[*SPECIAL, *(f"##{letter}" for letter in letters)],
+        limit_alphabet=len(letters),
+        initial_alphabet=letters,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(store.texts(every), trainer)
+    # Anew: to this one the letters within words are special tokens.
+    made = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=SPECIAL[1]))
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.add_special_tokens([*SPECIAL])
+    return Tokeniser(made, "[SEP]", {"kind": "wordpiece", "trained_on_every_nth_piece": every})
+
+
+def _by_frequency(
+    texts: Iterable[str],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Code points that occur, the most frequent first, and how often each of all code points does.
+
+    A stable sort of the negated counts leaves equally frequent ones in their order.
     """
     counts: npt.NDArray[np.int64] = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
     for text in texts:
@@ -106,8 +155,16 @@ def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
             np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), return_counts=True
         )
         counts[points] += occurrences
-    # A stable sort of the negated counts leaves equally frequent characters by code point.
-    by_frequency = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    return np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)], counts
+
+
+def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
+    """The most frequent characters after the separator (id 0) and the unknown character (id 1).
+
+    Byte-pair encoding without a merge is exactly one token a character, and needs no regular
+    expression to split them.
+    """
+    by_frequency, counts = _by_frequency(texts)
     kept = by_frequency if vocab_size is None else by_frequency[: vocab_size - 2]
     vocab = {SEPARATOR: 0, UNKNOWN: 1} | {chr(point): i for i, point in enumerate(kept, 2)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN, cache_capacity=0))

@@ -13,51 +13,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.documents import MAX_MADE_BYTES, read_text
-from pipeline.documents import parse as parse_json
+from pipeline.documents import read_document
 from pipeline.errors import PredictionError
 
 FILE = Path(__file__).with_name("constants.json")
-SOURCES = ("data sheet", "measured", "assumed")
-Table = Mapping[str, Mapping[str, Any]]
-
-
-def parse(text: str) -> dict[str, Any]:
-    """The content of a constants file; raises PredictionError beyond physical limits."""
-    content: dict[str, Any] = parse_json(text, FILE.name, PredictionError)
-    for kind in ("devices", "profiles"):
-        for owner, entry in content[kind].items():
-            for name, constant in entry["constants"].items():
-                _check(f"{kind}.{owner}.{name}", constant)
-    # A variant of a device states what differs.
-    for entry in content["devices"].values():
-        if "like" in entry:
-            other = content["devices"][entry["like"]]["constants"]
-            entry["constants"] = other | entry["constants"]
-    return content
-
-
-def _check(where: str, constant: Mapping[str, Any]) -> None:
-    low, high = constant["limits"]
-    for value in (constant["value"], *constant.get("without", {}).values()):
-        if not low <= value <= high:
-            raise PredictionError(
-                f"{FILE.name}: {where} is {value} {constant['unit']}, beyond what is physical; "
-                f"expected {low} to {high}"
-            )
-    if constant["source"] not in SOURCES:
-        raise PredictionError(
-            f"{FILE.name}: {where} has the source {constant['source']!r}; use one of "
-            + ", ".join(SOURCES)
-        )
-    if constant["source"] == "measured" and not constant["from"]:
-        raise PredictionError(f"{FILE.name}: {where} is measured; name its points under `from`")
 
 
 @cache
 def content() -> dict[str, Any]:
-    """The shipped file."""
-    return parse(read_text(FILE, "", PredictionError, max_bytes=MAX_MADE_BYTES))
+    """The shipped file; that its values lie within their limits is tested."""
+    made: dict[str, Any] = read_document(FILE, "", PredictionError)
+    # A variant of a device states what differs.
+    for entry in made["devices"].values():
+        if "like" in entry:
+            entry["constants"] = made["devices"][entry["like"]]["constants"] | entry["constants"]
+    return made
 
 
 def profile_of(framework: str) -> str:

@@ -6,6 +6,7 @@ predicted raises Refused with the reason.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ CONFIGURATION = (
     "precision", "recompute", "flash", "optimiser", "framework", "note",
 )  # fmt: skip
 """Columns that are read; `note` for what the other columns have no place for (mesh of ZeRO)."""
-
 
 FRACTIONS = ("device_gib", "node_net_gbps", "accum", "global_batch", "params")
 MOST = 10_000_000
@@ -124,7 +124,11 @@ def _needed(row: Mapping[str, str], name: str) -> float:
     return value
 
 
-def _check_supported(row: Mapping[str, str]) -> None:
+def jobs_of(row: Mapping[str, str]) -> list[Job]:
+    """The step of a row; several where its layout or micro-batch is not published.
+
+    Raises Refused.
+    """
     if "fp8" in row.get("precision", "").lower() or "fp8" in row.get("note", "").lower():
         raise Refused("FP8 is not modelled")
     if (_number(row, "cp") or 1) > 1:
@@ -133,14 +137,6 @@ def _check_supported(row: Mapping[str, str]) -> None:
         raise Refused("expert parallelism is not modelled")
     if "moe" in f"{row.get('family', '')} {row.get('model', '')}".lower():
         raise Refused("mixtures of experts are not modelled")
-
-
-def jobs_of(row: Mapping[str, str]) -> list[Job]:
-    """The step of a row; several where its layout or micro-batch is not published.
-
-    Raises Refused.
-    """
-    _check_supported(row)
     gpus = int(_needed(row, "gpus"))
     sizes: dict[str, float | None] = {n: _number(row, n) for n in ("dp", "tp", "pp", "micro")}
     jobs = []
@@ -174,9 +170,7 @@ def _layouts(
     """Sizes of data, tensor and pipeline axis: the one stated, or those that may have been used."""
     stated = [sizes[name] for name in ("dp", "tp", "pp")]
     if sum(size is None for size in stated) <= 1:
-        known = 1
-        for size in stated:
-            known *= int(size or 1)
+        known = math.prod(int(size or 1) for size in stated)
         if known > gpus or gpus % known or (None not in stated and known != gpus):
             raise Refused(f"dp x tp x pp is {known}, which does not fill {gpus} GPUs")
         dp, tp, pp = (int(size) if size else gpus // known for size in stated)
@@ -201,7 +195,6 @@ def _job(
     per_micro: bool,
 ) -> Job:  # fmt: skip
     hidden, heads = int(_needed(row, "hidden")), int(_needed(row, "heads"))
-    gated = bool(_number(row, "gated"))
     a_node = int(_number(row, "gpus_per_node") or min(gpus, 8))
     recompute = (row.get("recompute") or "").strip().lower() or "none"
     if recompute not in ("none", "selective", "full"):
@@ -215,35 +208,16 @@ def _job(
     if "hsdp" in note or "hybrid shard" in note:
         shard = min(dp, a_node)
     return Job(
-        hardware=row.get("hardware") or "",
-        device_gib=_number(row, "device_gib") or 0.0,
-        gpus=gpus,
-        gpus_per_node=a_node,
-        node_net_gbps=network or 0.0,
-        bert="bert" in (row.get("family") or "").lower(),
-        layers=int(_needed(row, "layers")),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=int(_number(row, "kv_heads") or heads),
-        ffn=int(_number(row, "ffn") or 4 * hidden),
-        gated=gated,
-        vocab=int(_needed(row, "vocab")),
-        seq=int(_needed(row, "seq")),
-        tied=_number(row, "tied") != 0,
-        dp=dp,
-        tp=tp,
-        pp=pp,
-        vpp=int(_number(row, "vpp") or 1),
-        zero=int(_number(row, "zero") or 0),
-        shard=shard,
-        seq_parallel=bool(_number(row, "seq_parallel")),
-        micro=micro,
-        accum=accum,
-        per_micro=per_micro,
-        precision=(row.get("precision") or "").lower(),
-        recompute=recompute,
-        flash=bool(_number(row, "flash")),
-        optimiser=(row.get("optimiser") or "adam").lower(),
-        framework=row.get("framework") or "",
-        note=note,
-    )
+        hardware=row.get("hardware") or "", device_gib=_number(row, "device_gib") or 0.0,
+        gpus=gpus, gpus_per_node=a_node, node_net_gbps=network or 0.0,
+        bert="bert" in (row.get("family") or "").lower(), layers=int(_needed(row, "layers")),
+        hidden=hidden, heads=heads, kv_heads=int(_number(row, "kv_heads") or heads),
+        ffn=int(_number(row, "ffn") or 4 * hidden), gated=bool(_number(row, "gated")),
+        vocab=int(_needed(row, "vocab")), seq=int(_needed(row, "seq")),
+        tied=_number(row, "tied") != 0, dp=dp, tp=tp, pp=pp,
+        vpp=int(_number(row, "vpp") or 1), zero=int(_number(row, "zero") or 0), shard=shard,
+        seq_parallel=bool(_number(row, "seq_parallel")), micro=micro, accum=accum,
+        per_micro=per_micro, precision=(row.get("precision") or "").lower(), recompute=recompute,
+        flash=bool(_number(row, "flash")), optimiser=(row.get("optimiser") or "adam").lower(),
+        framework=row.get("framework") or "", note=note,
+    )  # fmt: skip

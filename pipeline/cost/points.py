@@ -1,7 +1,8 @@
-"""Files of points: `predict_file` adds predictions to a CSV of configurations.
+"""Files of points: a CSV of configurations is read, and written with predictions of each row.
 
-No measured column is read. Where layout or micro-batch are not published, all that are possible are
-predicted: the answer is the fastest that fits, and a range above it.
+No measured column is read, but by `predict_from_base`. Where layout or micro-batch are not
+published, all that are possible are predicted: the answer is the fastest that fits, and a range
+above it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import CONFIGURATION, Impossible, Job, Refused, jobs_of
-from pipeline.cost.predict import Prediction, predict
+from pipeline.cost.predict import PARTS, Prediction, predict
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import PredictionError
 from pipeline.files import write_text
 
-PARTS = ("computation", "communication", "bubble", "host", "optimiser")
 ADDED = (
     "step_s_pred", "step_s_low", "step_s_high", *(f"{part}_s_pred" for part in PARTS),
     "mem_gib_pred", "fits", "reason",
@@ -106,14 +107,68 @@ def kind_of(job: Job, constants: Constants) -> str:
     return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
 
 
-def predict_rows(rows: Sequence[Mapping[str, str]], constants: Constants) -> list[dict[str, str]]:
-    """Columns added to each row; rows that are alike are predicted once."""
-    known: dict[tuple[str, ...], dict[str, str]] = {}
-    keys = [tuple(row.get(name, "") for name in CONFIGURATION) for row in rows]
-    for key, row in zip(keys, rows, strict=True):
-        if key not in known:
-            known[key] = predict_row(row, constants)
-    return [known[key] for key in keys]
+SCALED = ("gpus", "dp", "accum", "global_batch")
+FAMILY = tuple(name for name in CONFIGURATION if name not in SCALED)
+LEAST, MOST = 0.2, 5.0
+"""Scale of a device's own time; a base beyond it is no measurement of the same thing."""
+
+
+def families(rows: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
+    """Places of the rows of each family, the smallest world first.
+
+    A family are rows alike but for `SCALED`.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        key = tuple(row.get(name, "") for name in FAMILY)
+        groups.setdefault(key, []).append(place)
+    for places in groups.values():
+        yield sorted(places, key=lambda place: _gpus(rows[place]))
+
+
+def _gpus(row: Mapping[str, str]) -> float:
+    try:
+        return float(row["gpus"])
+    except ValueError:
+        return math.inf
+
+
+def predict_from_base(
+    rows: Sequence[Mapping[str, str]], constants: Constants
+) -> list[dict[str, str]]:
+    """Columns added to each row, larger worlds from the smallest of their family: `--base`.
+
+    What a device does by itself is scaled by what the base measured over what was predicted of it;
+    communication is as predicted. Of the base alone the measured step is read, the one case in
+    which a measurement is. `base` names the world a row is from, empty for a base itself.
+    """
+    values_of: list[dict[str, str]] = [{} for _ in rows]
+    for places in families(rows):
+        base = rows[places[0]]
+        for place in places:
+            row = rows[place]
+            scaled = _gpus(row) > _gpus(base)
+            values = _from_base(row, base, constants) if scaled else predict_row(row, constants)
+            values_of[place] = {**values, "base": base["gpus"] if scaled else ""}
+    return values_of
+
+
+def _from_base(
+    row: Mapping[str, str], base: Mapping[str, str], constants: Constants
+) -> dict[str, str]:
+    try:
+        measured = float(base.get("step_s") or "nan")
+        job, base_job = jobs_of(row)[0], jobs_of(base)[0]
+        whole, small = predict(job, constants), predict(base_job, constants)
+    except (Refused, ValueError) as refused:
+        return dict.fromkeys(ADDED, "") | {"reason": str(refused)}
+    if not measured > 0:
+        return dict.fromkeys(ADDED, "") | {"reason": "the smallest world has no measured step_s"}
+    own = small.seconds - small.communication
+    scale = min(max((measured - small.communication) / own, LEAST), MOST)
+    # Only what a device does by itself is scaled.
+    scaled = replace(whole.scaled(scale), communication=whole.communication)
+    return answer_of(job, scaled, content()["band"]["base"])
 
 
 def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:

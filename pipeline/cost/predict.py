@@ -13,6 +13,8 @@ from pipeline.cost.devices import Device, device_of
 from pipeline.cost.job import Job
 from pipeline.cost.memory import GIBIBYTE
 
+PARTS = ("computation", "communication", "bubble", "host", "optimiser")
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -32,8 +34,7 @@ class Prediction:
 
     def scaled(self, by: float) -> Prediction:
         """The same with every part of the time times `by`."""
-        names = ("computation", "communication", "bubble", "host", "optimiser")
-        return replace(self, **{name: by * getattr(self, name) for name in names})
+        return replace(self, **{part: by * getattr(self, part) for part in PARTS})
 
     @property
     def gibibytes(self) -> float:

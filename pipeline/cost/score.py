@@ -8,21 +8,18 @@ other sets, and the model with all of its constants, which is no test where some
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import permutations
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
-import numpy as np
-
-from pipeline.cost.base import FAMILY, families, predict_rows
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
-from pipeline.cost.points import kind_of, predict_row, read
+from pipeline.cost.points import families, kind_of, predict_from_base, predict_row, read
 
 FOLDER = Path(__file__).parents[1] / "reference" / "points"
 HARDWARE_TABLES = ("hw_", "operators_")
@@ -85,24 +82,16 @@ def scored() -> tuple[Scored, ...]:
         if out["reason"]:
             continue
         job = jobs_of(row)[0]
-        flops, peak = _flops(job), device_of(job, Constants()).peak * job.gpus
-        step = float(row["step_s"])
-        used = flops / peak / step
-        kept.append(Scored(source, row, step, out, own, job, flops / peak, _features(job), used))
+        # Model FLOPs of a step: 6 a weight and token, and attention; without recomputation.
+        weights = job.layers * job.layer_parameters + job.vocab * job.hidden
+        tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
+        flops = tokens * (6.0 * weights + 12.0 * job.layers * job.hidden * job.seq)
+        peak, step = device_of(job, Constants()).peak * job.gpus, float(row["step_s"])
+        # In their logarithms alike configurations are near.
+        sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
+        features, used = tuple(map(math.log2, sizes)), flops / peak / step
+        kept.append(Scored(source, row, step, out, own, job, flops / peak, features, used))
     return tuple(kept)
-
-
-def _flops(job: Job) -> float:
-    """Model FLOPs of a step: 6 a weight and token, and attention; without recomputation."""
-    weights = job.layers * job.layer_parameters + job.vocab * job.hidden
-    tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
-    return tokens * (6.0 * weights + 12.0 * job.layers * job.hidden * job.seq)
-
-
-def _features(job: Job) -> tuple[float, ...]:
-    """Coordinates in which alike configurations are near, in logarithms."""
-    sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
-    return tuple(math.log2(size) for size in sizes)
 
 
 def by_constant(rows: Sequence[Scored]) -> list[float]:
@@ -113,11 +102,8 @@ def by_constant(rows: Sequence[Scored]) -> list[float]:
 
 def by_neighbour(rows: Sequence[Scored], others: Sequence[Scored]) -> list[float]:
     """Seconds by the utilisation of the most alike row of the other sets."""
-    shares = []
-    for row in rows:
-        near = min(others, key=lambda one: math.dist(one.features, row.features))
-        shares.append(row.flops / near.utilisation)
-    return shares
+    near = (min(others, key=lambda one: math.dist(one.features, r.features)) for r in rows)
+    return [row.flops / one.utilisation for row, one in zip(rows, near, strict=True)]
 
 
 def _errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
@@ -253,8 +239,7 @@ def markdown() -> str:
     return "\n".join(lines).replace("%", " %").replace("  %", " %")
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(NamedTuple):
     """A measured row that was predicted from the smallest world of its family."""
 
     source: str
@@ -273,7 +258,7 @@ def grown() -> tuple[Grown, ...]:
     growth = []
     for source in sorted({source_of(row) for row in rows}):
         own = [row for row in rows if source_of(row) == source]
-        answers = predict_rows(own, Constants(source))
+        answers = predict_from_base(own, Constants(source))
         for places in families(own):
             base = own[places[0]]
             for place in places:
@@ -300,68 +285,3 @@ def grown_markdown() -> list[str]:
         )
         lines.append([source, str(len(rows)), linear, model])
     return _rows(["with `--base`", "n", "linear", "model"], lines)
-
-
-FEWEST_OF_A_SET = 8
-OWN_SET = "samestep_h200"
-"""Scored, but in no band: most of its few steps wait for one host, as those of no publication."""
-WIDENED = 2.1
-"""Factor on the logarithm of a band of residuals from which constants were chosen."""
-
-
-def band(kind: str, share: float = 0.90) -> tuple[float, float]:
-    """Ratios measured / predicted between which `share` of the points of a kind lie.
-
-    Every set has the same weight: the next paper is like one of these, not like one of their rows.
-    Of an implementation without constants of its own (`unknown`) each set was left out; of one with
-    (`known`) the residuals are those of the constants that were chosen with them, widened.
-    Sets of few points tell no tail. Larger worlds from a measured one are `base`. What is off
-    in two steps falls out of their ratio: of one model and device it is `pair`, and `scaled` where
-    also all else is alike but the number of devices and the batch.
-    """
-    if kind == "base":
-        grew = Counter(one.source for one in grown())
-        return _ends([(g.measured / g.predicted, 1 / grew[g.source]) for g in grown()], share)
-    whose, _, where = kind.partition(" ")
-    which = "own" if whose == "known" else "out"
-    sizes = Counter(row.source for row in scored())
-    rows = [
-        row
-        for row in scored()
-        if kind_of(row.job, Constants()).endswith(" " + where)
-        and sizes[row.source] >= FEWEST_OF_A_SET
-        and row.source != OWN_SET
-    ]
-    if whose in ("pair", "scaled"):
-        alike = ("model", "hardware") if whose == "pair" else FAMILY
-        return _ends(_pairs(rows, alike), share)
-    counts = Counter(row.source for row in rows)
-    ratios = [
-        (row.measured / float(getattr(row, which)["step_s_pred"]), 1 / counts[row.source])
-        for row in rows
-    ]
-    return _ends(ratios, share, WIDENED if which == "own" else 1.0)
-
-
-def _pairs(rows: Sequence[Scored], names: Sequence[str]) -> list[tuple[float, float]]:
-    """Ratios of residuals of one set, alike in columns, in both orders; a set has weight 1."""
-    alike: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for row in rows:
-        key = (row.source, *(row.row[name] for name in names))
-        alike[key].append(row.measured / float(row.out["step_s_pred"]))
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for (source, *_), residuals in alike.items():
-        ratios[source] += [a / b for a, b in permutations(residuals, 2)]
-    return [(ratio, 1 / len(each)) for each in ratios.values() for ratio in each]
-
-
-def _ends(
-    ratios: Sequence[tuple[float, float]], share: float, widened: float = 1.0
-) -> tuple[float, float]:
-    """Quantiles of weighted ratios, so that `share` lies between them; 2 digits."""
-    values, weights = zip(*ratios, strict=True)
-    ends = np.quantile(
-        values, [(1 - share) / 2, (1 + share) / 2], weights=weights, method="inverted_cdf"
-    )
-    low, high = (round(float(end) ** widened, 2) for end in ends)
-    return low, high

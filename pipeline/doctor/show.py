@@ -1,30 +1,36 @@
-"""The command `doctor`: all probes, and a sentence with what is missing for a study or here."""
+"""The command `doctor`: what can run on this machine, and how to get what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from pipeline import strategies
-from pipeline.doctor import studies
-from pipeline.doctor.probes import BROKEN, NOTE, OK, PROBES, Finding, note, strategy
-from pipeline.errors import StudyError
+from pipeline.corpus.sources import check_files
+from pipeline.doctor import probes as machine
+from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, missing, note, ok
+from pipeline.errors import CorpusError, StudyError, UnsupportedError
+from pipeline.metrics.select import plural
+from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
 from pipeline.study.load import load_study, shipped_studies
-
-ELSEWHERE = ("cuda", "nccl", "apex", "rdma", "container", "image", "builders", "slurm")
-"""Probes of what a study on one machine without a GPU never needs."""
+from pipeline.study.spec import RunSpec
+from pipeline.training.devices import without_kernels
 
 PREFIX = "study:"
-"""Begins the name of a study's probe."""
 
 
-def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """Every probe by name: the machine, strategies that need more than torch, shipped studies.
+def probes(study: Path | None = None) -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """Every probe by name: the machine, strategies that need more than torch, and studies.
 
-    A strategy whose file cannot be used has a probe too, which says so.
+    Those are the shipped ones, or `study` with its corpus. A strategy whose file cannot be used has
+    a probe too, which says so.
     """
-    yield from PROBES.items()
+    named = shipped_studies() if study is None else {load_study(study).name: study}
+    yield from machine.PROBES.items()
     for name in strategies.names():
         try:
             chosen = strategies.load(name, {})
@@ -32,9 +38,11 @@ def probes() -> Iterator[tuple[str, Callable[[], Finding]]]:
         except StudyError:
             needs_more = True
         if needs_more:
-            yield name, partial(strategy, name)
-    for name, path in shipped_studies().items():
-        yield PREFIX + name, partial(studies.study, path)
+            yield name, partial(machine.strategy, name)
+    if study is not None:
+        yield "corpus", partial(corpus, study)
+    for name, path in named.items():
+        yield PREFIX + name, partial(cells, path)
 
 
 def examine(probe: Callable[[], Finding]) -> Finding:
@@ -50,52 +58,75 @@ def examine(probe: Callable[[], Finding]) -> Finding:
         return note(text, "what needs it may fail here")
 
 
-def show(study: Path | None, *, everything: bool) -> None:
-    """Run the probes and print what they found."""
-    wanted = dict(probes())
-    if study is not None:
-        asked = load_study(study)
-        needed = studies.needs(asked)
-        wanted = {name: probe for name, probe in wanted.items() if name in needed}
-        wanted["corpus"] = partial(studies.corpus, asked)
-        wanted[PREFIX + asked.name] = partial(studies.study, study)
-    findings = {name: examine(probe) for name, probe in wanted.items()}
-    print(sentence(findings))
-    shown = findings if everything else lacking(findings, of_study=study is not None)
-    print("\n".join(lines(shown)), end="\n" * bool(shown))
-    if not (everything or study):
-        print("`--study NAME` says what a study lacks here; `--all` prints every probe.")
+def show(probes: Iterable[tuple[str, Callable[[], Finding]]]) -> None:
+    """Print a sentence on the studies that can run, whole or in part, and a line for each probe.
 
-
-def sentence(findings: Mapping[str, Finding]) -> str:
-    """A sentence on the probed studies that this machine can run, whole or in part."""
-    status = {
-        name.removeprefix(PREFIX): finding.status
-        for name, finding in findings.items()
-        if name.startswith(PREFIX)
-    }
-    parts = [
-        ", ".join(names) + words
-        for words, wanted in (("", OK), (" in part", NOTE))
-        if (names := [name for name, one in status.items() if one == wanted])
-    ]
-    return f"This machine runs {'; '.join(parts) or 'no cell of ' + ', '.join(status)}."
-
-
-def lacking(findings: Mapping[str, Finding], *, of_study: bool) -> dict[str, Finding]:
-    """Probes to mend: for a study, or for those of one machine without GPU."""
-    shown = {}
+    The way to get what is missing stands below it.
+    """
+    findings = {name: examine(probe) for name, probe in probes}
+    studies = defaultdict[str, list[str]](list)
+    for name in findings:
+        if name.startswith(PREFIX):
+            studies[findings[name].status].append(name.removeprefix(PREFIX))
+    if studies:
+        parts = [", ".join(studies[OK])] if studies[OK] else []
+        parts += [f"{', '.join(studies[NOTE])} in part"] if studies[NOTE] else []
+        none = f"no cell of {', '.join(chain(*studies.values()))}"
+        print(f"This machine runs {'; '.join(parts) or none}.")
+    width = max(map(len, findings))
     for name, finding in findings.items():
-        asked = of_study or not (name in ELSEWHERE or name.startswith(PREFIX))
-        if finding.status == BROKEN or (asked and finding.status != OK and finding.fix):
-            shown[name] = finding
-    return shown
-
-
-def lines(findings: Mapping[str, Finding]) -> Iterator[str]:
-    """Aligned lines; the way to get a thing stands below it."""
-    width = max(map(len, findings), default=0)
-    for name, finding in findings.items():
-        yield f"{finding.status:7}  {name:{width}}  {finding.text}"
+        print(f"{finding.status:7}  {name:{width}}  {finding.text}")
         if finding.fix:
-            yield f"{'':7}  {'':{width}}  -> {finding.fix}"
+            print(f"{'':7}  {'':{width}}  -> {finding.fix}")
+
+
+def cells(path: Path) -> Finding:
+    """Ok where all cells can run at every node count; else which cannot, and why."""
+    runs = [spec for spec in expand(load_study(path)) if spec.repeat == 0]
+    reasons = defaultdict[str, list[str]](list)
+    for spec in runs:
+        if (reason := why_not(spec)) is not None:
+            reasons[reason].append(f"{spec.cell}/n{spec.world.nodes}")
+    blocked = sum(map(len, reasons.values()))
+    text = f"{len(runs) - blocked} of {len(runs)} cells and node counts can run here"
+    if not blocked:
+        return ok(text)
+    blockers = "; ".join(f"{', '.join(cells)}: {reason}" for reason, cells in reasons.items())
+    fix = "see the lines above; a cell that cannot run is recorded as unsupported"
+    return (missing if blocked == len(runs) else note)(f"{text}; {blockers}", fix)
+
+
+def corpus(path: Path) -> Finding:
+    """The files of a study's text and tokeniser."""
+    study = load_study(path)
+    try:
+        check_files(study.corpus, study.tokenizer)
+    except CorpusError as error:
+        return missing(*str(error).split("; ", 1))
+    return ok(f"source {study.corpus['source']}")
+
+
+def why_not(spec: RunSpec) -> str | None:
+    """Reason why a run cannot be made here, or None."""
+    import torch
+
+    from pipeline.precision import make_precision
+
+    run = resolve(spec)
+    if spec.world.device == "cuda":
+        own = run.gpus_per_machine
+        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if have < own:
+            return f"needs {plural(own, 'GPU')} on one machine, this one has {have}"
+        capability, built_for = torch.cuda.get_device_capability(0), torch.cuda.get_arch_list()
+        if (reason := without_kernels(capability, built_for)) is not None:
+            return reason
+    try:
+        run.strategy.check()
+        run.strategy.check_precision(spec.precision)
+        make_precision(spec.precision, spec.world.device)
+    except UnsupportedError as error:
+        return str(error)
+    if spec.world.num_machines > 1 and machine.slurm().status != OK:
+        return f"needs {spec.world.num_machines} machines, and no SLURM answers here"
+    return None

@@ -49,29 +49,28 @@ waited for minutes, and held a lock that a rank needed to end."""
 
 @contextmanager
 def awake(cores: Sequence[int]) -> Iterator[None]:
-    """Keep these cores from halting for a while; ends with this process, however that ends."""
-    spinners = [_spin(core) for core in cores]
+    """Keep these cores from halting for a while; ends with this process, however that ends.
+
+    Each has a child of the idle class that is busy on it while this process lives.
+    """
+    parent, spinners = os.getpid(), []
+    for core in cores:
+        if pid := os.fork():
+            spinners.append(pid)
+            continue
+        try:
+            os.sched_setaffinity(0, [core])
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            while os.getppid() == parent:
+                until = time.monotonic() + BUSY_SECONDS
+                while time.monotonic() < until:
+                    pass
+                time.sleep(NAP_SECONDS)
+        finally:
+            os._exit(1)
     try:
         yield
     finally:
         for pid in spinners:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def _spin(core: int) -> int:
-    """A child that is busy on a core while its parent lives."""
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.sched_setaffinity(0, [core])
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        while os.getppid() == parent:
-            until = time.monotonic() + BUSY_SECONDS
-            while time.monotonic() < until:
-                pass
-            time.sleep(NAP_SECONDS)
-    finally:
-        os._exit(1)

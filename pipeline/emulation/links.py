@@ -87,22 +87,16 @@ def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
     ]
 
 
-def port_commands(copy: int, node: int, side: int = 0) -> list[str]:
-    """For `ip -batch` at the switch: the node's port."""
-    return [f"link set {port(copy, node)} master {bridge(copy, side)} {SIZE} up"]
+def shaping_commands(interface: str, mbits: float, link: LinkSpec, factor: float) -> list[str]:
+    """For `tc -batch`: what goes into a cable at an interface is slowed to this rate over `factor`.
 
-
-def sending_commands(link: LinkSpec, factor: float) -> list[str]:
-    """For `tc -batch` within the node: what it sends is slowed to the link's rate over `factor`."""
-    return _shaping_commands(INTERFACE, link.rate_mbits, link, factor)
-
-
-def receiving_commands(copy: int, node: int, link: LinkSpec, factor: float) -> list[str]:
-    """For `tc -batch` at the switch: what goes to the node is slowed too.
-
-    Both ends of a cable are shaped, so that several senders cannot fill it several times over.
+    The delay of the link is stretched by the factor, and half of it lies at each end of the cable.
     """
-    return _shaping_commands(port(copy, node), towards_node(link), link, factor)
+    commands = [f"qdisc add dev {interface} root handle 1: tbf {_shape(mbits, factor)}"]
+    if link.delay_us:
+        delay = f"delay {round(link.delay_us * factor / 2)}us limit 100000"
+        commands.append(f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}")
+    return commands
 
 
 def towards_node(link: LinkSpec) -> float:
@@ -129,12 +123,3 @@ def _shape(mbits: float, factor: float) -> str:
     bits = mbits * 1e6 / factor
     burst = max(MIN_BURST_BYTES, SEGMENT_BYTES + round(bits / 8 * LATE_SECONDS))
     return f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
-
-
-def _shaping_commands(interface: str, mbits: float, link: LinkSpec, factor: float) -> list[str]:
-    """A delay is stretched by the factor, and half of it lies at each end of the cable."""
-    commands = [f"qdisc add dev {interface} root handle 1: tbf {_shape(mbits, factor)}"]
-    if link.delay_us:
-        delay = f"delay {round(link.delay_us * factor / 2)}us limit 100000"
-        commands.append(f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}")
-    return commands

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 from pipeline.emulation import links, probes
@@ -67,21 +66,31 @@ def measure(
     same = json.dumps([link.to_dict(), nodes.count, width, shares.places, asdict(dilation)])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
     least_share = width * (REAL_TIME_SHARE if spec.world.real_time else LEAST_SHARE)
-
-    def rates() -> list[float]:
-        if nodes.count == 1:
-            return []
-        return list(before["rates"]) if before else _rates(link, nodes, shares, dilation)
-
-    def wait(had: Sequence[float]) -> str:
-        late = [shares.places[node] for node, share in enumerate(had) if share < least_share]
-        return busy_programs(PAUSE_SECONDS, (core for place in late for core in place))
-
     in_vain = session.recall("busy", BUSY_SECONDS)
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
-    look = partial(_cores, width, nodes, shares, dilation)
-    cores, reached, disturber = _when_quiet(look, rates, least_share, link, patience, wait, tell)
-    session.keep("busy", disturber is not None)
+    deadline, attempts, disturber = time.monotonic() + patience, 0, ""
+    while True:
+        cores, reached = _cores(width, nodes, shares, dilation), list[float]()
+        if min(cores) >= least_share:
+            if nodes.count > 1:
+                reached = before["rates"] if before else _rates(link, nodes, shares, dilation)
+            if not _reached(reached, link):
+                # Often not reached while they have their cores, it cannot be reached here.
+                attempts += min(_cores(width, nodes, shares, dilation)) >= least_share
+            if attempts == ATTEMPTS or _reached(reached, link):
+                if disturber:
+                    tell("the machine is quiet again")
+                disturber = ""
+                break
+        had = zip(shares.places, cores, strict=False)  # of the measured copy
+        late = [core for place, share in had if share < least_share for core in place]
+        first, disturber = not disturber, busy_programs(PAUSE_SECONDS, late)
+        if first:
+            tell(f"waits: {disturber}")
+        if time.monotonic() > deadline:
+            reached = []
+            break
+    session.keep("busy", bool(disturber))
     latency = before and before["latency"]
     if before is None and reached and _reached(reached, link):
         latency = _latency(nodes, shares, dilation)
@@ -100,39 +109,6 @@ def measure(
         **({"rates_measured_by": before["run"]} if before else {}),
         **({"disturbed_by": disturber} if disturber else {}),
     }
-
-
-def _when_quiet(
-    cores: Callable[[], list[float]],
-    rates: Callable[[], list[float]],
-    least_cores: float,
-    link: LinkSpec,
-    patience: float,
-    wait: Callable[[Sequence[float]], str],
-    tell: Callable[[str], None],
-) -> tuple[list[float], list[float], str | None]:
-    """Both figures of a moment in which the nodes had their cores, and None.
-
-    A rate that is often not reached while they have them is one that cannot be reached here. Where
-    the nodes do not get their cores in `patience` seconds: what they got, no rates, and what `wait`
-    said of the reason.
-    """
-    deadline, attempts, disturber = time.monotonic() + patience, 0, ""
-    while True:
-        had = cores()
-        if min(had) >= least_cores:
-            reached = rates()
-            if not _reached(reached, link):
-                attempts += min(cores()) >= least_cores
-            if attempts == ATTEMPTS or _reached(reached, link):
-                if disturber:
-                    tell("the machine is quiet again")
-                return had, reached, None
-        first, disturber = not disturber, wait(had)
-        if first:
-            tell(f"waits: {disturber}")
-        if time.monotonic() > deadline:
-            return had, [], disturber
 
 
 def check_quota(quota: float | None, spec: RunSpec, dilation: Dilation) -> None:

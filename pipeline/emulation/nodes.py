@@ -100,25 +100,25 @@ class Nodes:
         _batch("ip", links.switch_commands(copy, link))
         ports, queues = [], links.uplink_commands(copy, link, factor)
         for node in range(self.count):
-            self._networks[copy, node] = self._new_network()
+            if _libc.unshare(CLONE_NEWNET) != 0:
+                reason = os.strerror(ctypes.get_errno())
+                raise LaunchError(f"cannot make a network namespace: {reason}")
+            self._networks[copy, node] = _open_own()
+            _set(self._home)
             address = links.address(copy, node)
             with self.inside(copy, node):
                 tcp.without_ipv6()
                 tcp.configure()
                 plug = links.plug_commands(copy, node, keeper)
                 _batch("ip", [*plug, *tcp.route_commands(address, links.INTERFACE, factor)])
-                _batch("tc", links.sending_commands(link, factor))
-            ports += links.port_commands(copy, node, links.side_of(node, self.count, link))
-            queues += links.receiving_commands(copy, node, link, factor)
+                shaped = links.shaping_commands(links.INTERFACE, link.rate_mbits, link, factor)
+                _batch("tc", shaped)
+            port, side = links.port(copy, node), links.side_of(node, self.count, link)
+            ports.append(f"link set {port} master {links.bridge(copy, side)} {links.SIZE} up")
+            # At both ends of the cable: several senders could fill it several times over.
+            queues += links.shaping_commands(port, links.towards_node(link), link, factor)
         _batch("ip", ports)
         _batch("tc", queues)
-
-    def _new_network(self) -> int:
-        if _libc.unshare(CLONE_NEWNET) != 0:
-            raise LaunchError(f"cannot make a network namespace: {os.strerror(ctypes.get_errno())}")
-        made = _open_own()
-        _set(self._home)
-        return made
 
 
 def _open_own() -> int:

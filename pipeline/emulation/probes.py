@@ -14,7 +14,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 from pipeline.errors import LaunchError
 
@@ -128,12 +128,18 @@ def spin(wait_for_all: Callable[[], None]) -> float:
 def ring(own: str, following: str, seconds: float = SEND_SECONDS) -> Probe:
     """A probe that sends to the next node while it receives; bits a second that came in."""
 
+    def send() -> None:
+        block = bytes(SENT_BLOCK)
+        with suppress(OSError), socket.create_connection((following, PORT), timeout=30) as outgoing:
+            while True:
+                outgoing.sendall(block)
+
     def probe(wait_for_all: Callable[[], None]) -> float:
         with socket.create_server((own, PORT)) as server, ExitStack() as open_ones:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM_BYTES)
             wait_for_all()
             for _ in range(FLOWS):
-                threading.Thread(target=_send, args=(following,), daemon=True).start()
+                threading.Thread(target=send, daemon=True).start()
             flows = [open_ones.enter_context(server.accept()[0]) for _ in range(FLOWS)]
             return _receive(flows, seconds)
 
@@ -171,16 +177,6 @@ def ping(host: str) -> Probe:
         return statistics.median(taken)
 
     return probe
-
-
-def _send(host: str) -> None:
-    block = bytes(SENT_BLOCK)
-    with socket.create_connection((host, PORT), timeout=30) as outgoing:
-        try:
-            while True:
-                outgoing.sendall(block)
-        except OSError:
-            return
 
 
 def _receive(flows: Sequence[socket.socket], seconds: float) -> float:

@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.figures import panels, theme
-from pipeline.figures.points import Point
-from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.format import significant
 from pipeline.metrics.select import (
     interval_notes,
     links,
@@ -49,21 +48,17 @@ def draw(
     if len(counts) > 1 and counts.max() == 1:
         return _ranking(table, values, label, remark)
     figure, axes_of = panels.grid(len(links(table)), 2.4, sharey=True)
-    ideals, slopes = pick(table, "cell", "ideal_speedup"), 0
+    ideals = pick(table, "cell", "ideal_speedup")
     for link, axes in zip(links(table), axes_of, strict=True):
         panels.name_panel(axes, over(link))
         axes.set_xscale("log", base=2)
         own = over_link(table, link)
         _lines(axes, values[values["cell"].isin(own)], table)
-        # Each base has a line of ideal scaling, of which those that coincide are drawn once.
-        lines: dict[float, list[float]] = {}
         for base, rows in ideals[ideals["cell"].isin(own)].groupby("base", sort=False):
             nodes = rows["nodes"].astype(float)
-            slope = float((rows["value"] / nodes).max()) * (scale[str(base)] if scale else 1.0)
-            lines[round(slope, 6)] = [nodes.min(), nodes.max()]
-        for slope, ends in lines.items():
-            axes.plot(ends, [slope * count for count in ends], **_IDEAL)
-        slopes = max(slopes, len(lines))
+            slope = (rows["value"] / nodes).max() * (scale[str(base)] if scale else 1.0)
+            ends = [nodes.min(), nodes.max()]
+            axes.plot(ends, [slope * end for end in ends], **_IDEAL)
         axes.xaxis.set_major_locator(FixedLocator(node_counts(table)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
@@ -71,8 +66,7 @@ def draw(
     low, high = panels.extent(values)
     panels.log_axis(axes_of[0].yaxis, low / 1.2, high * 1.2)
     panels.label(axes_of, "Nodes", label)
-    ideal = "ideal scaling from each base" if slopes > 1 else "ideal scaling"
-    extra = [Line2D([], [], label=ideal, **_IDEAL)] if slopes else []
+    extra = [Line2D([], [], label="ideal scaling from each base", **_IDEAL)]
     return theme.finish(figure, table, set(values["cell"]), remark, extra=extra)
 
 
@@ -87,23 +81,13 @@ def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
     values = values.assign(x=values["nodes"].astype(float) * aside)
     sns.lineplot(
         values, x="x", y="value", ax=axes, legend=False, errorbar=None,
-        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table, "arm"),
+        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table),
     )  # fmt: skip
-    for cell, rows in values.groupby("cell", sort=False):
+    for arm, rows in values.groupby("arm", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-        colour = looks[str(cell)].colour
+        colour = looks[str(arm)].colour
         axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=colour,
                       elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
-    for row in records(values):
-        axes.add_artist(Point(row["x"], row["value"], _words(row)))
-
-
-def _words(row: Mapping[str, Any]) -> str:
-    """Cell, nodes, value with its interval and the number of runs, as a title over the point."""
-    unit = "" if row["unit"] == "1" else f" {row['unit']}"
-    value = with_interval(row["value"], row["low"], row["high"])
-    place = f"{row['label']}, {plural(int(row['nodes']), 'node')}"
-    return f"{place}: {value}{unit}, {plural(int(row['n']), 'run')}"
 
 
 def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str) -> Figure:
@@ -117,7 +101,7 @@ def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str)
         own = records(over_it.sort_values("value", ascending=False))
         for place, row in enumerate(own):
             ends = (row["low"], row["high"])
-            panels.mark(axes, row["value"], place, ends, looks[row["cell"]], _words(row))
+            panels.mark(axes, row["value"], place, ends, looks[row["arm"]])
             text = significant(row["value"])
             axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
         names = [

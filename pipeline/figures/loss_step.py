@@ -86,7 +86,7 @@ def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
 def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str) -> None:
     sns.lineplot(
         steps, x="step", y="value", estimator=estimator, errorbar=None, ax=axes, legend=False,
-        markersize=4.5, markeredgewidth=0.4, linewidth=1.2, **theme.semantics(table, "arm"),
+        markersize=4.5, markeredgewidth=0.4, linewidth=1.2, **theme.semantics(table),
     )  # fmt: skip
     # Equal work makes equal curves: staggered along the line, each arm still shows its markers.
     drawn = [line for line in axes.lines if np.size(line.get_xdata())]

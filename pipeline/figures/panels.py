@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,21 +15,11 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.figures.points import Point
 from pipeline.figures.theme import WIDTH_INCHES, Style
 from pipeline.metrics.select import cells, links, node_counts, over_link, plural
 
 _TITLE_LETTERS = 92
 """Of a title as wide as the figure."""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel: where it is drawn, and the rows of the figure's frame that belong there."""
-
-    axes: Axes
-    nodes: int
-    rows: pd.DataFrame
 
 
 def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Figure, list[Axes]]:
@@ -50,8 +39,8 @@ def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Fi
 
 def of_places(
     table: pd.DataFrame, frame: pd.DataFrame, height: float, **share: Any
-) -> tuple[Figure, list[Panel]]:
-    """A titled panel for each number of nodes and link of which `frame` has rows.
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """A titled panel for each number of nodes and link of which `frame` has rows, with these.
 
     Runs on one node, which use no link, are shown with the first link only.
     """
@@ -62,14 +51,12 @@ def of_places(
             rows = own[own["nodes"] == nodes]
             if not rows.empty:
                 over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
-                places.append((nodes, plural(nodes, "node") + over, rows))
+                places.append((plural(nodes, "node") + over, rows))
         shown |= set(own["cell"])
     figure, axes = grid(len(places), height, **share)
-    panels = []
-    for one, (nodes, title, rows) in zip(axes, places, strict=True):
+    for one, (title, _) in zip(axes, places, strict=True):
         name_panel(one, title)
-        panels.append(Panel(one, nodes, rows))
-    return figure, panels
+    return figure, [(one, rows) for one, (_, rows) in zip(axes, places, strict=True)]
 
 
 def arms_of(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
@@ -128,8 +115,7 @@ def extent(values: pd.DataFrame) -> tuple[float, float]:
     return float(np.nanmin(numbers)), float(np.nanmax(numbers))
 
 
-def mark(axes: Axes, x: float, y: float, ends: tuple[float, float], look: Style, text: str) -> None:
-    """A point with its horizontal interval, if `ends` are finite, and its words."""
+def mark(axes: Axes, x: float, y: float, ends: tuple[float, float], look: Style) -> None:
+    """A point with its horizontal interval, if `ends` are finite."""
     axes.plot(ends, [y, y], color=look.colour, lw=1.3, marker="|", ms=5.5, zorder=4)
     axes.plot([x], [y], color=look.colour, marker=look.marker, ms=5, zorder=5)
-    axes.add_artist(Point(x, y, text))

@@ -28,7 +28,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from pipeline.figures import points
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
@@ -61,7 +60,7 @@ _DASHES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Style:
-    """How a cell is drawn wherever it appears; `dashes` as seaborn takes them."""
+    """How the cells of an arm are drawn everywhere; `dashes` as seaborn takes them."""
 
     colour: str
     marker: str
@@ -110,30 +109,27 @@ def apply() -> None:
 
 
 def styles(table: pd.DataFrame) -> dict[str, Style]:
-    """Style of every cell of the study, also of those that are not in this figure.
+    """Style of every arm of the study, also of those that are not in this figure.
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
-    looks, names = {}, cells(table)
-    order = {arm: place for place, arm in enumerate(dict.fromkeys(names["arm"]))}
-    for row in records(names):
-        i = order[row["arm"]]
-        # Beyond eight cells the colour repeats, and the marker is shifted so that the pair is new.
+    looks = {}
+    for i, arm in enumerate(dict.fromkeys(cells(table)["arm"])):
+        # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
         shifted = (i + i // 8) % 8
-        looks[row["cell"]] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
+        looks[arm] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
     return looks
 
 
-def semantics(table: pd.DataFrame, column: str) -> dict[str, Any]:
-    """The looks of all cells, or of all arms, as `lineplot` of seaborn takes them."""
-    names, by_cell = cells(table), styles(table)
-    looks = {row[column]: by_cell[row["cell"]] for row in records(names)}
+def semantics(table: pd.DataFrame) -> dict[str, Any]:
+    """The looks of all arms, as `lineplot` of seaborn takes them."""
+    looks = styles(table)
     return {
-        "hue": column,
-        "style": column,
-        "palette": {cell: look.colour for cell, look in looks.items()},
-        "markers": {cell: look.marker for cell, look in looks.items()},
-        "dashes": {cell: look.dashes for cell, look in looks.items()},
+        "hue": "arm",
+        "style": "arm",
+        "palette": {arm: look.colour for arm, look in looks.items()},
+        "markers": {arm: look.marker for arm, look in looks.items()},
+        "dashes": {arm: look.dashes for arm, look in looks.items()},
     }
 
 
@@ -143,16 +139,14 @@ def finish(
     shown: Collection[str],
     remark: str,
     *,
-    lines: bool = True,
     named: bool = False,
     extra: Sequence[Artist] = (),
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 
     The notes say which runs are missing, without the reasons, which page and paper give once, and
-    what the numbers are. `lines` is False where only markers and colours tell the cells apart;
-    `named` is True where an axis has the short names of the cells, which the notes then explain in
-    place of a legend.
+    what the numbers are. `named` is True where an axis has the short names of the cells, which the
+    notes then explain in place of a legend.
     """
     names = cells(table)
     present = records(names[names["cell"].isin(list(shown))].drop_duplicates("arm"))
@@ -162,16 +156,15 @@ def finish(
     else:
         for place, row in enumerate(present):
             label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
-            look = looks[row["cell"]]
-            dashes = ((0, look.dashes) if look.dashes else "-") if lines else ""
+            look = looks[row["arm"]]
+            dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
-    missing = missing_cells(table)
     notes = [f"Mixed runs: {note}." for note in mixed_notes(table)]
-    if missing:
+    if missing := missing_cells(table):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
-    cells_named = f" Cells: {key}." if key else ""
-    notes.append(f"{setting(table)}; {repeats(table)}. {remark}{cells_named}")
+    remark += f" Cells: {key}." if key else ""
+    notes.append(f"{setting(table)}; {repeats(table)}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes
@@ -224,7 +217,7 @@ def _settle(figure: Figure) -> None:
         axes.set_position((left, bottom, width, height))
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -234,17 +227,10 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     _settle(figure)
-    written = []
     for kind in FORMATS:
-        final = folder / f"{name}.{kind}"
-        with atomic_path(final) as temporary:
+        with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
-            if kind == "svg":
-                drawing = points.add(figure, temporary.read_text(encoding="utf-8"))
-                temporary.write_text(drawing, encoding="utf-8")
-        written.append(final)
     plt.close(figure)
-    return written
 
 
 def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:

@@ -8,18 +8,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.format import significant, with_interval
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.select import interval_notes, listed, plural, records
-from pipeline.metrics.verdicts import against_plain
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "
-    "same link without it: ratio of medians with its interval; at the line nothing changes. "
-    "'One node at' a speed is a straggler: the last node computes at this share of the speed of "
-    "the others. 'Jitter' lengthens the computation of every node in every step by a share drawn "
-    "from 0 to the number. 'Receives' is an asymmetric link: towards a node it has this rate "
-    "instead. 'Uplink' is an oversubscribed network: half of the nodes at each of two switches, "
-    "joined by one cable of this rate. The axis is logarithmic."
+    "same link without it, which the table of conditions gives: ratio of medians with its "
+    "interval; at the line nothing changes. 'One node at' a speed is a straggler: the last node "
+    "computes at this share of the speed of the others. 'Jitter' lengthens the computation of "
+    "every node in every step by a share drawn from 0 to the number. 'Receives' is an asymmetric "
+    "link: towards a node it has this rate instead. 'Uplink' is an oversubscribed network: half of "
+    "the nodes at each of two switches, joined by one cable of this rate. The axis is logarithmic."
 )
 COMPARES = {"precision"}
 NEEDS = "conditions"
@@ -36,49 +35,27 @@ def draw(table: pd.DataFrame) -> Figure:
     figure, axes_of = panels.grid(len(nodes), height, sharex=True, sharey=True)
     low, high = panels.extent(ratios.rename(columns={"ratio": "value"}))
     looks, step = theme.styles(table), 0.7 / len(arms)
-    # Below the name of a condition stands what it adds to the link, or where the conditions are of
-    # several links all of the link's text.
-    column, names = "adds" if ratios["plain_link"].nunique() == 1 else "link", []
+    # Below the name of a condition stands what it adds to the link.
+    names = []
     for band in bands:
-        text = str(ratios.loc[ratios["condition"] == band, column].iloc[0])
+        text = str(ratios.loc[ratios["condition"] == band, "adds"].iloc[0])
         lines = textwrap.fill(text, 26)
         names.append(lines if text.partition(" ")[0] == band else f"{band}\n{lines}")
     for count, axes in zip(nodes, axes_of, strict=True):
         for row in records(ratios[ratios["nodes"] == count]):
             above = arms.index(row["arm"]) - (len(arms) - 1) / 2
-            value = with_interval(row["ratio"], row["low"], row["high"])
-            text = (
-                f"{row['arm_label']} under {row['condition']}, {plural(count, 'node')}: "
-                f"{value} times as long"
-            )
             y = bands.index(row["condition"]) + step * above
-            ends = (row["low"], row["high"])
-            panels.mark(axes, row["ratio"], y, ends, looks[row["cell"]], text)
+            panels.mark(axes, row["ratio"], y, (row["low"], row["high"]), looks[row["arm"]])
         for place in range(1, len(bands)):
             axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
         panels.rows_axis(axes, names)
         axes.tick_params(axis="y", labelsize=theme.LEAST_POINTS)
-        panels.log_axis(
-            axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 9 if len(nodes) == 1 else 4
-        )
+        most = 9 if len(nodes) == 1 else 4
+        panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, most)
         panels.name_panel(axes, plural(count, "node"))
-    panels.label(
-        axes_of, textwrap.fill("Step time over that without the condition", 66 // len(nodes))
-    )
-    return theme.finish(figure, table, set(ratios["cell"]), _remarks(ratios), lines=False)
-
-
-def _remarks(ratios: pd.DataFrame) -> str:
-    """What the bars are, and the times that the ratios are taken over."""
-    plain = ratios.drop_duplicates(["plain", "nodes"])
-    several = ratios["nodes"].nunique() > 1
-    times = [
-        f"{row['plain']}{' on ' + str(row['nodes']) + ' nodes' if several else ''} "
-        f"{significant(1000 * row['plain_seconds'])} ms"
-        for row in records(plain)
-    ]
-    links = listed(dict.fromkeys(ratios["plain_link"]))
-    return (
-        f"Without a condition, links of {links}: {listed(times)}. Bars: {interval_notes(ratios)}."
-    )
+    title = textwrap.fill("Step time over that without the condition", 66 // len(nodes))
+    panels.label(axes_of, title)
+    plain = listed(dict.fromkeys(ratios["plain_link"]))
+    remark = f"Without a condition: links of {plain}. Bars: {interval_notes(ratios)}."
+    return theme.finish(figure, table, set(ratios["cell"]), remark)

@@ -79,9 +79,16 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
                 file=sys.stderr,
             )
             return None
-        if answer == _BEGUN:
-            connection.settimeout(None)
-            answer = _received(connection)
+        connection.settimeout(None)
+        while answer == _BEGUN:
+            try:
+                answer = connection.recv(64)
+            except KeyboardInterrupt as error:  # passed on, and its end is waited for
+                number = signal.SIGTERM if error.args else signal.SIGINT
+                with contextlib.suppress(OSError):
+                    connection.send(str(int(number)).encode())
+            except OSError:
+                answer = b""
     if answer in (_OTHER, _NO_FORK):
         return None
     if not answer:
@@ -96,21 +103,6 @@ def _check_user(connection: socket.socket) -> None:
     _, user, _ = struct.unpack("3i", peer)
     if user != os.getuid():
         raise PermissionError(f"its socket is that of user {user}")
-
-
-def _received(connection: socket.socket) -> bytes:
-    """The exit status, nothing where the other end is gone; an interrupt is passed on meanwhile."""
-    while True:
-        try:
-            return connection.recv(64)
-        except KeyboardInterrupt as error:
-            number = signal.SIGTERM if error.args else signal.SIGINT
-            try:
-                connection.send(str(int(number)).encode())
-            except OSError:
-                return b""
-        except OSError:
-            return b""
 
 
 def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> None:
@@ -164,14 +156,7 @@ def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int
     if child == 0:
         connection.close()
         _become(request, outputs, work)
-    code = exit_status(_ended(child, connection))
-    with contextlib.suppress(OSError):
-        connection.send(str(code).encode())
-    return 0
-
-
-def _ended(child: int, connection: socket.socket) -> int:
-    """The exit code of the child, which gets the signals that the asker sends."""
+    # The child gets the signals that the asker sends; it is killed when the asker has gone.
     gone, asker = os.pidfd_open(child), connection.fileno()
     while gone not in select.select([asker, gone], [], [])[0]:
         try:
@@ -182,7 +167,10 @@ def _ended(child: int, connection: socket.socket) -> int:
             os.kill(child, number)
         if number == signal.SIGKILL:
             break
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    with contextlib.suppress(OSError):
+        connection.send(str(code).encode())
+    return 0
 
 
 def _become(request: dict[str, object], outputs: Sequence[int], work: Work) -> None:

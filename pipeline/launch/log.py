@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _OF_A_RANK = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
 """A line of the report that torchrun makes of each rank that failed."""
@@ -48,8 +48,7 @@ LOST = "lost in attempt"
 """Begins the line that ends an attempt in a log of several."""
 
 
-@dataclass(frozen=True)
-class Sign:
+class Sign(NamedTuple):
     """A line of a log that tells what a process was short of, the status that this is, the fix."""
 
     kind: str
@@ -62,29 +61,16 @@ _SIGNS = (
     (r"EADDRINUSE", "lost", "the next start takes another port"),
     (r"Too many open files", "failed", "raise the limit (`ulimit -n`)"),
     (r"No space left on device|Disk quota exceeded", "error", "free space and start it again"),
-    (
-        r"Cannot allocate memory|[Oo]ut of memory|MemoryError|bad_alloc|failed to map segment",
-        "oom",
-        "give it more memory (`ulimit -v`, the job's request) or take a smaller study",
-    ),
-    (
-        r"Resource temporarily unavailable|can't start new thread|Thread creation failed",
-        "failed",
-        "allow more processes and threads (`ulimit -u`, pids of the control group)",
-    ),
-    (
-        # As an error: of a family of addresses that is not there torch merely warns.
-        r"^(?!.*\[W\d).*(Network is unreachable|No route to host)",
-        "failed",
-        "see `ip address` and `ip route`",
-    ),
-    (
-        r"error while loading shared libraries.*|cannot open shared object.*",
-        "failed",
-        "see the log",
-    ),
-)
-_CUT = 200
+    (r"Cannot allocate memory|[Oo]ut of memory|MemoryError|bad_alloc|failed to map segment", "oom",
+     "give it more memory (`ulimit -v`, the job's request) or take a smaller study"),
+    (r"Resource temporarily unavailable|can't start new thread|Thread creation failed", "failed",
+     "allow more processes and threads (`ulimit -u`, pids of the control group)"),
+    # As an error: of a family of addresses that is not there torch merely warns.
+    (r"^(?!.*\[W\d).*(Network is unreachable|No route to host)", "failed",
+     "see `ip address` and `ip route`"),
+    (r"error while loading shared libraries.*|cannot open shared object.*", "failed",
+     "see the log"),
+)  # fmt: skip
 
 
 def cause(log: Path) -> Sign | None:
@@ -97,6 +83,6 @@ def cause(log: Path) -> Sign | None:
     for line in attempt.splitlines()[1 if lost else 0 :]:
         for pattern, kind, fix in _SIGNS:
             if match := re.search(pattern, line):
-                begin = max(0, match.end() - _CUT)
+                begin = max(0, match.end() - 200)
                 return Sign(kind, " ".join(line[begin : match.end() + 30].split()), fix)
     return None

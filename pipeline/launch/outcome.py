@@ -68,7 +68,7 @@ def make_record(
     `interruptions` are lines on what disturbed the run before it ended so.
     """
     spec = run.spec
-    left = [_load(path) for path in sorted(paths.ranks.glob("rank*[0-9].json"), key=_rank_of)]
+    left = _loaded(paths.ranks, "rank*[0-9].json")
     if launch.unsupported is not None:
         verdict = Judgement("unsupported", launch.unsupported)
     else:
@@ -89,13 +89,33 @@ def make_record(
     digest = digests.pop() if digests else digest_from_within()
     ranks = [rank["rank"] for rank in left] if verdict.status == "ok" else []
     steps, manifest = read_steps(paths.ranks), Manifest.load(paths.tokens)
-    emulation = _load(paths.ranks / REPORT) if (paths.ranks / REPORT).is_file() else {}
+    report = paths.ranks / REPORT
+    emulation = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
     if emulation and (stall := stalled(steps, ranks)) is not None:
         emulation["stalled"] = stall
-    execution = _execution(run, launch, left, emulation)
+    nothing = {"versions": loaded_versions(), "precision": None, "model": None, "settings": {}}
+    root = left[0] if left else nothing
+    execution = {
+        "launcher": "fork" if run.network == "emulated" else "torchrun",
+        "world_size": spec.world.size,
+        "threads_per_rank": launch.threads_per_rank,
+        "backend": spec.world.backend,
+        "network": run.network,
+        **({"network_reason": run.network_reason} if run.network_reason else {}),
+        **({"emulation": emulation} if emulation else {}),
+        "clock": "after_barrier",
+        "layout": run.layout.to_dict(),
+        "settings": root["settings"],
+    }
+    if left:
+        execution |= {
+            "num_hosts": len({rank["host"] for rank in left}),
+            "as_root": any(rank["as_root"] for rank in left),
+            "resumed_from_step": max(rank["resumed_from_step"] for rank in left),
+        }
+    execution |= {key: root[key] for key in ("placements",) if key in root}
     if interruptions:
         execution["interruptions"] = [*interruptions]
-    root = left[0] if left else {"versions": loaded_versions(), "precision": None, "model": None}
     content = {
         "schema_version": 1,
         "run_id": spec.run_id,
@@ -121,35 +141,6 @@ def make_record(
     return RunRecord(run=content, steps=steps)
 
 
-def _execution(
-    run: ResolvedRun,
-    launch: Launch,
-    ranks: Sequence[Mapping[str, Any]],
-    emulation: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Execution of the run as its launch, its ranks and its emulated nodes left it."""
-    world, root = run.spec.world, ranks[0] if ranks else {"settings": {}}
-    execution = {
-        "launcher": "fork" if run.network == "emulated" else "torchrun",
-        "world_size": world.size,
-        "threads_per_rank": launch.threads_per_rank,
-        "backend": world.backend,
-        "network": run.network,
-        **({"network_reason": run.network_reason} if run.network_reason else {}),
-        **({"emulation": emulation} if emulation else {}),
-        "clock": "after_barrier",
-        "layout": run.layout.to_dict(),
-        "settings": root["settings"],
-    }
-    if ranks:
-        execution |= {
-            "num_hosts": len({rank["host"] for rank in ranks}),
-            "as_root": any(rank["as_root"] for rank in ranks),
-            "resumed_from_step": max(rank["resumed_from_step"] for rank in ranks),
-        }
-    return execution | {key: root[key] for key in ("placements",) if key in root}
-
-
 @dataclass(frozen=True)
 class Judgement:
     """Status and reason of an ended run; `lost` where a rank ended without a reason."""
@@ -164,7 +155,7 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
 
     Raises StoppedError where the run ended at a checkpoint as it was asked to.
     """
-    errors = [_load(path) for path in sorted(paths.ranks.glob("rank*.error.json"), key=_rank_of)]
+    errors = _loaded(paths.ranks, "rank*.error.json")
     killed: Judgement | None = None
     if (number := ended.killed_by) is not None and not ended.timed_out:
         counted = ""
@@ -215,12 +206,14 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
 
 
-def _rank_of(path: Path) -> int:
-    return int(path.name.partition(".")[0].removeprefix("rank"))
+def _loaded(folder: Path, pattern: str) -> list[Any]:
+    """The files of ranks that match, by rank."""
 
+    def rank_of(path: Path) -> int:
+        return int(path.name.partition(".")[0].removeprefix("rank"))
 
-def _load(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    files = sorted(folder.glob(pattern), key=rank_of)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in files]
 
 
 def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -229,15 +222,13 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
     None where none did, or nothing was counted. Nothing is left out for it: the line lets a reader
     look at the run first. `ranks` are those of a record, with `tcp` where nodes are emulated.
     """
-    counted: dict[int, Mapping[str, int]] = {}
 
     def time_outs(counters: Mapping[str, int]) -> int:
         return counters.get(tcp.TIMEOUTS, 0)
 
-    for rank in ranks:  # of a node's ranks the one with the most time-outs
-        if "tcp" in rank:
-            other = counted.get(rank["node"], rank["tcp"])
-            counted[rank["node"]] = max(other, rank["tcp"], key=time_outs)
+    # Of a node's ranks the one with the most time-outs.
+    counting = sorted((r for r in ranks if "tcp" in r), key=lambda rank: time_outs(rank["tcp"]))
+    counted = {rank["node"]: rank["tcp"] for rank in counting}
     if not counted:
         return None
     seconds: dict[int, float] = {}  # a step is over when its last rank is

@@ -24,12 +24,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
 from pipeline.machine import inherited
-from pipeline.machine.processes import (
-    die_with_parent,
-    end_as,
-    exit_status,
-    interrupt_on_sigterm,
-)
+from pipeline.machine.processes import die_with_parent, end_as, exit_status, interrupt_on_sigterm
 
 if TYPE_CHECKING:
     from pipeline.resolved import ResolvedRun
@@ -74,13 +69,6 @@ def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None =
 def variable(threads: int | str) -> str:
     """The environment variable that names the process for so many threads."""
     return f"{RANKS}_{threads}"
-
-
-def is_named(threads: int) -> bool:
-    """True where there is one for ranks of so many threads; inside an image there is none."""
-    from pipeline.machine import image
-
-    return bool(os.environ.get(variable(threads))) and image.digest_from_within() is None
 
 
 def words(what: str, *, loaded: bool) -> tuple[str, ...]:

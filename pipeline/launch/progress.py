@@ -30,7 +30,7 @@ class Progress:
             note = self.steps_file.with_name(NOTE).read_text(encoding="utf-8")
             if note != self._note:
                 self._note = note
-                self._tell(note)
+                print(f"{self.spec.run_id}: {note}", file=sys.stderr, flush=True)
         if time.monotonic() - self._last_line < SECONDS_BETWEEN_LINES:
             return
         self._last_line = time.monotonic()
@@ -46,7 +46,5 @@ class Progress:
             )
             total, seconds = self.spec.workload.steps, sum(took)
             rate, left = tokens / seconds, seconds / done * (total - done)
-            self._tell(f"step {done}/{total}, {rate:,.0f} tokens/s, {left:.0f} s left")
-
-    def _tell(self, text: str) -> None:
-        print(f"{self.spec.run_id}: {text}", file=sys.stderr, flush=True)
+            text = f"step {done}/{total}, {rate:,.0f} tokens/s, {left:.0f} s left"
+            print(f"{self.spec.run_id}: {text}", file=sys.stderr, flush=True)

@@ -33,6 +33,7 @@ from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.machine.site import Site
+from pipeline.models import stored
 from pipeline.parallel.mesh import Layout
 from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
@@ -49,8 +50,7 @@ FENCE_SECONDS = 1.0
 ATTEMPTS = 3
 """Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
 
-SHARED_FOLDER_SECONDS = 60
-"""Time for files of other nodes to show in a shared folder (NFS caches a minute)."""
+SHARED_FOLDER_SECONDS = 60  # NFS caches a minute
 
 
 def train(
@@ -78,6 +78,7 @@ def train(
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
+    stored.check_content(spec.model)
     if paths.ranks.is_dir():
         fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
     with timed_alone(spec.run_id, paths.out):
@@ -85,7 +86,13 @@ def train(
         record = make_record(run, launch, paths, ended, notes)
         _check_ours(spec, paths, launch.token)
         write_record(paths.out, record)
-        _drop_parts(paths, record.status)
+        # A run that did not end `ok` keeps its checkpoint and its steps.
+        if record.status != "ok" and any(paths.checkpoints.glob("step-*")):
+            fence.release(paths.ranks)
+        else:
+            # Ranks on other nodes may still hold a file open; what is left the next start drops.
+            shutil.rmtree(paths.ranks, ignore_errors=True)
+            shutil.rmtree(paths.checkpoints, ignore_errors=True)
     return record
 
 
@@ -132,16 +139,6 @@ def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
     """Raise LostError where the folder of the run is no longer this start's."""
     if (reason := fence.lost(paths.ranks, token)) is not None:
         raise LostError(f"{spec.run_id}: {reason}; this start makes no record")
-
-
-def _drop_parts(paths: RunPaths, status: str) -> None:
-    """Drop what the ranks left; a run that did not end `ok` keeps its checkpoint and its steps."""
-    if status != "ok" and any(paths.checkpoints.glob("step-*")):
-        fence.release(paths.ranks)
-        return
-    # Ranks on other nodes may still hold a file open; what is left the next start drops.
-    shutil.rmtree(paths.ranks, ignore_errors=True)
-    shutil.rmtree(paths.checkpoints, ignore_errors=True)
 
 
 def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
@@ -224,16 +221,13 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
     """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
+    if not place.scheduler or ended.timed_out:
+        return
     pattern, count = "rank*[0-9].json", layout.num_processes
     if any(ended.exit_codes):
         pattern, count = "rank*.error.json", 1
     deadline = time.monotonic() + SHARED_FOLDER_SECONDS
-    while (
-        place.scheduler
-        and not ended.timed_out
-        and len(list(paths.ranks.glob(pattern))) < count
-        and time.monotonic() < deadline
-    ):
+    while len([*paths.ranks.glob(pattern)]) < count and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
 
 

@@ -42,10 +42,8 @@ class Place:
 
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
     file that the ranks run in, by what `site` says. `port` is free at `address`, which the other
-    nodes reach. `token`
-    tells this launch from earlier ones of the same run (see `fence`). `done` are the steps that a
-    checkpoint of an earlier launch has done: all ranks get it and resume from that step.
-    `owner` is the key of the checkpoints.
+    nodes reach. `token` tells this launch from earlier ones of the same run (see `fence`). `done`
+    are the steps of the checkpoint that all ranks resume from, `owner` the key of the checkpoints.
     """
 
     num_cores: int
@@ -118,11 +116,9 @@ def network_text(run: ResolvedRun) -> str:
 
 def plan(run: ResolvedRun, paths: RunPaths, place: Place) -> Launch:
     """The commands of a run; raises LaunchError where its image cannot be had."""
-    threads = run.threads_on(place.num_cores)
-    variables = environment(run, threads, place.site)
-    launch = Launch((), variables, threads, _why_unsupported(run, place))
-    made = () if launch.unsupported else commands(run, paths, place)
-    return replace(launch, commands=made, token=place.token)
+    threads, unsupported = run.threads_on(place.num_cores), _why_unsupported(run, place)
+    made = () if unsupported else commands(run, paths, place)
+    return Launch(made, environment(run, threads, place.site), threads, unsupported, place.token)
 
 
 def _why_unsupported(run: ResolvedRun, place: Place) -> str | None:
@@ -175,7 +171,9 @@ def commands(run: ResolvedRun, paths: RunPaths, place: Place) -> tuple[tuple[str
     python = "python" if enter else sys.executable
     options = worker_options(paths, place, digest)
     threads = run.threads_on(place.num_cores)
-    loaded = not enter and not several and preloaded.is_named(threads)
+    # Inside an image there is no preloaded process.
+    alone = not enter and not several and container.digest_from_within() is None
+    loaded = alone and bool(os.environ.get(preloaded.variable(threads)))
     if run.network == "emulated":
         return ((*enter, python, *preloaded.words(preloaded.EMULATED, loaded=loaded), *options),)
     meeting = (

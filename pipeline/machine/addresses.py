@@ -35,8 +35,16 @@ def own_address(interface: str | None = None) -> str:
     name resolves to. Debian resolves it to 127.0.1.1; then the source address of the default route
     is taken.
     """
+    import psutil
+
     if chosen := (interface or "").partition(",")[0]:
-        return address_of(chosen)
+        for entry in psutil.net_if_addrs().get(chosen, []):
+            if entry.family == socket.AF_INET:
+                return str(entry.address)
+        raise LaunchError(
+            f"{INTERFACE} is {chosen}, and this machine has no IPv4 address on an interface of "
+            "that name; `ip -4 address` lists those that it has"
+        )
     try:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -44,29 +52,14 @@ def own_address(interface: str | None = None) -> str:
     return source_address(ANYWHERE) if is_loopback(named) else named
 
 
-def address_of(interface: str) -> str:
-    """The IPv4 address of an interface; raises LaunchError when it has none."""
-    import psutil
-
-    for entry in psutil.net_if_addrs().get(interface, []):
-        if entry.family == socket.AF_INET:
-            return str(entry.address)
-    raise LaunchError(
-        f"{INTERFACE} is {interface}, and this machine has no IPv4 address on an interface of that "
-        "name; `ip -4 address` lists those that it has"
-    )
-
-
 def interface_of(address: str) -> str:
     """Name of the interface that holds `address`; raises LaunchError when none does."""
     import psutil
 
     for interface, entries in psutil.net_if_addrs().items():
-        for entry in entries:
-            if entry.family != socket.AF_INET:
-                continue
-            same = entry.address == address
-            if same or (is_loopback(address) and is_loopback(entry.address)):
+        for entry in (entry for entry in entries if entry.family == socket.AF_INET):
+            both_loop = is_loopback(address) and is_loopback(entry.address)
+            if entry.address == address or both_loop:
                 return str(interface)
     raise LaunchError(
         f"no network interface holds {address}; name the one that reaches the other nodes as "

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -37,12 +36,29 @@ class ControlGroup:
 
 def lineage() -> list[ControlGroup]:
     """The groups of this process that can limit the CPU, the nearest first, up to each mount."""
-    return [
-        ControlGroup(path, version)
-        for version, mount, own in _hierarchies()
-        for path in (own, *own.parents)
-        if path.is_relative_to(mount)
-    ]
+    mounts: dict[int, tuple[PurePosixPath, Path]] = {}  # version -> root and mount point
+    for line in MOUNTS.read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        place = PurePosixPath(left.split(" ")[3]), Path(left.split(" ")[4])
+        if kind == "cgroup2":
+            mounts.setdefault(2, place)
+        elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
+            mounts.setdefault(1, place)
+    groups = []
+    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+        _, controllers, name = line.split(":", 2)
+        version = 1 if controllers else 2
+        if version not in mounts or (version == 1 and "cpu" not in controllers.split(",")):
+            continue
+        root, mount = mounts[version]
+        # Without a cgroup namespace a container sees its path from the host's root.
+        inside = PurePosixPath(name)
+        below = inside.relative_to(root) if inside.is_relative_to(root) else inside
+        own = mount / str(below).lstrip("/")
+        ways = (path for path in (own, *own.parents) if path.is_relative_to(mount))
+        groups += [ControlGroup(path, version) for path in ways]
+    return groups
 
 
 def cpu_quota() -> float | None:
@@ -59,33 +75,3 @@ def usable_cores() -> list[int]:
     affinity = sorted(os.sched_getaffinity(0))
     quota = cpu_quota()
     return affinity if quota is None else affinity[: max(1, int(quota))]
-
-
-def _hierarchies() -> Iterator[tuple[int, Path, Path]]:
-    """Version, mount point and own group of each hierarchy with the CPU controller."""
-    mounts = _mounts()
-    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
-        _, controllers, own = line.split(":", 2)
-        version = 1 if controllers else 2
-        if version == 1 and "cpu" not in controllers.split(","):
-            continue
-        if version in mounts:
-            root, mount = mounts[version]
-            # Without a cgroup namespace a container sees its path from the host's root.
-            inside = PurePosixPath(own)
-            below = inside.relative_to(root) if inside.is_relative_to(root) else inside
-            yield version, mount, mount / str(below).lstrip("/")
-
-
-def _mounts() -> dict[int, tuple[PurePosixPath, Path]]:
-    """Root and mount point of each hierarchy that can hold a CPU quota, by version."""
-    mounts: dict[int, tuple[PurePosixPath, Path]] = {}
-    for line in MOUNTS.read_text(encoding="utf-8").splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        root, point = PurePosixPath(left.split(" ")[3]), Path(left.split(" ")[4])
-        if kind == "cgroup2":
-            mounts.setdefault(2, (root, point))
-        elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
-            mounts.setdefault(1, (root, point))
-    return mounts

@@ -34,24 +34,29 @@ def loaded_versions(more: Iterable[str] = ()) -> dict[str, str]:
     versions = {"python": platform.python_version(), "samestep": pipeline.__version__}
     for name in (*PACKAGES, *more):
         if name in sys.modules:
-            module = sys.modules[name]
-            versions[name] = str(getattr(module, "__version__", None) or _installed(name))
+            versions[name] = str(getattr(sys.modules[name], "__version__", None) or "unknown")
+            if versions[name] == "unknown":
+                with suppress(importlib.metadata.PackageNotFoundError):
+                    versions[name] = importlib.metadata.version(name)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         versions["cuda"] = str(torch.version.cuda)
     return versions
 
 
-def _installed(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def hardware() -> dict[str, Any]:
     """CPU model, usable cores, memory in bytes and the names of the GPUs (NVML)."""
-    return _processor() | {"gpus": _gpu_names()}
+    import pynvml
+
+    names: list[str] = []
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            names.append("unknown")  # of a device that this process may not use
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                names[-1] = str(pynvml.nvmlDeviceGetName(handle))
+    return _processor() | {"gpus": names}
 
 
 def _processor() -> dict[str, Any]:
@@ -68,23 +73,6 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _gpu_names() -> list[str]:
-    import pynvml
-
-    def name(index: int) -> str:
-        try:
-            return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)))
-        except pynvml.NVMLError:  # of a device that this process may not use
-            return "unknown"
-
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError:
-        return []
-    return [name(index) for index in range(count)]
 
 
 def provenance() -> dict[str, Any]:

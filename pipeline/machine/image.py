@@ -44,48 +44,23 @@ def required_digest(spec: RunSpec, image: Path | None) -> str | None:
 
 def locked_digest(image: Path) -> str:
     """The digest that the file beside the image states; raises LaunchError without it."""
-    return str(_facts(image)["image_digest"])
+    return str(facts(image)["image_digest"])
 
 
-def unpinned_base(image: Path) -> str | None:
-    """The way to pin a base image that was named without a digest, so that it may change later.
+def facts(image: Path) -> dict[str, Any]:
+    """What `make image` has stated beside an image; raises LaunchError without it.
 
-    None where it was pinned, or where an earlier version built the image and did not say. Raises
-    LaunchError without the file next to the image.
+    In `versions` are `unmet`: locked packages that the base's own torch or NumPy keeps from working
+    inside (training needs none of them, and the other stages run on the host), and `strategies`:
+    each with the reason why its cells are unsupported inside, or None.
     """
-    facts = _facts(image)
-    name, digest = facts.get("base_image"), facts.get("base_digest") or "sha256:..."
-    if not name or "@sha256:" in str(name):
-        return None
-    return f"its base {name} is not pinned: BASE_IMAGE={name}@{digest} does"
-
-
-def unmet_requirements(image: Path) -> list[str]:
-    """Locked packages that the base's own torch or NumPy keeps from working inside the image.
-
-    Training needs none of them; the other stages then run on the host. Raises LaunchError without
-    the file beside the image.
-    """
-    return list(_facts(image).get("versions", {}).get("unmet", []))
-
-
-def strategies_without(image: Path) -> dict[str, str]:
-    """Strategies whose cells are unsupported inside the image, with the reason that it states.
-
-    Raises LaunchError without the file beside the image.
-    """
-    stated = _facts(image).get("versions", {}).get("strategies", {})
-    return {name: reason for name, reason in stated.items() if reason is not None}
-
-
-def _facts(image: Path) -> dict[str, Any]:
     lock = image.with_suffix(".json")
     # Inside, the file itself may be out of sight: often it is a link into a store of images.
     if digest_from_within() is None and not image.exists():
         raise LaunchError(f"there is no image {image}; {BUILD}")
     try:
-        facts = read_made(lock, "", LaunchError, "make image")
-        return {"image_digest": facts["image_digest"], **facts}
+        stated = read_made(lock, "", LaunchError, "make image")
+        return {"image_digest": stated["image_digest"], "versions": {}, **stated}
     except (LaunchError, KeyError, TypeError):
         raise LaunchError(f"image {image} has no readable {lock.name} beside it; {BUILD}") from None
 
@@ -130,41 +105,25 @@ def enter(
             "--image or name a runtime there"
         )
     if site.runtime == PYXIS:
-        if _facts(image).get("format") == "sif":
+        if facts(image).get("format") == "sif":
             raise LaunchError(
                 f"{image} is a SIF, which pyxis cannot read; build it where Apptainer is not "
                 "installed, which makes squashfs"
             )
         pairs = [path if ":" in path else f"{path}:{path}" for path in (str(here), *mounts)]
         return (
-            f"--container-image={image.resolve()}",
-            f"--container-mounts={','.join(pairs)}",
-            f"--container-workdir={here}",
-            "--no-container-mount-home",
-            *site.options,
-            *site.inside(variables or {}),
-        )
-    return (
-        runtime(),
-        "exec",
-        *(["--nv"] if device == "cuda" else []),
-        "--home",
-        str(here),
-        "--pwd",
-        str(here),
-        *(["--bind", ",".join(mounts)] if mounts else []),
-        *site.options,
-        str(image),
-        *site.inside(variables or {}),
-    )
-
-
-def runtime() -> str:
-    """The program that enters an image here; raises LaunchError where there is none."""
-    found = next((name for name in RUNTIMES if shutil.which(name)), None)
-    if found is None:
+            f"--container-image={image.resolve()}", f"--container-mounts={','.join(pairs)}",
+            f"--container-workdir={here}", "--no-container-mount-home",
+            *site.options, *site.inside(variables or {}),
+        )  # fmt: skip
+    runtime = next((name for name in RUNTIMES if shutil.which(name)), None)
+    if runtime is None:
         raise LaunchError(
             f"neither {' nor '.join(RUNTIMES)} is on the PATH; install Apptainer, or load its "
             "module by a line of `before` in workflow/site.yaml"
         )
-    return found
+    return (
+        runtime, "exec", *(["--nv"] if device == "cuda" else []),
+        "--home", str(here), "--pwd", str(here), *(["--bind", ",".join(mounts)] if mounts else []),
+        *site.options, str(image), *site.inside(variables or {}),
+    )  # fmt: skip

@@ -80,13 +80,13 @@ def for_stages(
 ) -> dict[str, str]:
     """Variables that a stage gets of `environment`, with those stated there and `more`."""
     on_purpose = {**stated(environment), **(more or {})}
-    kept = {name: value for name, value in environment.items() if _of_stages(name)}
+    kept = {}
+    for name, value in environment.items():
+        # Snakemake sets the libraries' numbers of threads for each job.
+        needed = NEEDED.fullmatch(name) or re.fullmatch(r"\w+_THREADS", name)
+        if needed or not MATTERS.fullmatch(name):
+            kept[name] = value
     return kept | (_with_names(on_purpose) if on_purpose else {}) | OWN
-
-
-def again_for_ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a rank as it was made: a node's own start scripts may have added to it."""
-    return for_ranks(environment, stated(environment))
 
 
 def stated(environment: Mapping[str, str]) -> dict[str, str]:
@@ -97,12 +97,6 @@ def stated(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _with_names(stated: Mapping[str, str]) -> dict[str, str]:
     return {**stated, STATED: ",".join(sorted(stated))}
-
-
-def _of_stages(name: str) -> bool:
-    # Snakemake sets the libraries' numbers of threads for each job.
-    kept = NEEDED.fullmatch(name) or re.fullmatch(r"\w+_THREADS", name)
-    return bool(kept) or not MATTERS.fullmatch(name)
 
 
 def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | None:

@@ -95,9 +95,8 @@ def _about(out: Path) -> str:
 
 
 def _holder(stream: int) -> str:
-    """The holder's own line; an older version wrote nothing."""
-    text = os.pread(stream, 10_000, 0).decode(errors="replace")
-    return one_line(text) or "it does not say which"
+    """The holder's own line."""
+    return one_line(os.pread(stream, 10_000, 0).decode(errors="replace"))
 
 
 def _own_folder() -> Path:

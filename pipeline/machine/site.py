@@ -104,14 +104,13 @@ class Site:
 
     def script(self) -> str:
         """The lines `before`; one that fails ends the shell with an error that names it."""
-        return "".join(
-            f"{{ {line}\n}} || {{ printf '%s\\n' {shlex.quote(_failed(line))} >&2; exit 2; }}\n"
-            for line in self.before
-        )
-
-
-def _failed(line: str) -> str:
-    return f"error: {SITE_FILE}: the line {line!r} of `before` failed; correct or remove it"
+        script = ""
+        for line in self.before:
+            error = (
+                f"error: {SITE_FILE}: the line {line!r} of `before` failed; correct or remove it"
+            )
+            script += f"{{ {line}\n}} || {{ printf '%s\\n' {shlex.quote(error)} >&2; exit 2; }}\n"
+        return script
 
 
 def load_site(path: Path = SITE_FILE) -> Site:

@@ -2,8 +2,8 @@
 
 Flow: `collect` (records of a study, none missing, none invalid) -> `runs` (what one run says) ->
 `cells` (what the repeats of a cell say together: intervals, speedup, efficiency), `parity` (does
-each cell compute the same training), `contrasts` (which cell is faster) and `order` (in which order
-the runs ran) -> `table` (one validated Parquet file). `emulation` says how far emulated times may
-be off, and `comparison` is the rule of equal work. `select`, `verdicts` and `headline` read from
+each cell compute the same training) and `contrasts` (which cell is
+faster) -> `table` (one validated Parquet file). `emulation` says how far emulated times may
+be off, and `comparison` is the rule of equal work. `select` and `headline` read from
 the table. Nothing here imports torch.
 """

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.cells import cell_rows, exactness_rows, group_runs
+from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import collect, read_all
 from pipeline.metrics.contrasts import contrast_rows
 from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
-from pipeline.metrics.order import order_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
-from pipeline.metrics.runs import load_run, run_rows
+from pipeline.metrics.ranks import NOT_TESTED, drift
+from pipeline.metrics.runs import Run, load_run, run_rows
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.real_time import in_real_time
@@ -36,10 +39,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from((ratio for _, ratio in accurate), uncertainty)
-    about: list[dict[str, Any]] = [
-        {"metric": "title", "text": study.title},
-        {"metric": "compares", "text": " ".join(study.compares)},
-    ]
+    about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))
@@ -58,3 +58,40 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *(found for one in loaded for found in run_rows(one)),
         ]
     )
+
+
+def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of level `study`: how far the plan was kept, and the drift over the order.
+
+    `plan` holds the ids of all runs of the study in their planned order, which is random within
+    each repeat; what happened is in the records' `started_at`, since a repeated or resumed run
+    starts later than planned.
+    """
+    times = ("started_at", "ended_at")
+    executed = sorted(runs, key=lambda r: (*(r.record.run[t] for t in times), r.record.spec.run_id))
+    places = [plan.index(run.record.spec.run_id) for run in executed]
+    kept = longest_rise(places)
+    order = "random within each repeat, fixed by the seeds"
+    text = f"{order}; {kept} of {len(places)} runs were executed in this order"
+    # Medians of the runs, each relative to that of its cell.
+    relative = []
+    for run in executed:
+        group = groups[run.context["cell"], run.context["nodes"]]
+        if run.ok and len(group.ok) > 1:
+            relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
+    found = drift(np.asarray(relative, dtype=np.float64))
+    return [
+        table.row("order_kept", "count", float(kept), n=len(places), text=text),
+        {"metric": "order_drift", "text": NOT_TESTED}
+        if found is None
+        else table.row("order_drift", "1", found.share, n=found.n, text=found.verdict),
+    ]
+
+
+def longest_rise(places: Sequence[int]) -> int:
+    """Length of the longest subsequence that rises: how many stand in order at most."""
+    ends: list[int] = []
+    for place in places:
+        at = bisect_left(ends, place)
+        ends[at : at + 1] = [place]
+    return len(ends)

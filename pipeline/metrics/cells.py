@@ -86,50 +86,51 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
 
 
 def cell_rows(groups: Groups) -> list[Rows]:
-    """Rows of every cell at every node count, with those that never finished."""
-    return [
-        rows({**group.context, "level": "cell"}, _values(group, groups))
-        for group in groups.values()
-    ]
-
-
-def _values(group: Group, groups: Groups) -> list[dict[str, Any]]:
-    values = [
-        row("num_runs", "count", float(len(group.runs))),
-        row("num_ok", "count", float(len(group.ok))),
-    ]
-    if not group.ok:
-        return values
-    values += [
-        interval_row("step_seconds", "s", group.step_seconds),
-        interval_row("tokens_per_second", "tokens/s", group.rate),
-        row("timed_steps", "count", float(sum(run.timed.sum() for run in group.ok))),
-    ]
-    values += [*_ranges(group), *_speedup(group, groups)]
-    # Whether the runs that are pooled were made under different circumstances, and which.
-    differ = mixed([run.record.run for run in group.ok])
-    values.append(row("mixed", "1", float(bool(differ)), text=differ or "no"))
-    return values + cell_values([run.record for run in group.ok], group.run_rates, group.rate)
+    """Rows of every cell at every node count; one that never finished has the counts alone."""
+    frames = []
+    for group in groups.values():
+        values = [
+            row("num_runs", "count", float(len(group.runs))),
+            row("num_ok", "count", float(len(group.ok))),
+        ]
+        if group.ok:
+            values += [
+                interval_row("step_seconds", "s", group.step_seconds),
+                interval_row("tokens_per_second", "tokens/s", group.rate),
+                row("timed_steps", "count", float(sum(run.timed.sum() for run in group.ok))),
+                *_ranges(group),
+                *_speedup(group, groups),
+            ]
+            # Whether the runs that are pooled were made under different circumstances, and which.
+            records = [run.record for run in group.ok]
+            differ = mixed([record.run for record in records])
+            values.append(row("mixed", "1", float(bool(differ)), text=differ or "no"))
+            values += cell_values(records, group.run_rates, group.rate)
+        frames.append(rows({**group.context, "level": "cell"}, values))
+    return frames
 
 
 def _ranges(group: Group) -> list[dict[str, Any]]:
     """Quantities that a run has one of; the repeats give their median and its interval."""
     ranks = [run.record.run["ranks"] for run in group.ok]
-    peaks = [[rank["peak_memory_bytes"] for rank in rs] for rs in ranks]
-    measured: list[tuple[str, str, list[float]]] = [
-        ("peak_memory_bytes", "bytes", [max(own) for own in peaks]),
-        ("mean_step_seconds", "s", [float(run.timed_seconds.mean()) for run in group.ok]),
-    ]
+    measured = {
+        "peak_memory_bytes": [max(rank["peak_memory_bytes"] for rank in own) for own in ranks],
+        "mean_step_seconds": [float(run.timed_seconds.mean()) for run in group.ok],
+    }
     tails = [run.tails for run in group.ok]
-    for name in tails[0]:
-        if all(name in each for each in tails):
-            measured.append((name, "s", [each[name] for each in tails]))
-    used = [[rank["mean_utilisation"] for rank in rs] for rs in ranks]
+    measured |= {
+        name: [each[name] for each in tails]
+        for name in tails[0]
+        if all(name in each for each in tails)
+    }
+    used = [[rank["mean_utilisation"] for rank in own] for own in ranks]
     if not any(None in shares for shares in used):
-        busy = "cores" if group.context["device"] == "cpu" else "1"
-        measured.append(("mean_utilisation", busy, [float(np.mean(shares)) for shares in used]))
+        measured["mean_utilisation"] = [float(np.mean(shares)) for shares in used]
+    busy = "cores" if group.context["device"] == "cpu" else "1"
+    units = {"peak_memory_bytes": "bytes", "mean_utilisation": busy}
     return [
-        interval_row(metric, unit, values_interval(values)) for metric, unit, values in measured
+        interval_row(metric, units.get(metric, "s"), values_interval(values))
+        for metric, values in measured.items()
     ]
 
 

@@ -1,5 +1,8 @@
 """Is one cell faster than another? Rows of level `comparison`, the only source of such a sentence.
 
+`contrast_rows` makes them; `compared`, `comparisons` and `against_plain` read them back for claims,
+figures, tables and texts, which write `faster` or `slower` only where a verdict says so.
+
 Every two cells at one node count are compared, every cell with the base of its speedup, and every
 cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
 needs both: a rank test that finds a difference after Holm's correction for all comparisons of its
@@ -10,15 +13,17 @@ may be off by on this machine, and nothing is decided of them where that was not
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations, count
-from math import comb, inf
+from math import comb, inf, nan
 from typing import Any
+
+import pandas as pd
 
 from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
-from pipeline.metrics.facts import BY_WORLD, circumstances, differing
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.ranks import (
     ALPHA,
@@ -29,38 +34,12 @@ from pipeline.metrics.ranks import (
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.select import plural
+from pipeline.metrics.select import KEYS, beside, bounds_of, cells, pick, plural, records
 from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
-Place = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two groups that both have finished runs: `one` is asked about, `other` is what it meets."""
-
-    one: Group
-    other: Group
-
-    def obstacle(self, allowed: Collection[str], unequal: Collection[Place]) -> str | None:
-        """Why the two are not to be compared, or None."""
-        a, b = self.one.context, self.other.context
-        fields = unequal_work(a, b, allowed)
-        if fields:
-            return f"{NOT_COMPARED}: {', '.join(fields)} differ"
-        for context in (a, b):
-            if (context["cell"], context["nodes"]) in unequal:
-                return f"{NOT_COMPARED}: {context['cell']} did not compute the same training"
-        return None
-
-    def circumstances_differ(self) -> str:
-        """What was not the same in all runs of both, but for what follows from the world."""
-        worlds_differ = self.one.context["nodes"] != self.other.context["nodes"]
-        runs = (circumstances(run.record.run) for run in [*self.one.ok, *self.other.ok])
-        return differing(runs, BY_WORLD if worlds_differ else ())
 
 
 def contrast_rows(
@@ -81,24 +60,32 @@ def contrast_rows(
     }
     frames = []
     for family, planned in _families(groups).items():
-        obstacles = [(pair, pair.obstacle(declared, unequal)) for pair in planned]
-        frames += [
-            rows(_context(pair), [row("speed_verdict", "1", 0.0, text=text)])
-            for pair, text in obstacles
-            if text is not None
-        ]
-        pairs = [pair for pair, text in obstacles if text is None]
-        tests = [rank_sum(p.one.run_rates, p.other.run_rates) for p in pairs]
+        pairs = []
+        for one, other in planned:
+            a, b = one.context, other.context
+            about = {**a, "level": "comparison", "base": base_name(b), "other": b["cell"],
+                     "other_nodes": b["nodes"]}  # fmt: skip
+            if fields := unequal_work(a, b, declared):
+                obstacle = f"{', '.join(fields)} differ"
+            elif names := [c["cell"] for c in (a, b) if (c["cell"], c["nodes"]) in unequal]:
+                obstacle = f"{names[0]} did not compute the same training"
+            else:
+                pairs.append((about, one, other))
+                continue
+            text = f"{NOT_COMPARED}: {obstacle}"
+            frames.append(rows(about, [row("speed_verdict", "1", 0.0, text=text)]))
+        tests = [rank_sum(one.run_rates, other.run_rates) for _, one, other in pairs]
         adjusted = holm([test.p_value for test in tests])
         # What the correction would leave if no two cells overlapped at all: the best there can be.
-        least = holm([smallest_p_value(len(p.one.ok), len(p.other.ok)) for p in pairs])
+        least = holm([smallest_p_value(len(one.ok), len(other.ok)) for _, one, other in pairs])
         name = f"{len(pairs)} {family}"
         for pair, test, p, smallest in zip(pairs, tests, adjusted, least, strict=True):
-            frames.append(rows(_context(pair), _values(pair, test, p, smallest, name, bias)))
+            about, one, other = pair
+            frames.append(rows(about, _values(one, other, test, p, smallest, name, bias)))
     return frames
 
 
-def _families(groups: Groups) -> Mapping[str, list[Pair]]:
+def _families(groups: Groups) -> Mapping[str, list[tuple[Group, Group]]]:
     """The planned comparisons, each family corrected for itself.
 
     All pairs of cells at a node count that share a link (or use none) of one kind of network, every
@@ -107,23 +94,26 @@ def _families(groups: Groups) -> Mapping[str, list[Pair]]:
     of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
     (0.12).
     """
+
+    def links(*members: Group) -> list[str]:
+        """Links by which cells differ from the others of their arms, each once."""
+        contexts = [group.context for group in members]
+        return sorted({str(c["link"]) for c in contexts if c["cell"] != c["arm"] and "link" in c})
+
     finished = [group for group in groups.values() if group.ok]
-    families: dict[str, list[Pair]] = {}
+    families: defaultdict[str, list[tuple[Group, Group]]] = defaultdict(list)
     for one, other in combinations(finished, 2):
-        nodes, over = one.context["nodes"], {_over(one), _over(other)} - {""}
         alike = all(one.context[key] == other.context[key] for key in ("nodes", "network"))
-        if alike and len(over) < 2:
-            family = f"pairs at {plural(nodes, 'node')}{_of(over)}"
-            families.setdefault(family, []).append(Pair(one, other))
+        if alike and len(over := links(one, other)) < 2:
+            at = plural(one.context["nodes"], "node")
+            families[" over ".join([f"pairs at {at}", *over])].append((one, other))
     for group in finished:
-        base = find_base(group, groups)
+        base, over = find_base(group, groups), links(group)
         if base is not None and base.context["nodes"] != group.context["nodes"]:
-            family = f"cells against their base{_of({_over(group)} - {''})}"
-            families.setdefault(family, []).append(Pair(group, base))
-        plain = find_plain(group, groups)
-        if plain is not None:
-            family = f"cells against themselves without conditions{_of({_over(group)})}"
-            families.setdefault(family, []).append(Pair(group, plain))
+            families[" over ".join(["cells against their base", *over])].append((group, base))
+        if (plain := find_plain(group, groups)) is not None:
+            name = "cells against themselves without conditions"
+            families[" over ".join([name, *over])].append((group, plain))
     return families
 
 
@@ -146,34 +136,19 @@ def fewest_repeats(num_pairs: int) -> int:
     return next(n for n in count(MIN_REPEATS) if num_pairs * smallest_p_value(n, n) < ALPHA)
 
 
-def _over(group: Group) -> str:
-    """The link by which a cell differs from the others of its arm; empty where there is one."""
-    context = group.context
-    return str(context.get("link", "")) if context["cell"] != context["arm"] else ""
-
-
-def _of(links: Collection[str]) -> str:
-    return "".join(f" over {link}" for link in links)
-
-
-def _context(pair: Pair) -> dict[str, Any]:
-    other = pair.other.context
-    return {
-        **pair.one.context,
-        "level": "comparison",
-        "base": base_name(other),
-        "other": other["cell"],
-        "other_nodes": other["nodes"],
-    }
-
-
 def _values(
-    pair: Pair, test: RankTest, p_value: float, smallest: float, family: str, bias: float | None
+    one: Group,
+    other: Group,
+    test: RankTest,
+    p_value: float,
+    smallest: float,
+    family: str,
+    bias: float | None,
 ) -> list[dict[str, Any]]:
-    ratio = interval_of_ratio(pair.one.rate, pair.other.rate)
+    ratio = interval_of_ratio(one.rate, other.rate)
     # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
     off = 1.0
-    if pair.one.context["network"] == "emulated":
+    if one.context["network"] == "emulated":
         off = inf if bias is None else 1.0 + bias
     apart = ratio.low > off or ratio.high < 1 / off
     if smallest >= ALPHA or ratio.n < MIN_REPEATS:
@@ -183,15 +158,120 @@ def _values(
     else:
         verdict = UNDECIDED
     n, apart_at_best = test.n, "if the two did not overlap at all"
-    effect = largest_effect_size(len(pair.one.ok), len(pair.other.ok))
+    effect = largest_effect_size(len(one.ok), len(other.ok))
     corrected = f"{RANK_SUM}, corrected for {family} (Holm)"
-    differ = pair.circumstances_differ()
     return [
         interval_row("rate_ratio", "1", ratio),
         row("p_value", "1", p_value, n=n, text=corrected),
         row("smallest_p_value", "1", smallest, n=n, text=f"{apart_at_best}, corrected"),
         row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
         row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
-        row("circumstances_differ", "1", float(bool(differ)), text=differ or "no"),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Answer on a pair of cells; all figures are NaN where they were not to be compared.
+
+    `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
+    `p_value` is corrected for the number of comparisons, `effect_size` is epsilon squared, `n` the
+    smaller number of repeats.
+    """
+
+    verdict: str
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+    effect_size: float
+    n: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether the data say which of the two is faster."""
+        return self.verdict in (FASTER, SLOWER)
+
+    @property
+    def compared(self) -> bool:
+        """Whether the two may be compared at all; else `verdict` says why not."""
+        return not self.verdict.startswith(NOT_COMPARED)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether so few repeats could not have decided it, whatever they had measured."""
+        return self.verdict == TOO_FEW
+
+
+def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
+    """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
+    planned = table[table["level"] == "comparison"]
+    for asked, met in ((one, other), (other, one)):
+        rows = planned[(planned["cell"] == asked[0]) & (planned["nodes"] == asked[1])]
+        rows = rows[(rows["other"] == met[0]) & (rows["other_nodes"] == met[1])]
+        if not rows.empty:
+            break
+    else:
+        return None
+    by_metric = {row["metric"]: row for row in records(rows)}
+    text = str(by_metric["speed_verdict"]["text"])
+    if "rate_ratio" not in by_metric:
+        return Verdict(text, nan, nan, nan, nan, nan, n=0)
+    ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
+    value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
+    if asked != one:
+        # The inverse ratio: `b` over `a` from `a` over `b`.
+        text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
+        value, low, high = 1 / value, 1 / high, 1 / low
+    n, p = int(ratio["n"]), float(p_value["value"])
+    return Verdict(text, value, low, high, p, float(effect["value"]), n)
+
+
+_PAIR = [*KEYS, "other", "other_nodes"]
+_FIGURES = ("p_value", "smallest_p_value", "effect_size", "largest_effect_size")
+
+
+def comparisons(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each comparison; the ratio is the throughput of the cell over the other one's."""
+    found = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
+    found = found.rename(columns={"text": "verdict"})
+    found["other_arm"] = found["other"].map(cells(table).set_index("cell")["arm"])
+    names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
+    found = beside(found, table, "rate_ratio", names, "comparison", _PAIR)
+    for metric in _FIGURES:
+        found = beside(found, table, metric, {"value": metric}, "comparison", _PAIR)
+    return found
+
+
+def against_plain(table: pd.DataFrame) -> pd.DataFrame:
+    """One row for each cell under a condition at each node count, condition by condition.
+
+    Only conditions call for a comparison of two cells of one arm on as many nodes. `cell` and
+    `plain` are the two, `condition` is the name of the link, `adds` what it adds to the text of
+    `plain_link`; `ratio`, `low` and `high` are of step times, NaN where the two are not compared.
+    """
+    found, known = comparisons(table), cells(table).set_index("cell")
+    found = found[(found["other_arm"] == found["arm"]) & (found["nodes"] == found["other_nodes"])]
+    found = found.rename(columns={"other": "plain"})
+    plain_link = found["plain"].map(known["link"])
+    names = zip(found["cell"], found["arm"], strict=True)
+    texts = zip(found["link"], plain_link, strict=True)
+    place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
+    found = found.assign(
+        arm_label=found["cell"].map(known["arm_label"]),
+        condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
+        adds=[link.removeprefix(f"{plain}, ") for link, plain in texts],
+        plain_link=plain_link,
+        ratio=1 / found["rate_ratio"],
+        low=1 / found["rate_ratio_high"],
+        high=1 / found["rate_ratio_low"],
+        place=found["link"].map(place),
+    )
+    found = found.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
+    found = beside(found, table, "step_seconds", bounds_of("seconds"))
+    of_plain = bounds_of("plain_seconds")
+    seconds = pick(table, "cell", "step_seconds")[[*KEYS, *of_plain]]
+    found = found.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
+    columns = ["arm", "arm_label", "condition", "adds", "link", "plain_link", "verdict"]
+    numbers = ["interval", "ratio", "low", "high", "p_value", *bounds_of("seconds").values()]
+    return found[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]

@@ -50,31 +50,31 @@ def run_counts(table: pd.DataFrame) -> RunCounts:
 def report(frame: pd.DataFrame) -> None:
     """Lines on stderr for what a reader of the table must not miss."""
     status = frame[frame.level.isin(LEVELS) & (frame.metric == "status")]
-    for row in records(status[status.status != "ok"]):
-        print(f"{row['run_id']}: {row['status']}: {row['reason']}", file=sys.stderr)
+    notes = [
+        f"{row['run_id']}: {row['status']}: {row['reason']}"
+        for row in records(status[status.status != "ok"])
+    ]
     for row in records(frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]):
         what = "the runs in their order" if row["level"] == "study" else row["run_id"]
-        print(f"{what}: step times drifted by {100 * row['value']:+.1f} %", file=sys.stderr)
+        notes.append(f"{what}: step times drifted by {100 * row['value']:+.1f} %")
     slow = frame[(frame.metric == "timer_overhead_share") & (frame.value > TIMER_SHARE)]
-    for row in records(slow):
-        print(
-            f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
-            f"{100 * TIMER_SHARE:g} %; make the steps longer",
-            file=sys.stderr,
-        )
+    notes += [
+        f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
+        f"{100 * TIMER_SHARE:g} %; make the steps longer"
+        for row in records(slow)
+    ]
     clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
     if len(clocks) > 1:
-        print(
+        notes.append(
             f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step times "
-            "differ by more than what is compared; train them again with one version",
-            file=sys.stderr,
+            "differ by more than what is compared; train them again with one version"
         )
-    for note in mixed_notes(frame):
-        print(f"mixed: {note}", file=sys.stderr)
+    notes += [f"mixed: {note}" for note in mixed_notes(frame)]
     verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
-    for row in records(verdicts):
-        print(
-            f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
-            f"training against {row['base']}",
-            file=sys.stderr,
-        )
+    notes += [
+        f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its training "
+        f"against {row['base']}"
+        for row in records(verdicts)
+    ]
+    for note in notes:
+        print(note, file=sys.stderr)

@@ -89,17 +89,13 @@ def bias_of(table: pd.DataFrame) -> float | None:
     return None if values.empty else float(values.iloc[0])
 
 
-def accuracy_of(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows `accuracy` of the cells that have an interval, the least ratio first."""
-    rows = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
-    return rows.sort_values("value", kind="stable")
-
-
 def bias_sentence(table: pd.DataFrame) -> str:
     """The bias of emulated times in a sentence, the same in all documents; empty without any."""
     if not (pick(table, "run", "status")["network"] == "emulated").any():
         return ""
-    bias, rows = bias_of(table), records(accuracy_of(table))
+    # Of the cells that have an interval, the least ratio first.
+    accurate = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
+    bias, rows = bias_of(table), records(accurate.sort_values("value", kind="stable"))
     if bias is None or not rows:
         return (
             "How far emulated times are off was not measured here, so nothing is decided by them "

@@ -4,34 +4,26 @@ Versions, hardware, network, provenance and what the ranks tell of their machine
 earlier versions lack some of it, and say nothing of that.
 
 Repeats of a cell are one sample only where network, processor, software and source were the same.
-Where they were not, the cell is marked: rows of metric `mixed`, whose text names what differs. A
-comparison of two cells names what differs between their runs (`circumstances_differ`).
+Where they were not, the cell is marked: rows of metric `mixed`, whose text names what differs.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.metrics.flops import flops_per_token, padding_share
 from pipeline.metrics.select import listed
 from pipeline.metrics.table import row
-from pipeline.records import RunRecord
-from pipeline.records.record import texts
+from pipeline.records import RunRecord, texts
 
 FORMER_CLOCK = "own rank, with the report"
 """Of records that do not say when their clock started: no barrier, the loss averaged within."""
 
 FORMER_MTU = 1500
 """Bytes of a packet on emulated links, in records from before that was recorded."""
-
-YARDSTICK = "forward pass by the yardstick"
-BY_WORLD = ("dilation", "threads per rank", YARDSTICK)
-"""They follow from the number of nodes, so cells of other worlds differ in them by design."""
-
-NO_IMAGE = "none (on the host)"
 
 
 def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
@@ -90,8 +82,6 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
-    if "forward_seconds" in emulation:
-        facts["forward_seconds"] = emulation["forward_seconds"]
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
     if "latency_us" in emulation:
@@ -100,8 +90,7 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     if (tcp := emulation.get("tcp")) is not None:
         # In time of the emulated cluster, as all times are.
         facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
-        for name in ("congestion_control", "slow_start_after_idle"):
-            facts[f"tcp_{name}"] = tcp[name]
+        facts["tcp_congestion_control"] = tcp["congestion_control"]
     return facts
 
 
@@ -131,6 +120,12 @@ def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     """Name -> value of each circumstance that a record (the content of run.json) tells."""
+
+    def of_ranks(name: str) -> str:
+        """The values of a fact over all ranks; empty where no rank tells it."""
+        told = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
+        return " beside ".join(sorted(str(value) for value in told - {None}))
+
     execution, provenance = run["execution"], run["provenance"]
     dirty = " with changes" if provenance["git_dirty"] else ""
     found = {
@@ -139,37 +134,28 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
         "clock": str(execution.get("clock", FORMER_CLOCK)),
         "torch": str(run["versions"].get("torch", "unknown")),
         "commit": f"{str(provenance['git_commit'] or 'unknown')[:12]}{dirty}",
-        "image": str(provenance["image_digest"] or NO_IMAGE),
-        "processor": _of_ranks(run, "cpu_model") or str(run["hardware"]["cpu_model"]),
-        "GPU": _of_ranks(run, "gpu") or ", ".join(sorted({*run["hardware"]["gpus"]})) or "none",
+        "image": str(provenance["image_digest"] or "none (on the host)"),
+        "processor": of_ranks("cpu_model") or str(run["hardware"]["cpu_model"]),
+        "GPU": of_ranks("gpu") or ", ".join(sorted({*run["hardware"]["gpus"]})) or "none",
+        **{name: of_ranks(name) for name in ("driver", "kernel", "nccl")},
     }
     if (emulation := execution.get("emulation")) is not None:
         found["MTU"] = str(emulation.get("mtu", FORMER_MTU))
         found["dilation"] = f"{emulation['dilation']:g}"
         # Of one cell on so many nodes: those of other worlds compute other micro-batches.
         if (forward := emulation.get("forward_seconds")) is not None:
-            found[YARDSTICK] = f"{1e3 * forward:.4g} ms"
-    for name in ("driver", "kernel", "nccl"):
-        if told := _of_ranks(run, name):
-            found[name] = told
-    return found
-
-
-def _of_ranks(run: Mapping[str, Any], name: str) -> str:
-    """The values of a fact over all ranks; empty where no rank tells it."""
-    told = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
-    return " beside ".join(sorted(str(value) for value in told - {None}))
+            found["forward pass by the yardstick"] = f"{1e3 * forward:.4g} ms"
+    return {name: value for name, value in found.items() if value}
 
 
 def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
-    """What was not the same in all runs, such as `torch 2.12 and 2.13`; empty where nothing was."""
-    return differing([circumstances(run) for run in runs])
+    """Circumstances with several values, such as `torch 2.12 and 2.13`; empty without any.
 
-
-def differing(found: Iterable[Mapping[str, str]], leave_out: Sequence[str] = ()) -> str:
-    """Each circumstance that has several values, with these. What one run lacks is no value."""
+    What a record lacks is no value.
+    """
     values: defaultdict[str, set[str]] = defaultdict(set)
-    for name, value in (item for one in found for item in one.items()):
-        values[name].add(value)
-    apart = {name: told for name, told in values.items() if len(told) > 1 and name not in leave_out}
+    for run in runs:
+        for name, value in circumstances(run).items():
+            values[name].add(value)
+    apart = {name: told for name, told in values.items() if len(told) > 1}
     return "; ".join(f"{name} {listed(sorted(told))}" for name, told in apart.items())

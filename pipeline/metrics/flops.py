@@ -13,7 +13,6 @@ from pipeline.models import family
 from pipeline.records import RunRecord
 
 NAMES = ("model_flops_utilisation", "hardware_flops_utilisation")
-_TEXT = "over the measured peak of matrix products"
 
 
 def peak_per_rank(record: RunRecord) -> float | None:
@@ -65,8 +64,9 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
 
 def run_values(record: RunRecord, tokens_per_second: float) -> list[dict[str, Any]]:
     """Both utilisations of a run, where its ranks measured a peak."""
-    shares = utilisations(record, tokens_per_second) or ()
-    return [row(name, "1", share, text=_TEXT) for name, share in zip(NAMES, shares)]  # noqa: B905
+    shares = utilisations(record, tokens_per_second)
+    text = "over the measured peak of matrix products"
+    return [row(n, "1", one, text=text) for n, one in zip(NAMES, shares or (), strict=bool(shares))]
 
 
 def cell_values(

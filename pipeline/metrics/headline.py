@@ -7,17 +7,17 @@ cells of equal precision, and only where the test on the throughputs of six runs
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.contrasts import FASTER
+from pipeline import models
+from pipeline.metrics.contrasts import FASTER, against_plain, compared
 from pipeline.metrics.emulation import bias_sentence
 from pipeline.metrics.format import ratio_interval, with_interval
-from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     FEW,
-    cells,
     fact,
     few,
     listed,
@@ -27,7 +27,6 @@ from pipeline.metrics.select import (
     plural,
     records,
 )
-from pipeline.metrics.verdicts import Verdict, against_plain, compared, faster_than_base
 from pipeline.study.profiling import COMMUNICATION
 
 _SHARE = f"phase_share:{COMMUNICATION}"
@@ -39,7 +38,7 @@ def measured_on(table: pd.DataFrame) -> str:
     families = dict.fromkeys(str(model).split()[0] for model in runs["model"])
     sizes = sorted({value / 1e6 for value in pick(table, "run", "num_parameters")["value"]})
     with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
-    model = listed("GPT-2" if one == "gpt2" else one for one in families) + with_size
+    model = listed(map(models.label, families)) + with_size
     counts = node_counts(table)
     nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
     cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})
@@ -47,14 +46,14 @@ def measured_on(table: pd.DataFrame) -> str:
     named = fact(table, "cpu_model")
     words = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", named).split()
     shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({' '.join(words) or named})"
-    gpus = sorted(set(fact(table, "gpus", "none").split(", ")) - {"none"})
+    gpus = set(fact(table, "gpus", "none").split(", ")) - {"none"}
     most = int(runs["world_size"].max())
     ranks = ("up to " if most > 1 else "") + plural(most, "rank")
-    on_gpus = bool((runs["device"] == "cuda").any()) and gpus
+    on = listed(sorted(gpus)) if gpus and (runs["device"] == "cuda").any() else ""
     places = {
         "emulated": f"emulated on {shared}",
-        "loopback": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} that share {shared}",
-        "real": f"{ranks} on {listed(gpus)}" if on_gpus else f"{ranks} on nodes of {shared}",
+        "loopback": f"{ranks} on {on}" if on else f"{ranks} that share {shared}",
+        "real": f"{ranks} on {on or f'nodes of {shared}'}",
     }
     networks = set(runs["network"])
     return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"
@@ -84,22 +83,19 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
 
     `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
     is `decided`; else it says what was measured. `result` is the same without the phrase, `rest`
-    what is not decided. `precision`, `why` and `processor` are on lower precision, on what goes
-    with the order, and on whether it may be another elsewhere; `bias` says how far emulated times
-    may be off. `place` and `communication` (a range of shares) are for tiles.
+    what is not decided, `why` what goes with the order, and `bias` how far emulated times may be
+    off. `place` and `communication` (a range of shares) are for tiles.
     """
-    with_words = spoken(table)
-    place = last_place(with_words)
+    place = last_place(table)
     nodes = int(place["nodes"].iloc[0]) if len(place) else 0
     # The cells of one precision, best first: of fp32, or where that has under two, of the most.
     counts = place["precision"].value_counts()
     chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax() if len(counts) else ""
     same = place[place["precision"] == chosen]
     same = same.sort_values("value", ascending=False, kind="stable")
-    winner, rest = _ranking(with_words, same, nodes)
+    winner, rest = _ranking(table, same, nodes)
     where, lead = measured_on(table), winner or rest
-    lower, processor = _lower_precision(with_words, place, nodes)
-    costs = {row["arm_label"]: _cost(with_words, row["cell"], nodes) for row in records(place)}
+    costs = {row["arm_label"]: _cost(table, row["cell"], nodes) for row in records(place)}
     # In the order of the study, which names no winner.
     own = {label: costs[label] for label in same.sort_values("cell_order")["arm_label"]}
     shares = sorted(one["share"] for one in costs.values() if "share" in one)
@@ -120,9 +116,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "lead": f"{where}: {lead[:1].lower()}{lead[1:]}" if lead else f"{where}.",
         "result": lead,
         "rest": rest if winner else "",
-        "precision": lower,
         "why": " ".join(why),
-        "processor": processor,
         "bias": bias_sentence(table),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
     }
@@ -132,8 +126,14 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
     """Who wins, and what else was measured; no winner without a decided comparison."""
     if same.empty:
         return "", ""
+
+    def rate(row: Mapping[str, Any]) -> str:
+        return with_interval(row["value"], row["low"], row["high"])
+
     first, *others = records(same)
-    cell, name, kind = first["cell"], first["arm_label"], _type(first)
+    # `bf16` of `torch amp O2, bf16`.
+    kind = str(first["precision_ran"]).replace(",", "").split()[-1]
+    cell, name = first["cell"], first["arm_label"]
     answers = [(row, compared(table, (cell, nodes), (row["cell"], nodes))) for row in others]
     beaten = [(row, one) for row, one in answers if one and one.verdict == FASTER]
     undecided = [row for row, one in answers if one and one.compared and one.verdict != FASTER]
@@ -146,76 +146,20 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
         rows = records(same.sort_values("cell_order"))
         named = rows if len(rows) <= FEW + 1 else rows[:FEW]
         more = f" (and {len(rows) - FEW} more cells)" if named is not rows else ""
-        rates = listed(f"{row['arm_label']} trained {_rate(row)}" for row in named)
+        rates = listed(f"{row['arm_label']} trained {rate(row)}" for row in named)
         still_open = "; the data do not decide which has more" if undecided else ""
         return "", f"{where}, {rates} tokens/s{more}{still_open}.{unlike}"
     ratios = listed(
-        f"{_ratio(one)} times as many as {row['arm_label']}" for row, one in beaten[:FEW]
+        f"{ratio_interval(one.ratio, one.low, one.high)} times as many as {row['arm_label']}"
+        for row, one in beaten[:FEW]
     )
-    speedups = pick(table, "cell", "speedup").set_index(["cell", "nodes"])["base"]
-    base = str(speedups.get((cell, nodes), ""))
-    against = faster_than_base(table, cell, nodes, base)
-    if against is not None and against.decided:
-        alone, _, on = base.partition(", ")
-        labels = cells(table).set_index("cell")["arm_label"]
-        ratios += f", and {_ratio(against)} times as many as {labels[alone]} on {on}"
     names = few(row["arm_label"] for row, _ in beaten)
-    if len(beaten) == len(others) > 1:
-        num = len(beaten)
-        names = f"all {num} other {kind} cells" if num > FEW else f"every other {kind} cell"
-    winner = f"{where}, {name} was faster than {names}: {_rate(first)} tokens/s, {ratios}."
+    winner = f"{where}, {name} was faster than {names}: {rate(first)} tokens/s, {ratios}."
     rest = ""
     if undecided:
-        names = few(f"{row['arm_label']} ({_rate(row)} tokens/s)" for row in undecided)
+        names = few(f"{row['arm_label']} ({rate(row)} tokens/s)" for row in undecided)
         rest = f"The data do not decide between {name} and {names}."
     return winner, (rest + unlike).strip()
-
-
-def _rate(row: dict[str, Any]) -> str:
-    return with_interval(row["value"], row["low"], row["high"])
-
-
-def _ratio(one: Verdict) -> str:
-    return ratio_interval(one.ratio, one.low, one.high)
-
-
-def _type(row: dict[str, Any]) -> str:
-    """`bf16` of `torch amp O2, bf16`."""
-    return str(row["precision_ran"]).replace(",", "").split()[-1]
-
-
-def _lower_precision(table: pd.DataFrame, place: pd.DataFrame, nodes: int) -> tuple[str, str]:
-    """How cells of lower precision compare with the fp32 one of their strategy, and the rates."""
-    rows = records(place.sort_values("cell_order")) if len(place) else []
-    full: dict[str, dict[str, Any]] = {}
-    # A strategy's first fp32 cell is the plain one; those after it have options of their own.
-    for row in rows:
-        if row["precision"] == "fp32":
-            full.setdefault(row["strategy"], row)
-    peaks = pick(table, "cell", "peak_flops_per_second")
-    rates = peaks[peaks["nodes"] == nodes].set_index("cell")["value"]
-    told, gains, types = [], [], set()
-    for row in rows:
-        plain = full.get(row["strategy"])
-        if row["precision"] == "fp32" or plain is None:
-            continue
-        one = compared(table, (row["cell"], nodes), (plain["cell"], nodes))
-        if one is None or not one.compared:
-            continue
-        than = f"{row['arm_label']} trained {_ratio(one)} times as many tokens/s as "
-        told.append(than + plain["arm_label"] + ("" if one.decided else " (undecided)"))
-        if row["cell"] in rates and plain["cell"] in rates:
-            gains.append(rates[row["cell"]] / rates[plain["cell"]])
-            types.add(_type(row))
-    lower = f"In lower precision at {place_name(place)}, {few(told)}." if told else ""
-    if not gains:
-        return lower, ""
-    span = " to ".join(dict.fromkeys(f"{gain:.2f}" for gain in (min(gains), max(gains))))
-    where = "GPU" if (place["device"] == "cuda").any() else "processor"
-    return lower, (
-        f"Matrix products in {listed(sorted(types))} ran at {span} times the rate of fp32 on this "
-        f"{where}; the ratio differs from {where} to {where}, and the order of the cells may too."
-    )
 
 
 def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:

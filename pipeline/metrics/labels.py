@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pandas as pd
-
-from pipeline.metrics.select import cells, records
 from pipeline.records import RunRecord
 from pipeline.study.equal_work import model_text, schedule_text, updates_per_step
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
@@ -77,29 +74,12 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
     return labels
 
 
-def spoken(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` with labels for sentences: without library and type where the label says the former.
-
-    What is in a figure or a table keeps both, and so does a label that another cell would share.
-    """
-    names, short = cells(table).drop_duplicates("arm"), dict[str, str]()
-    for row in records(names):
-        label, ran = row["arm_label"], row["precision_ran"]
-        plain = label.removesuffix(f" [{ran}]")
-        # It names the library of mixed precision that ran, and no other.
-        named = [name for name in ("apex", "amp") if name in plain.lower()]
-        if plain != label and named == ["apex" if ran.startswith("apex") else "amp"]:
-            short[label] = plain
-    said = [short.get(label, label) for label in names["arm_label"]]
-    short = {label: plain for label, plain in short.items() if said.count(plain) == 1}
-    # A cell's label is that of its arm, with its link or `loopback` behind it.
-    pairs = table[["label", "arm_label"]].dropna().drop_duplicates()
-    labels = {
-        label: short.get(arm, arm) + label.removeprefix(arm)
-        for label, arm in pairs.itertuples(index=False)
-    }
-    arms = table["arm_label"].map(lambda label: short.get(label, label), na_action="ignore")
-    return table.assign(label=table["label"].map(labels), arm_label=arms)
+def short_label(row: Mapping[str, Any]) -> str:
+    """A cell's label without library and type where the label names the library that ran itself."""
+    ran = str(row["precision_ran"])
+    plain = str(row["label"]).replace(f" [{ran}]", "")
+    named = [name for name in ("apex", "amp") if name in plain.lower()]
+    return plain if named == ["apex" if ran.startswith("apex") else "amp"] else str(row["label"])
 
 
 def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,15 +15,13 @@ from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
 from pipeline.parallel.wire import ring
 from pipeline.precision.widths import widths
-from pipeline.records import RunRecord
 
 
 def network_bound_rows(groups: Groups) -> list[Rows]:
     """The bound of every finished cell that has one, and the share of it that was reached."""
     frames = []
     for group in groups.values():
-        seconds = least_step_seconds(group) if group.ok else None
-        if seconds is None:
+        if (seconds := least_step_seconds(group)) is None:
             continue
         bound = group.context["global_batch_tokens"] / seconds
         about = "at most, by the rate of a node's link"
@@ -35,26 +33,27 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
 
 
 def least_step_seconds(group: Group) -> float | None:
-    """What the gradients of a step need on the link of a node; None where that is not known."""
-    record, nodes = group.ok[0].record, int(group.context["nodes"])
-    layout = record.run["execution"]["layout"]
-    data_alone = [name for name, _ in layout.get("axes", [("data", 1)])] == ["data"]
-    rates = [rate for run in group.ok if (rate := _bits_per_second(run.record)) is not None]
-    if nodes < 2 or not data_alone or len(rates) < len(group.ok):
+    """Seconds that the gradients of a step need on the link of a node; None where not known."""
+    nodes, rates = int(group.context["nodes"]), list[float]()
+    if nodes < 2 or not group.ok:
         return None
+    for run in group.ok:
+        record, world = run.record.run, run.record.spec.world
+        if [name for name, _ in record["execution"]["layout"].get("axes", [("data", 1)])] != [
+            "data"
+        ]:
+            return None
+        told = [rank.get("environment", {}).get("interface_mbits") for rank in record["ranks"]]
+        network = record["execution"]["network"]
+        if network == "emulated" and world.link is not None:
+            rates.append(world.link.rate_mbits)
+        # NCCL may take another network than the interface of older records.
+        elif network == "real" and world.backend != "nccl" and told and None not in told:
+            rates.append(max(told))
+        else:
+            return None
+    first = group.ok[0].record
     # Narrow weights have gradients that may travel so, whether or not the strategy does it.
-    each = HALF if lossy(group) else widths(record.spec.precision).reduced
-    sent = ring(2 * record.run["model"]["num_parameters"] * each, nodes)
-    return 8 * sent / max(rates)
-
-
-def _bits_per_second(record: RunRecord) -> float | None:
-    """The fastest rate at which a node of the run can send, as set or as its interface says."""
-    network, world = record.run["execution"]["network"], record.spec.world
-    if network == "emulated" and world.link is not None:
-        return world.link.rate_mbits * 1e6
-    told = [rank.get("environment", {}).get("interface_mbits") for rank in record.run["ranks"]]
-    # NCCL may take another network than the interface of older records.
-    if world.backend == "nccl" or network != "real" or not told or None in told:
-        return None
-    return float(max(told)) * 1e6
+    each = HALF if lossy(group) else widths(first.spec.precision).reduced
+    sent = ring(2 * first.run["model"]["num_parameters"] * each, nodes)
+    return 8 * sent / (1e6 * max(rates))

@@ -39,13 +39,6 @@ the whole run. Steps at which a loss scaler skipped the update in either run are
 """
 
 
-def is_within(deviation: Deviation, band: Band) -> bool:
-    """True where the four figures of the first steps stay inside the band."""
-    first = max(deviation["loss_first"], deviation["norm_first"])
-    early = max(deviation["loss_early"], deviation["norm_early"])
-    return first <= band.first_step and early <= band.first_steps
-
-
 def relative_deviation(values: Floats, reference: Floats) -> Floats:
     """|value - reference| / |reference| per step; 0 where both are NaN, inf where only one is."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -178,6 +171,8 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
     if len(apart) < len(each):
         return [_verdict(DIVERGED)]
     worst = {name: max(one[name] for one in apart) for name in apart[0]}
+    within = max(worst["loss_first"], worst["norm_first"]) <= band.first_step
+    within &= max(worst["loss_early"], worst["norm_early"]) <= band.first_steps
     limits = {"first": {"text": f"{band.first_step:g}"}, "early": {"text": f"{band.first_steps:g}"}}
     steps = min(FIRST_STEPS, len(known[0][0].loss))
     return [
@@ -187,7 +182,7 @@ def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
         ),
         {"metric": "parity_band", "text": band.name},
         row("parity_steps", "count", float(steps), text="first steps that decide"),
-        _verdict(EQUAL if is_within(worst, band) else NOT_EQUAL),
+        _verdict(EQUAL if within else NOT_EQUAL),
     ]
 
 

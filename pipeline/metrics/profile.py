@@ -61,8 +61,7 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, Group(runs)).context
-        own = [run.record for run in runs]
-        values = [*_cell([phase_steps(record) for record in own]), *_idle(own)]
+        values = _cell([run.record for run in runs])
         frames.append(rows({**about, "level": "cell"}, values))
     return frames
 
@@ -133,23 +132,39 @@ def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _cell(runs: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
-    """Seconds of each phase, its share of the step, and the means that add up; of all `runs`."""
-    each = [slowest(steps) for steps in runs]
+def _cell(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Seconds of each phase, its share of the step, the means that add up, and the bubble.
+
+    Each run counts once; of one run it is its steps that give the interval.
+    """
+    each = [slowest(phase_steps(record)) for record in records]
     whole = pd.concat(each)
-    values = [
-        _interval(f"phase_seconds:{name}", "s", [_floats(run[name]) for run in each])
-        for name in PHASES
-    ]
-    values += [
-        _interval(f"phase_share:{name}", "1", [_floats(run[name] / run["step"]) for run in each])
+    values = {f"phase_seconds:{name}": [_floats(run[name]) for run in each] for name in PHASES}
+    values |= {
+        f"phase_share:{name}": [_floats(run[name] / run["step"]) for run in each]
         for name in IN_STEP
+    }
+    found = [
+        interval_row(metric, "s" if "seconds" in metric else "1", repeats_interval(runs))
+        for metric, runs in values.items()
     ]
-    means = [
+    found += [
         row(f"phase_mean_seconds:{name}", "s", float(whole[name].mean()), n=len(whole), text=MEAN)
         for name in PHASES
     ]
-    return [*values, *means]
+    # The bubble by its formula and from the passes, besides the phase that has it in it.
+    spec = records[0].spec
+    known = spec.strategy in strategies.names()
+    share = resolve(spec).strategy.idle_share(spec) if known else None
+    if share is None:
+        return found
+    about = "bubble / time of computation, by the formula of the schedule, not measured"
+    found.append(row("phase_bubble_formula", "1", share / (1 - share), text=about))
+    for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
+        bubbles = [_bubbles(record, equal=equal) for record in records]
+        if runs := [np.asarray(steps) for steps in bubbles if steps]:
+            found.append(interval_row(metric, "1", repeats_interval(runs)))
+    return found
 
 
 def _bubbles(record: RunRecord, *, equal: bool = False) -> list[float]:
@@ -157,27 +172,6 @@ def _bubbles(record: RunRecord, *, equal: bool = False) -> list[float]:
     if record.spec.strategy not in strategies.names():
         return []
     return step_bubbles(record, resolve(record.spec).layout, equal=equal)
-
-
-def _idle(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """The bubble by its formula and from the passes, besides the phase that has it in it."""
-    spec = records[0].spec
-    known = spec.strategy in strategies.names()
-    share = resolve(spec).strategy.idle_share(spec) if known else None
-    if share is None:
-        return []
-    about = "bubble / time of computation, by the formula of the schedule, not measured"
-    found = [row("phase_bubble_formula", "1", share / (1 - share), text=about)]
-    for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
-        each = [_bubbles(record, equal=equal) for record in records]
-        if runs := [np.asarray(steps) for steps in each if steps]:
-            found.append(_interval(metric, "1", runs))
-    return found
-
-
-def _interval(metric: str, unit: str, runs: Sequence[Floats]) -> dict[str, Any]:
-    """Over the profiled runs, each of which counts once; of one run over its steps."""
-    return interval_row(metric, unit, repeats_interval(runs))
 
 
 def _floats(column: pd.Series) -> Floats:

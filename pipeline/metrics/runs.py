@@ -16,8 +16,7 @@ from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.statistics import Floats, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
-from pipeline.records import RunRecord
-from pipeline.records.record import texts
+from pipeline.records import RunRecord, texts
 from pipeline.study.expansion import plugin
 from pipeline.study.spec import RunSpec
 
@@ -116,22 +115,18 @@ def outcome_rows(record: RunRecord) -> list[dict[str, Any]]:
 
 def run_rows(run: Run) -> list[Rows]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
+    context = {**run.context, "level": "run"}
     status = row("status", "1", float(run.ok), text=run.record.status)
-    about, context = [status, *fact_rows(run.record)], {**run.context, "level": "run"}
+    values = [status, *fact_rows(run.record)]
     if not run.ok:
-        return [rows(context, about)]
-    return [rows(context, [*about, *_run_values(run)]), _step_rows(run), _rank_rows(run)]
-
-
-def _run_values(run: Run) -> list[dict[str, Any]]:
-    tokens = run.record.spec.global_batch_tokens
+        return [rows(context, values)]
+    tokens, ranks = run.record.spec.global_batch_tokens, run.record.run["ranks"]
     timed = median_interval(run.timed_seconds)
-    ranks = run.record.run["ranks"]
-    peaks = [rank["peak_memory_bytes"] for rank in ranks]
-    values = [
+    peak = float(max(rank["peak_memory_bytes"] for rank in ranks))
+    values += [
         interval_row("step_seconds", "s", timed),
         interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
-        row("peak_memory_bytes", "bytes", float(max(peaks)), text="largest rank"),
+        row("peak_memory_bytes", "bytes", peak, text="largest rank"),
         *flops.run_values(run.record, tokens / timed.value),
     ]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
@@ -142,8 +137,10 @@ def _run_values(run: Run) -> list[dict[str, Any]]:
             row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
         ]
     if (found := drift(run.timed_seconds)) is None:
-        return [*values, {"metric": "drift", "text": NOT_TESTED}]
-    return [*values, row("drift", "1", found.share, n=found.n, text=found.verdict)]
+        values.append({"metric": "drift", "text": NOT_TESTED})
+    else:
+        values.append(row("drift", "1", found.share, n=found.n, text=found.verdict))
+    return [rows(context, values), _step_rows(run), _rank_rows(run)]
 
 
 def _step_rows(run: Run) -> Rows:
@@ -171,7 +168,7 @@ def _rank_rows(run: Run) -> Rows:
     """
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
-    later = loaded_later(record["execution"]["launcher"] == "fork") if cpu else 0
+    later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
     measured, predicted = [], []
     for rank in record["ranks"]:
         number = rank["rank"]

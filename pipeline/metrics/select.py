@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from pipeline.study.expansion import FALLBACK
-from pipeline.study.profiling import MARKED
 
 _NETWORKS = {
     "emulated": "emulated nodes on one machine",
@@ -160,40 +159,38 @@ def few(items: Iterable[object]) -> str:
     return listed(words if len(words) <= FEW + 1 else [*words[:FEW], *more])
 
 
-def not_ok(table: pd.DataFrame, level: str = "run") -> pd.DataFrame:
-    """Runs that did not finish: one row for each cell, status and reason, with `nodes` and `runs`.
+def not_ok(table: pd.DataFrame, level: str = "run") -> list[dict[str, Any]]:
+    """Runs that did not finish: one for each cell, status and reason, with the nodes it was at.
 
-    `nodes` is the tuple of node counts, `runs` how many runs it was and `planned` out of how many
-    at those node counts; `level` is `run` for the timed runs, `profile` for the profiled ones.
+    `sentence` is that in words, without the reason; `level` is `run` for the timed runs, `profile`
+    for the profiled ones.
     """
-    status = pick(table, level, "status")
-    bad = status[status["text"] != "ok"]
-    found = []
-    for (_, cell, label, text, reason), part in bad.groupby(
-        ["cell_order", "cell", "label", "text", "reason"], sort=True
-    ):
-        nodes = tuple(sorted(int(n) for n in part["nodes"].unique()))
-        total = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
-        found.append((cell, label, text, reason, nodes, len(part), total))
-    columns = ["cell", "label", "status", "reason", "nodes", "runs", "planned"]
-    return pd.DataFrame(found, columns=columns)
+    status, found = pick(table, level, "status"), []
+    keys = ["cell_order", "cell", "label", "text", "reason"]
+    for (_, cell, label, text, reason), part in status[status["text"] != "ok"].groupby(keys):
+        nodes = sorted(int(n) for n in part["nodes"].unique())
+        planned = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
+        at = f"{listed(nodes)} node{'' if nodes == [1] else 's'}"
+        sentence = f"{label}: {text} in {len(part)} of {plural(planned, 'run')} at {at}"
+        found.append({"place": (cell, text, reason, nodes), "sentence": sentence, "reason": reason})
+    return found
 
 
 def missing_notes(table: pd.DataFrame) -> list[str]:
     """One sentence for each way in which a cell did not finish, with its reason."""
-    return [f"{_missing(row)} ({row['reason']})" for row in records(not_ok(table))]
+    return [f"{one['sentence']} ({one['reason']})" for one in not_ok(table)]
 
 
 def missing_cells(table: pd.DataFrame) -> str:
-    """Which cells did not finish and how often, without their reasons; empty where all did."""
-    return "; ".join(dict.fromkeys(_missing(row) for row in records(not_ok(table))))
+    """Cells that did not finish and how often, without their reasons; empty where all did."""
+    return "; ".join(dict.fromkeys(one["sentence"] for one in not_ok(table)))
 
 
-def _missing(row: Mapping[str, Any]) -> str:
-    return (
-        f"{row['label']}: {row['status']} in {row['runs']} of {plural(row['planned'], 'run')} at "
-        f"{listed(row['nodes'])} node{'' if row['nodes'] == (1,) else 's'}"
-    )
+def not_profiled(table: pd.DataFrame) -> list[str]:
+    """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
+    timed = [one["place"] for one in not_ok(table)]
+    others = [one for one in not_ok(table, "profile") if one["place"] not in timed]
+    return [f"{one['sentence']} ({one['reason']})" for one in others]
 
 
 def mixed_notes(table: pd.DataFrame) -> list[str]:
@@ -205,23 +202,6 @@ def mixed_notes(table: pd.DataFrame) -> list[str]:
         + f": the runs differ in {text}"
         for text, part in rows.groupby("text", sort=False)
     ]
-
-
-def not_profiled(table: pd.DataFrame) -> list[str]:
-    """One sentence for each way in which a profiled run did not finish, and the timed runs did."""
-    keys = ["cell", "status", "reason", "nodes"]
-    same = {tuple(row[key] for key in keys) for row in records(not_ok(table))}
-    others = [
-        row for row in records(not_ok(table, "profile")) if tuple(row[k] for k in keys) not in same
-    ]
-    return [f"{_missing(row)} ({row['reason']})" for row in others]
-
-
-def unmarked(table: pd.DataFrame) -> list[str]:
-    """Cells whose profiled runs saw no phase of the step, because their strategy marks none."""
-    marked = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in MARKED))
-    seen = marked.groupby("cell", sort=False)["value"].sum()
-    return [str(cell) for cell in seen.index[seen == 0]]
 
 
 def setting(table: pd.DataFrame) -> str:

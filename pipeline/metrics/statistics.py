@@ -6,8 +6,8 @@ steps of one run share what made that run fast or slow; the interval of the medi
 from interpolated order statistics (Hettmansperger & Sheather 1986), and a ratio of two such medians
 gets its interval from the two intervals (Zou & Donner 2008).
 
-A bootstrap would be the usual choice, but the bootstrap of a median of few values is too narrow:
-see tests/unit/metrics/test_coverage.py, which measures both, and docs/lab-notes.md.
+A bootstrap would be the usual choice, but that of a median of few values is too narrow
+(docs/lab-notes.md); tests/unit/metrics/test_coverage.py measures what these intervals cover.
 """
 
 from __future__ import annotations

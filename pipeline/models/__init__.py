@@ -15,7 +15,8 @@ key and value. `tensor_cuts` says how a tensor axis cuts the model, `stage_cuts`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
@@ -53,6 +54,9 @@ class Family(Protocol):
 
     def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
         """Shape of every parameter by its name, tied ones once."""
+
+    def file_names(self, model: ModelSpec) -> FileNames:
+        """Names of the parameters in files of starting weights; StudyError where it reads none."""
 
     def boundary_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int | None, ...]]:
         """Shape of every module's output by its name; None is the number of sequences."""
@@ -93,6 +97,12 @@ class Family(Protocol):
     def logit_bytes(self, model: ModelSpec, sequences: int) -> int:
         """The loss at its peak."""
 
+    def loaded_bytes(self) -> int:
+        """Resident bytes on a CPU of the modules that a rank imports to build one of its models."""
+
+    def shape(self, model: ModelSpec) -> Shape:
+        """Its layers as the cost model of GPUs has them; StudyError where it does not know them."""
+
     def operators(
         self, model: ModelSpec, sequences: int, ranks: int
     ) -> tuple[Counts, Counts, Counts]:
@@ -116,6 +126,23 @@ def family(model: ModelSpec) -> Family:
 def examples() -> dict[str, ModelSpec]:
     """Small models of all families by name, which the parity suite trains."""
     return {name: model for one in _names() for name, model in _module(one).examples().items()}
+
+
+def example() -> ModelSpec:
+    """The first of `examples` of which all is known that strategies ask, so that each trains it."""
+    for model in examples().values():
+        sizes = family(model)
+        with suppress(StudyError):
+            for known in (sizes.ends, sizes.axis_cuts, sizes.boundary_shapes):
+                known(model)
+            return model
+    raise StudyError("no family in pipeline/models has an example that every strategy trains")
+
+
+def label(name: str) -> str:
+    """Name in a text of a family or a class of models, both as `examples` have them."""
+    model = examples().get(name)
+    return name if model is None else family(model).label(model)[0]
 
 
 def _names() -> list[str]:
@@ -160,6 +187,31 @@ class Ends(NamedTuple):
     def held(self, first: bool, last: bool) -> int:
         """Those of a rank with the `first` stage of a model, the `last`, both or none."""
         return self.before * first + self.after * last - self.shared * (first and last)
+
+
+class Shape(NamedTuple):
+    """Width of the feed-forward layers, heads of keys and values; `gated`: a third product there.
+
+    `tied`: embedding and output layer share their weight.
+    """
+
+    ffn: int
+    kv_heads: int
+    gated: bool
+    tied: bool
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """Names in files of starting weights.
+
+    `names` are those that a parameter may have, by its own in the model; with one of `layers` the
+    names of parameters of its layers begin, and what matches one of `ignored` is no parameter.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    layers: Sequence[str]
+    ignored: Sequence[str]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
-from pipeline.claims.types import NOT_TESTABLE, Claim
-from pipeline.claims.write import OUTCOMES, effect_text, outcome, question, read_verdicts
+from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
+from pipeline.claims.write import effect_text, outcome, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.metrics.select import plural
@@ -81,7 +80,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
         study = path.parents[1].name
         for one in read_verdicts(path, study):
             known.setdefault((one["publication"], one["id"]), []).append((study, one))
-    order = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
+    order = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
     found = []
     for path in sorted(FOLDER.glob("*/claims.yaml")):
         for claim in load_claims(path):
@@ -133,7 +132,7 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
 def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Number of rows by verdict; those that were not run come last."""
     words = [str(one["verdict"]) for one in found]
-    return {word: words.count(word) for word in (*OUTCOMES, NOT_RUN)}
+    return {word: words.count(word) for word in (*VERDICTS, NOT_RUN)}
 
 
 def write(results: Path, out: Path) -> list[dict[str, Any]]:
@@ -161,9 +160,7 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
         quiet=(NOT_TESTABLE, NOT_RUN),
     )
     write_text(out, page)
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
-    table.writerows(found)
-    write_text(table_file, text.getvalue())
+    # As objects, so that a column of whole numbers with gaps stays one.
+    table = pd.DataFrame(found, columns=list(COLUMNS), dtype=object)
+    write_text(table_file, table.to_csv(index=False, lineterminator="\n"))
     return found

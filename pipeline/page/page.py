@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -18,13 +16,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
-from pipeline.claims.types import NOT_TESTABLE
-from pipeline.claims.write import OUTCOMES, count, effect_text, outcome
+from pipeline.claims.types import NOT_TESTABLE, VERDICTS
+from pipeline.claims.write import count, effect_text, outcome
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.select import fact, pick, plural, records, repeats, setting
+from pipeline.metrics.select import fact, pick, records, repeats, setting
 from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.spec import PROFILED, REAL_TIME, TIMED
@@ -33,22 +31,19 @@ from pipeline.tables.write import is_right, made, printed_form
 from pipeline.text import one_line
 
 _HERE = Path(__file__).parent
-# Sections by the question that they answer: its name, its short name, its figures and its tables.
+# Sections by the question that they answer: name, short name, and the figures and tables in it.
 _SECTIONS = (
-    ("parity", "Does every strategy train alike?", "Same training", ("loss_step",), ("parity",)),
-    ("scaling", "How does it scale?", "Scaling", ("speedup", "step_time"),
-     ("scaling", "comparisons", "step_time", "accuracy")),
-    ("time", "Where does the time go?", "Time", ("time_split",),
-     ("utilisation", "sends")),
-    ("layouts", "What does each layout cost, and by its formula?", "Layouts", (), ("layouts",)),
-    ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",),
-     ("what_if",)),
-    ("memory", "How much memory does it take?", "Memory", (), ("memory",)),
+    ("parity", "Does every strategy train alike?", "Same training", ("loss_step", "parity")),
+    ("scaling", "How does it scale?", "Scaling",
+     ("speedup", "step_time", "scaling", "comparisons", "accuracy")),
+    ("time", "Where does the time go?", "Time", ("time_split", "utilisation", "sends")),
+    ("layouts", "What does each layout cost, and by its formula?", "Layouts", ("layouts",)),
+    ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",)),
+    ("memory", "How much memory does it take?", "Memory", ("memory",)),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js", "cues.js", "points.js")
-# What the first screen and the runs show.
-_RESULT = (("throughput",), ("summary",))
-_RUN_TABLES = ("status",)
+_SCRIPTS = ("runs.js", "tables.js", "cues.js")
+# What the template has in places of its own: the first screen, the runs and the environment.
+_PLACED = ("throughput", "summary", "status", "environment")
 LOG_LINES = 20
 _TAIL_BYTES, _LINE_LETTERS = 2**16, 400
 # Sequences that colour a terminal, then what no page can show.
@@ -56,7 +51,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 # A path of more than three parts, of which the first ones only say where a checkout was.
 _LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
-_POINT = re.compile(r'<circle class="point" cx="([\d.]+)%" cy="([\d.]+)%"[^>]*><title>([^<]*)<')
 
 
 @dataclass(frozen=True)
@@ -69,45 +63,42 @@ class Folders:
 
 
 def render(
-    study: Study,
-    table: pd.DataFrame,
-    verdicts: Sequence[dict[str, Any]],
-    folders: Folders,
+    study: Study, table: pd.DataFrame, verdicts: Sequence[dict[str, Any]], folders: Folders
 ) -> str:
     """The page; equal inputs give equal text. Raises SamestepError on a missing part."""
     environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=FileSystemLoader(_HERE), undefined=StrictUndefined, autoescape=True,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     script = "".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     groups = run_groups(table, folders.runs)
     counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, table, verdicts)
     # Decided claims come first, then what was measured and left open, then the rest.
-    interest = dict(zip(OUTCOMES, (0, 0, 1, 2), strict=True))
+    interest = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
     shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
-    # Where nothing was sent, or nothing went wrong.
-    empty = {
-        "sends": not numbers["split"].get("sent"),
-        "status": not numbers["runs"]["exceptions"],
-    }
     drawn = figures.catalogue.shown(study)
-    tabled = [name for name in tables.catalogue.shown(study) if not empty.get(name)]
+    tabled = set(tables.catalogue.shown(study))
+    # Where nothing was sent, or nothing went wrong.
+    if not numbers["split"].get("sent"):
+        tabled.discard("sends")
+    if not numbers["runs"]["exceptions"]:
+        tabled.discard("status")
 
-    def figures_of(names: Iterable[str]) -> list[Any]:
+    def figures_of(*names: str) -> list[Any]:
         return [_figure(folders.figures, name) for name in names if name in drawn]
 
-    def tables_of(names: Iterable[str]) -> list[Any]:
+    def tables_of(*names: str) -> list[Any]:
         return [_table(name, table) for name in names if name in tabled]
 
+    # New figures and tables show up without an edit here.
+    named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
+    others = dict.fromkeys(one for one in [*figures.names(), *tables.names()] if one not in named)
+    more = ("more", "What else is there?", "More", tuple(others))
     sections = [
-        {"name": name, "question": question, "short": short, "figures": figures_of(of_figures),
-         "tables": tables_of(of_tables)}
-        for name, question, short, of_figures, of_tables
-        in [*_SECTIONS, ("more", "What else is there?", "More", *_unnamed())]
+        {"name": name, "question": question, "short": short, "figures": figures_of(*shown_here),
+         "tables": tables_of(*shown_here)}
+        for name, question, short, shown_here in (*_SECTIONS, more)
     ]  # fmt: skip
     runs = table[table["level"] == "run"]
     return environment.get_template("page.html.j2").render(
@@ -124,15 +115,16 @@ def render(
             ("Token manifest SHA-256", ", ".join(sorted(runs["data"].dropna().unique())) or NONE),
             ("Samestep", fact(runs, "version:samestep")),
         ],
-        over_tcp=over_tcp(table),
+        # Runs in which NCCL sent over TCP sockets.
+        over_tcp=int((table["metric"] == "nccl_tcp").sum()),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=shown,
         tested=[one for one in shown if one["verdict"] != NOT_TESTABLE],
         untested=by_reason([one for one in shown if one["verdict"] == NOT_TESTABLE]),
         verdict_counts=list(count(verdicts).items()),
-        result={"figures": figures_of(_RESULT[0]), "tables": tables_of(_RESULT[1])},
+        result={"figures": figures_of("throughput"), "tables": tables_of("summary")},
         sections=[one for one in sections if one["figures"] or one["tables"]],
-        run_tables=tables_of(_RUN_TABLES),
+        run_tables=tables_of("status"),
         environment=_table("environment", table),
         groups=groups,
         records=folders.records,
@@ -142,43 +134,19 @@ def render(
     )
 
 
-def over_tcp(table: pd.DataFrame) -> str:
-    """The number of runs in which NCCL sent over TCP sockets, in words; empty where it did not."""
-    number = int((table["metric"] == "nccl_tcp").sum())
-    return plural(number, "run") if number else ""
-
-
-def _unnamed() -> tuple[list[str], list[str]]:
-    """Figures and tables that no section names: new files show up without an edit here."""
-    named = [*_RESULT[0], *(name for section in _SECTIONS for name in section[3])]
-    named_tables = [*_RESULT[1], *_RUN_TABLES, "environment"]
-    named_tables += [name for section in _SECTIONS for name in section[4]]
-    return (
-        [name for name in figures.names() if name not in named],
-        [name for name in tables.names() if name not in named_tables],
-    )
-
-
 def _figure(folder: Path, name: str) -> dict[str, Any]:
-    """A figure as a data URI, with its words; in an image it runs no script and shows no title.
-
-    The points are those that the file itself names (`pipeline.figures.points.Point`).
-    """
+    """A figure as a data URI, with its words; in an image it runs no script."""
     path = folder / f"{name}.svg"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
-    drawing = path.read_bytes()
+    source = base64.b64encode(path.read_bytes()).decode("ascii")
     caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
         "caption": caption,
         "alt": f"{title}: {caption.split('. ')[0]}",
-        "source": f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}",
-        "points": [
-            {"left": left, "top": top, "text": html.unescape(text)}
-            for left, top, text in _POINT.findall(drawing.decode("utf-8"))
-        ],
+        "source": f"data:image/svg+xml;base64,{source}",
     }
 
 
@@ -209,40 +177,30 @@ def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
 def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
     """The runs of each cell at each number of nodes, those with an exception first.
 
-    `seconds` of a run is its median step time, of a group the median of these; None where there is
-    none, as of profiled runs. `runs` is the folder in which their logs and steps lie.
+    A profiled run has no step time. `runs` is the folder in which their logs and steps lie.
     """
     times = pick(table, "run", "step_seconds").set_index("run_id")["value"]
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for level, kind in (("run", TIMED), ("real_time", REAL_TIME), ("profile", PROFILED)):
         for row in records(pick(table, level, "status")):
             name, seconds = row["run_id"].partition("/")[2], times.get(row["run_id"])
             steps, (log, note) = runs / name / "steps.jsonl", log_end(runs / name / "log.txt")
-            found.setdefault((row["label"], int(row["nodes"])), []).append({
+            groups.setdefault((row["label"], int(row["nodes"])), []).append({
                 "name": name,
                 "repeat": str(row["repeat"]) if kind == TIMED else kind,
                 "status": row["text"],
                 "reason": "" if pd.isna(row["reason"]) else tidy(row["reason"]),
-                "seconds": seconds,
                 "step_time": NONE if seconds is None else significant(1000 * seconds),
                 "log": log,
                 "log_note": note,
                 "has_steps": steps.is_file() and steps.stat().st_size > 0,
             })  # fmt: skip
-    groups = []
-    for (label, nodes), own in found.items():
-        known = [run["seconds"] for run in own if run["seconds"] is not None]
-        seconds = median(known) if known else None
-        groups.append({
-            "label": label,
-            "nodes": nodes,
-            "counts": list(Counter(run["status"] for run in own).items()),
-            "seconds": seconds,
-            "milliseconds": "" if seconds is None else significant(1000 * seconds),
-            "exceptions": any(run["status"] != "ok" for run in own),
-            "runs": sorted(own, key=lambda run: run["status"] == "ok"),
-        })  # fmt: skip
-    return sorted(groups, key=lambda group: not group["exceptions"])
+    found = [
+        {"label": label, "nodes": nodes, "counts": Counter(run["status"] for run in own),
+         "runs": sorted(own, key=lambda run: run["status"] == "ok")}
+        for (label, nodes), own in groups.items()
+    ]  # fmt: skip
+    return sorted(found, key=lambda group: set(group["counts"]) == {"ok"})
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:
@@ -253,11 +211,8 @@ def log_end(path: Path) -> tuple[tuple[str, ...], str]:
             text = stream.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return (), "No log: the run folder holds no log.txt."
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines:
-        return (), "The log is empty."
-    shown = tuple(tidy(line) for line in lines[-LOG_LINES:])
-    return shown, "The end of the log" if len(lines) > LOG_LINES else "The log"
+    lines = [tidy(line) for line in text.splitlines() if line.strip()]
+    return tuple(lines[-LOG_LINES:]), "The end of the log" if lines else "The log is empty."
 
 
 def tidy(line: str) -> str:

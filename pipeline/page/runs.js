@@ -1,20 +1,13 @@
-// Filter the runs and sort their groups. Without this script the page shows all in their order.
+// Filter the runs. Without this script the page shows all in their order.
 "use strict";
 (() => {
   const list = document.getElementById("run-groups");
   const controls = document.getElementById("run-controls");
-  const [words, status, order, count] = ["words", "status", "order", "count"].map(
+  const [words, status, count] = ["words", "status", "count"].map(
     (name) => document.getElementById(`run-${name}`));
   const groups = Array.from(list.children);
   const runs = Array.from(list.querySelectorAll("tbody"));
-  const place = new Map(groups.map((group, index) => [group, index]));
   const opened = new Map(groups.map((group) => [group, group.open]));
-  const number = (group, none) => group.dataset.seconds === "" ? none : Number(group.dataset.seconds);
-  const orders = {
-    study: () => 0,
-    fastest: (a, b) => number(a, 1e99) - number(b, 1e99),
-    slowest: (a, b) => number(b, -1) - number(a, -1),
-  };
   const show = () => {
     const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
@@ -33,11 +26,8 @@
     }
     count.textContent = `${shown} of ${runs.length} runs`;
   };
-  const sort = () => list.append(
-    ...groups.slice().sort((a, b) => orders[order.value](a, b) || place.get(a) - place.get(b)));
   words.addEventListener("input", show);
   status.addEventListener("change", show);
-  order.addEventListener("change", sort);
   controls.hidden = false;
   show();
   // A link of the contents to what lies in a closed fold opens it.

@@ -9,15 +9,14 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import compound, count, effect_text, error_rate, outcome, total
+from pipeline.claims.write import compound, count, counted, effect_text, outcome, total
+from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
-from pipeline.metrics.cells import WITHIN, base_name
+from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.emulation import bias_of
-from pipeline.metrics.facts import FORMER_CLOCK
 from pipeline.metrics.format import NONE, limit, scientific, significant
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.ranks import ALPHA, DRIFT, DRIFT_ALPHA, DRIFT_SHARE, NOT_TESTED
-from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.ranks import ALPHA, DRIFT_ALPHA, DRIFT_SHARE
 from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
 
@@ -28,7 +27,6 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
     # Runs that were to be emulated and were made on the loopback, and why.
     fell_back = {} if reasons.empty else {
         "runs": plural(len(reasons), "timed run"),
-        "all": len(reasons) == len(pick(table, "run", "status")),
         "reasons": "; ".join(reasons["text"].unique()),
     }  # fmt: skip
     if dilation.empty:
@@ -38,14 +36,13 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
         "any": True,
         "fell_back": fell_back,
         "links": listed(dict.fromkeys(dilation["link"].dropna())),
-        "compared": bool((dilation["cell"] != dilation["arm"]).any()),
         "mtu": listed(f"{one:g}" for one in sorted(pick(table, "run", "mtu")["value"].unique())),
         "cores": f"{pick(table, 'run', 'cores_per_node')['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
-        "shares": sorted(pick(table, "run", "shares")["text"].unique()),
+        # Nodes of earlier versions shared cores otherwise, or had TCP in real time.
+        "as_today": {*pick(table, "run", "shares")["text"]} <= {OWN, PACED}
+        and len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not pick(table, "run", "machine_speed").empty,
-        # Whether TCP's timers were dilated in all runs; older records have none of them.
-        "tcp": len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
         "accuracy": {
             "measured": bias_of(table) is not None,
             "runs": plural(len(real), "run"),
@@ -55,8 +52,7 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def measurement(table: pd.DataFrame) -> dict[str, Any]:
-    """The method of measurement: intervals, order, drift and clock."""
-    share = pick(table, "run", "timer_overhead_share")
+    """The method of measurement: intervals, order and drift."""
     of_study = {row["metric"]: row for row in records(table[table["level"] == "study"])}
     # How exact the speedups are; nothing where none has several runs.
     sizing = {}
@@ -66,8 +62,6 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
             "within": f"{100 * WITHIN:g}",
             "spread": significant(100 * of_study["spread_of_runs"]["value"], 2),
         }
-    drifts, order = pick(table, "run", "drift")["text"], of_study["order_drift"]
-    tested = int((drifts != NOT_TESTED).sum())
     return {
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
@@ -75,43 +69,30 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "few": bool((pick(table, "cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": sizing,
         "order": fact(table, "order_kept"),
-        "drift": {
-            "percent": f"{100 * DRIFT_SHARE:g}",
-            "alpha": f"{DRIFT_ALPHA:g}",
-            # Empty where no run has the steps that the test needs, so that none drifted or did not.
-            "tested": plural(tested, "run") if tested else "",
-            "drifted": int((drifts == DRIFT).sum()),
-            "order_drifted": str(order["text"]) == DRIFT,
-            "order_share": "" if pd.isna(order["value"]) else f"{100 * order['value']:+.1f} %",
-        },
-        # Runs of which reading the clock took too much, and whether any had the former clock.
-        "slow_clock": listed(share.loc[share["value"] > TIMER_SHARE, "run_id"]),
-        "timer_percent": f"{100 * TIMER_SHARE:g}",
-        "former_clock": FORMER_CLOCK in set(pick(table, "run", "clock")["text"]),
+        "drift_percent": f"{100 * DRIFT_SHARE:g}",
+        "drift_alpha": f"{DRIFT_ALPHA:g}",
     }
 
 
 def split(table: pd.DataFrame) -> dict[str, Any]:
     """Number of profiled runs, and how far they are from the timed ones; empty where none is asked.
 
-    `deviation` is relative, of losses and norms, `slowdown` of the median step.
+    `deviation` is relative, of losses and norms, `slowdown` of the median step; both are empty
+    where no profiled run finished beside a timed one.
     """
     status = pick(table, "profile", "status")
     if status.empty:
         return {}
     ended = table[(table["level"] == "profile") & (table["status"] == "ok")]
     apart = pick(table, "profile", "profile_deviation")["value"]
-    slower = pick(table, "profile", "profile_slowdown")["value"]
-    ends = dict.fromkeys(f"{value:.2f}" for value in (slower.min(), slower.max()))
+    slower = pick(table, "profile", "profile_slowdown")["value"].agg(["min", "max"])
     return {
         "runs": plural(len(status), "profiled run"),
         "finished": int((status["text"] == "ok").sum()),
         "sent": bool(ended["metric"].str.startswith("predicted_sent_bytes:").any()),
         "missing": not_profiled(table),
-        "compared": len(apart),
-        "same": bool((apart == 0).all()),
         "deviation": scientific(float(apart.max())) if len(apart) else "",
-        "slowdown": " to ".join(ends),
+        "slowdown": " to ".join(dict.fromkeys(f"{value:.2f}" for value in slower)),
     }
 
 
@@ -138,11 +119,6 @@ def parity(table: pd.DataFrame) -> dict[str, Any]:
     keys, band_of = ["cell", "nodes", "base"], pick(table, "cell", "parity_band")
     again = pick(table, "cell", "repeats_bit_equal")
     steps = pick(table, "cell", "parity_steps")["value"].dropna()
-    # What the cells were held against: a single device, or the first cell of equal work.
-    against = set(pd.concat([equal, unequal])["base"])
-    places = records(pick(table, "cell", "num_ok"))
-    several_ranks = {base_name(row) for row in places if row["world_size"] > 1}
-    of_equal_work = "a run of equal work, on a single device where the study has one"
 
     def largest(band: str, *metrics: str) -> str:
         """Of the comparisons that fall under a band."""
@@ -150,14 +126,14 @@ def parity(table: pd.DataFrame) -> dict[str, Any]:
         rows = pick(table, "cell", *(f"parity_{metric}" for metric in metrics))
         return scientific(float(rows.merge(under, on=keys)["value"].max()))
 
-    def place(row: dict[str, Any]) -> str:
+    def place(row: Mapping[str, Any]) -> str:
         base = "" if pd.isna(row["base"]) else f" against {row['base']}"
         return f"{row['label']} at {plural(int(row['nodes']), 'node')}{base}"
 
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
-        "reference": of_equal_work if against & several_ranks else "a single-device run",
+        "reference": "a run of equal work, on a single device where the study has one",
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [place(row) for row in records(unequal)],
@@ -177,8 +153,7 @@ def parity(table: pd.DataFrame) -> dict[str, Any]:
             if band.name in set(band_of["text"])
         ],
         "steps": plural(int(steps.max()) if len(steps) else FIRST_STEPS, "step"),
-        "any_repeated": len(again) > 0,
-        "repeated": plural(len(again), "setting"),
+        "repeated": plural(len(again), "setting") if len(again) else "",
         "not_deterministic": listed(dict.fromkeys(again.loc[again["value"] == 0.0, "arm_label"])),
     }
 
@@ -189,22 +164,17 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     number = count(verdicts)
     tested = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
-    elsewhere = [one for one in tested if "tested at that scale" not in str(one["scale"])]
-    # `2 came out as reproduced and 1 as undecided`: what was found at least once.
-    known = [w for w in (REPRODUCED, NOT_REPRODUCED, UNDECIDED) if number[w]]
-    words = [f"{number[w]} {'as' if i else 'came out as'} {w}" for i, w in enumerate(known)]
     untested = [one for one in verdicts if outcome(one) == NOT_TESTABLE]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": total(verdicts),
-        "error_rate": error_rate(verdicts),
+        "counted": counted(verdicts),
         "reproduced": number[REPRODUCED],
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],
         "untested": number[NOT_TESTABLE],
-        "outcome": listed(words) if words else "none could be tested",
-        "all_elsewhere": bool(tested) and len(elsewhere) == len(tested),
-        "some_elsewhere": len(elsewhere),
+        "all_elsewhere": bool(tested)
+        and not any("tested at that scale" in str(one["scale"]) for one in tested),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
         "compound": [
             {"sentence": whole.removesuffix("."), "outcome": became}

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from jinja2.exceptions import TemplateError
 
-from pipeline import figures, tables
+from pipeline import figures
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
@@ -30,16 +30,6 @@ _BREAKABLE = re.compile(
 
 class _Markdown(str):
     """Text that is Markdown already; everything else that the template puts in is escaped."""
-
-
-class _Environment(Environment):
-    """Jinja2 that reads `facts.clear` as the key, where plain Jinja2 finds the method of dict."""
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        """The value of a key; undefined, and so an error, where there is none."""
-        if not isinstance(obj, dict):
-            return super().getattr(obj, attribute)
-        return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
 
 
 def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
@@ -67,7 +57,10 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         text = template.render(
             **numbers,
             figure=lambda name: _Markdown(_figure(name)),
-            table=lambda name: _Markdown(_table(name, table_folder)),
+            # It ends with its caption, which says what was left out; the name is what refers to it.
+            table=lambda name: _Markdown(
+                f"{read_table(table_folder / f'{name}.md').rstrip()} {{#tbl:{name}}}\n"
+            ),
             # It makes the table above it a numbered one.
             caption=lambda name, text: _Markdown(f": {text} {{#tbl:{name}}}\n"),
             see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
@@ -91,7 +84,7 @@ def _template(source: str) -> Template:
     def escaped(value: object) -> str:
         return value if isinstance(value, _Markdown) else markdown(str(value))
 
-    environment = _Environment(
+    environment = Environment(  # noqa: S701
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=escaped
     )
     environment.filters["code"] = lambda value: _Markdown(markdown_code(str(value)))
@@ -101,26 +94,20 @@ def _template(source: str) -> Template:
 
 def _known(names: Collection[str], name: str, what: str) -> str:
     if name not in names:
-        raise SamestepError(f"paper/manuscript.md {what}; use one of {', '.join(names)}")
+        raise SamestepError(f"paper/manuscript.md {what} {name!r}; use one of {', '.join(names)}")
     return name
 
 
 def _place(order: list[str], name: str) -> int:
-    return order.index(_known(order, name, f"refers to {name!r}, which it does not show")) + 1
+    return order.index(_known(order, name, "refers to, but does not show,")) + 1
 
 
 def _figure(name: str) -> str:
     captions = figures.captions()
-    caption = captions[_known(captions, name, f"shows figure {name!r}, which does not exist")]
+    caption = captions[_known(captions, name, "shows the unknown figure")]
     title = name.replace("_", " ").capitalize()
     read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')
     return f'![{prose(caption)}](figures/{name}){{#fig:{name} alt="{read_aloud}"}}\n'
-
-
-def _table(name: str, folder: Path) -> str:
-    _known(tables.captions(), name, f"shows table {name!r}, which does not exist")
-    # It ends with its caption, which says what was left out; the name is what refers to it.
-    return f"{read_table(folder / f'{name}.md').rstrip()} {{#tbl:{name}}}\n"
 
 
 def read_table(path: Path) -> str:

@@ -8,6 +8,7 @@ what came out in `facts`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.counts import LEVELS, run_counts
 from pipeline.metrics.format import NONE
 from pipeline.metrics.headline import headline
-from pipeline.metrics.labels import spoken
 from pipeline.metrics.select import (
     cells,
     listed,
@@ -39,9 +39,10 @@ from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
-_MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+_OPTIMISERS = {
+    "adamw": {"label": "AdamW", "source": "loshchilov2019"},
+    "lamb": {"label": "LAMB", "source": "you2020"},
+}
 MOST_COMPARED = 20
 """Cells of which a matrix, a column for each, is as wide as a page."""
 
@@ -53,8 +54,8 @@ def collect(
     counts = run_counts(table)
     label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
-    day = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])[:10]
-    year, month, number = map(int, day.split("-"))
+    ended = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])
+    day = date.fromisoformat(ended[:10])
     return {
         "study": _study(study, table),
         "corpus": _corpus(study),
@@ -65,7 +66,8 @@ def collect(
             "source": source,
             "vocabulary": f"{study.model.vocab_size:,}",
         },
-        "optimiser": _optimiser(study),
+        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
+        | _OPTIMISERS[study.content["optimiser"]["name"]],
         "workload": _workload(study, table),
         "cluster": _cluster(study, table),
         "emulation": facts.emulation(table),
@@ -81,10 +83,10 @@ def collect(
         "measurement": facts.measurement(table),
         "parity": facts.parity(table),
         "loss": facts.loss(table),
-        "split": facts.split(spoken(table)),
+        "split": facts.split(table),
         "claims": facts.claims(verdicts),
-        "date": {"iso": day, "text": f"{number} {_MONTHS[month - 1]} {year}",
-                 "year": year, "month": month, "day": number},
+        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
+                 "year": day.year, "month": day.month, "day": day.day},
         "headline": headline(table),
     }  # fmt: skip
 
@@ -148,28 +150,31 @@ def _corpus(study: Study) -> dict[str, Any]:
     }
     kinds = {
         "bpe": "byte-level byte-pair encoding trained on that text",
+        "wordpiece": "WordPiece with BERT's special tokens, trained on that text",
         "char": "one token a character, with a vocabulary built from that text",
         "pretrained": f"the pretrained tokeniser {markdown_code(str(tokenizer.get('name')))}",
     }
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
 
 
-def _optimiser(study: Study) -> dict[str, str]:
-    named = dict(study.content["optimiser"])
-    label, source = {"adamw": ("AdamW", "loshchilov2019"), "lamb": ("LAMB", "you2020")}[
-        named["name"]
-    ]
-    return {key: _plain(value) for key, value in named.items()} | {"label": label, "source": source}
-
-
 def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     work, runs = study.workload, pick(table, "run", "status")
+    # All cells share the batch of a step, or under weak scaling that of each device.
+    batch_differs = runs["global_batch"].nunique() > 1
+    each = (runs["global_batch"] / runs["data_devices"]).nunique()
+    per_device = bool((runs["scaling"] == "weak").all()) and each == 1
+    same = "the same optimisation step on the same batch"
+    if batch_differs and per_device:
+        same += " per device, so that the whole grows with them"
+    elif batch_differs:
+        same = "optimisation steps on batches that differ between its cells"
     return {
         "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
         "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
-        **_batch_words(runs),
-        "batch_differs": runs["global_batch"].nunique() > 1,
+        "equal": not batch_differs or per_device,
+        "same": same,
+        "batch_differs": batch_differs,
         "speedup": speedup_name(table),
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
@@ -182,17 +187,6 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _batch_words(runs: pd.DataFrame) -> dict[str, Any]:
-    """What all cells share in a step, in words: the batch, or that of each device."""
-    per_device = runs["global_batch"] / runs["data_devices"]
-    step = "the same optimisation step on the same batch"
-    if runs["global_batch"].nunique() <= 1:
-        return {"equal": True, "same": step}
-    if (runs["scaling"] == "weak").all() and per_device.nunique() == 1:
-        return {"equal": True, "same": f"{step} per device, so that the whole grows with them"}
-    return {"equal": False, "same": "optimisation steps on batches that differ between its cells"}
-
-
 def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     cluster, runs = study.cluster, pick(table, "run", "status")
     networks = set(runs["network"])
@@ -203,7 +197,6 @@ def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "emulated": "emulated" in networks,
         "loopback": "loopback" in networks,
         "real": bool(((runs["network"] == "real") & (runs["nodes"] > 1)).any()),
-        "mixed": len(networks) > 1,
         "backend": cluster.backend,
         "ranks_per_node": plural(cluster.ranks_per_node, "rank"),
         "largest_world": int(together.max()) if len(together) else 0,

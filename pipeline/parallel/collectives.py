@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -87,15 +87,11 @@ def _replace_functional() -> Any:
     They end in the very kernels that they had: on a device torch runs those of any device.
     """
     library: Any = torch.library.Library(FUNCTIONAL, "IMPL")  # type: ignore[no-untyped-call]
+    any_device = getattr(torch._C.DispatchKey, ANY_DEVICE)
     for full in torch._C._dispatch_get_registrations_for_dispatch_key(ANY_DEVICE):
         space, _, name = full.partition("::")
         if space == FUNCTIONAL and "." not in name:
             original = getattr(getattr(torch.ops, FUNCTIONAL), name).default
             for device in ("CPU", "CUDA"):
-                library.impl(name, collective(_of_any_device(original)), device)
+                library.impl(name, collective(partial(original._op_dk, any_device)), device)
     return library
-
-
-def _of_any_device(operator: Any) -> Callable[..., Any]:
-    key = getattr(torch._C.DispatchKey, ANY_DEVICE)
-    return lambda *given, **named: operator._op_dk(key, *given, **named)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -97,7 +98,13 @@ class Counted:
         """
         if os.environ[ENTRIES_VARIABLE] == "0":
             return None
-        trace = _trace() if dist.is_initialized() else []
+        trace: list[dict[str, Any]] = []
+        if dist.is_initialized():
+            # With a backend for each device, those of the CPU carry single numbers: left out.
+            gloo = dist.get_backend() == "gloo"
+            dump = "_dump_fr_trace_json" if gloo else "_dump_nccl_trace_json"
+            content = json.loads(getattr(torch._C._distributed_c10d, dump)(True, False))
+            trace = sorted(content.get("entries", []), key=lambda entry: entry["record_id"])
         # What the recorder no longer keeps began before its first entry.
         first = trace[0]["time_created_ns"] if trace and trace[0]["record_id"] else 0
         steps = [one for one in self._steps if one.start_ns >= first]
@@ -126,7 +133,8 @@ class Counted:
             )
             for steps in rounds
         ]
-        differing = size * sum(_sorted(one) != _sorted(tallies[0]) for one in tallies)
+        kinds = [sorted(tuple(one.values()) for one in tally) for tally in tallies]
+        differing = size * sum(one != kinds[0] for one in kinds)
         counted = size * len(rounds)
         summary = {"steps": counted, "differing_steps": differing, "collectives": tallies[0]}
         if size > 1:
@@ -168,17 +176,3 @@ def payload_bytes(kind: str, entry: Mapping[str, Any]) -> int:
     return sum(
         math.prod(size) * ITEM_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True)
     )
-
-
-def _trace() -> list[dict[str, Any]]:
-    """The recorder's entries in their order, without stack traces."""
-    from torch._C import _distributed_c10d
-
-    # With a backend for each device, those of the CPU carry single numbers, which are left out.
-    name = "_dump_fr_trace_json" if dist.get_backend() == "gloo" else "_dump_nccl_trace_json"
-    content = json.loads(getattr(_distributed_c10d, name)(True, False))
-    return sorted(content.get("entries", []), key=lambda entry: entry["record_id"])
-
-
-def _sorted(tally: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return sorted(tuple(one.values()) for one in tally)

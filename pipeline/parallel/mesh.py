@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,17 +79,13 @@ class Layout:
             rank, place[name] = divmod(rank, size)
         return {name: place[name] for name, _ in self.axes}
 
-    def rank_at(self, coordinate: Mapping[str, int]) -> int:
-        """The rank at these places, one for each axis: the inverse of `coordinate`."""
-        rank = 0
-        for name, size in self.axes:
-            rank = rank * size + coordinate[name]
-        return rank
-
     def along(self, axis: str, rank: int) -> list[int]:
         """The ranks that differ from `rank` on this axis alone, itself among them, in its order."""
-        own = self.coordinate(rank)
-        return [self.rank_at(own | {axis: place}) for place in range(dict(self.axes)[axis])]
+        names, sizes = zip(*self.axes, strict=True)
+        number = names.index(axis)
+        apart = math.prod(sizes[number + 1 :])  # ranks between two neighbours on the axis
+        first = rank - self.coordinate(rank)[axis] * apart
+        return [first + place * apart for place in range(sizes[number])]
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
         """First and past-the-last sequence of the global batch that `rank` reads.

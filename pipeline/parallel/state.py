@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,9 @@ from pipeline.precision import Precision
 
 MASTER = "master"
 """The slot of a wider copy of a narrow weight."""
+
+Read = Callable[[str, Sequence[int], Sequence[int]], Tensor]
+"""What reads a box of a weight, on the host, by the weight's name, its offsets and its shape."""
 
 
 def capture(
@@ -40,7 +44,7 @@ def capture(
         for slot, value in _state_of(optimiser).get(owner, {}).items():
             if isinstance(value, Tensor):
                 copy(name, slot_name(name, slot), value, owner)
-        if _is_master(owner, weight):
+        if owner is not weight and owner.dtype != weight.dtype:  # wider, not just rows of it
             copy(name, slot_name(name, MASTER), owner, owner)
     for name, parameter in model.named_parameters():
         copy(name, weight_name(name), parameter, parameter)
@@ -68,26 +72,34 @@ def restore(
     Raises StudyError where a name is missing or a tensor has another shape.
     """
     slots = slots_of(state)
+    with reading(state), torch.no_grad():
+        for name, parameter in model.named_parameters():
+            fill(parameter, parameter, state, weight_name(name))
+        for name, weight, owner in precision.owners(model, optimiser):
+            kept = set(slots[name])
+            # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
+            if MASTER in kept:
+                kept.remove(MASTER)
+                fill(owner, owner, state, slot_name(name, MASTER))
+            elif owner is not weight:
+                fill(owner, owner, state, weight_name(name))
+            for slot in sorted(kept):
+                made = _slot(owner, state, slot_name(name, slot))
+                _state_of(optimiser)[owner][slot] = made
+    precision.load_scalars(dict(state.scalars))
+
+
+@contextmanager
+def reading(state: SavedState) -> Iterator[None]:
+    """Leave the files at the end; raises StudyError where the state lacks a name."""
     try:
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                fill(parameter, parameter, state, weight_name(name))
-            for name, weight, owner in precision.owners(model, optimiser):
-                kept = set(slots[name])
-                # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
-                if MASTER in kept:
-                    kept.remove(MASTER)
-                    fill(owner, owner, state, slot_name(name, MASTER))
-                elif owner is not weight:
-                    fill(owner, owner, state, weight_name(name))
-                _state_of(optimiser)[owner].update(
-                    {slot: _slot(owner, state, slot_name(name, slot)) for slot in sorted(kept)}
-                )
+        yield
     except KeyError as error:
-        raise of_another_model(error) from None
+        raise StudyError(
+            f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
+        ) from None
     finally:
         state.close()
-    precision.load_scalars(dict(state.scalars))
 
 
 def slots_of(state: SavedState) -> dict[str, list[str]]:
@@ -116,13 +128,6 @@ def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
         box.of(own.part).copy_(state.read(name, box.offsets, box.shape))
 
 
-def of_another_model(error: KeyError) -> StudyError:
-    """The error for a checkpoint that lacks a name."""
-    return StudyError(
-        f"checkpoint holds no {error}; it was made by another model, remove it to start anew"
-    )
-
-
 def _slot(owner: Tensor, state: SavedState, name: str) -> Tensor:
     """This rank's part of a slot, of the saved type; a scalar is whole."""
     saved = state.wholes[name]
@@ -138,13 +143,15 @@ def materialise(
     model: nn.Module,
     initial: Callable[[Collection[str]], Iterable[tuple[str, Tensor]]],
     device: torch.device,
+    read: Read | None = None,
 ) -> None:
     """Give the parameters memory on `device`, and this rank's parts of their initial values.
 
     Buffers, such as the frequencies of rotary positions, keep the values that they were made with.
     `initial` gives the whole values of the names that it is asked for, one after the other, so that
-    besides the parts one whole weight exists at a time. Nothing is sent. A model that has memory
-    already stays as it is.
+    besides the parts one whole weight exists at a time; with `read` they are those of files, of
+    which this rank reads its parts alone. Nothing is sent. A model that has memory already stays as
+    it is.
     """
     parameters = dict(model.named_parameters())
     if not any(parameter.is_meta for parameter in parameters.values()):
@@ -164,8 +171,20 @@ def materialise(
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
+        if read is not None:
+            read_weights(model, read)
+            return
         for name, value in initial(parameters.keys()):
             parameters[name].copy_(placed_as(parameters[name], value))
+
+
+def read_weights(model: nn.Module, read: Read) -> None:
+    """Read this rank's boxes of all weights, by `read` of names, offsets and shapes."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            own = held(parameter, parameter)
+            for box in own.boxes:
+                box.of(own.part).copy_(read(name, box.offsets, box.shape))
 
 
 def weights_sha256(model: nn.Module) -> str:
@@ -207,11 +226,6 @@ def placed_as(like: Tensor, value: Tensor) -> Tensor:
 
     assert isinstance(like, DTensor)
     return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
-
-
-def _is_master(owner: Tensor, weight: Tensor) -> bool:
-    """True where the optimiser's own tensor is a wider copy of the weight, not just rows of it."""
-    return owner is not weight and owner.dtype != weight.dtype
 
 
 def _state_of(optimiser: Optimizer) -> Any:

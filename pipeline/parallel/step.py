@@ -16,16 +16,20 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.cut import held
-from pipeline.parallel.faults import NO_FAULTS, Faults
 from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.state import capture, restore, weights_sha256
-from pipeline.parallel.types import Batch, Prepared, SavedState, Shards, StepResult
+from pipeline.parallel.types import (
+    NO_FAULTS,
+    Batch,
+    Faults,
+    Prepared,
+    SavedState,
+    Shards,
+    StepResult,
+    already,
+)
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
-
-
-def nothing() -> None:
-    """The reduction of a strategy whose backward pass has already reduced."""
 
 
 class Stepper:
@@ -42,7 +46,7 @@ class Stepper:
         group: Ranks = ALONE,
         *,
         forward: Callable[..., Tensor] | None = None,
-        reduce: Callable[[], None] = nothing,
+        reduce: Callable[[], None] = already,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
         faults: Faults = NO_FAULTS,
@@ -206,16 +210,13 @@ class Stepper:
         return digest
 
 
-def within(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> nn.Module:
+class Within(nn.Module):
     """A module whose forward pass enters `context` itself, in whatever thread it runs.
 
     torch's DataParallel runs one thread for each device and re-enters autocast there, without its
     dtype: bfloat16 would become float16.
     """
-    return _Within(model, context)
 
-
-class _Within(nn.Module):
     def __init__(
         self, model: nn.Module, context: Callable[[], AbstractContextManager[Any]]
     ) -> None:
@@ -223,5 +224,6 @@ class _Within(nn.Module):
         self.model, self.context = model, context
 
     def forward(self, *inputs: Tensor | None) -> Any:
+        """The pass of the model."""
         with self.context():
             return self.model(*inputs)

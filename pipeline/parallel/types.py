@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import Layout
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
-    from pipeline.precision import Precision
+    from pipeline.precision import Precision, PrecisionInfo
 
 WEIGHTS, SLOTS = "weights", "optimiser"
 """With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""
@@ -156,8 +157,42 @@ class Phases:
 NOT_PROFILED = Phases()
 
 
+@dataclass(frozen=True)
+class Faults:
+    """Faults of the study's first code, in some of its arms only, off by default.
+
+    They are options so that their effect can be measured (study `bai2022-as-published`).
+    `empty_cache`: return CUDA's cached memory after every step.
+
+    `optimiser_steps`: how often the optimiser steps on the same gradients.
+    `clip_before_synchronise`: clip each rank's own gradients while they may still be on their way.
+    """
+
+    empty_cache: bool = False
+    optimiser_steps: int = 1
+    clip_before_synchronise: bool = False
+
+    def check(self, device: str, precision: PrecisionInfo) -> None:
+        """Raise where a fault cannot be shown.
+
+        On a CPU there is no cache to empty; torch's GradScaler steps once for each unscaling.
+        """
+        if self.optimiser_steps > 1 and precision.loss_scaling and precision.library == "torch":
+            raise UnsupportedError(
+                f"optimiser_steps {self.optimiser_steps} cannot run with torch's loss scaling "
+                f"({precision.name}); use fp32, bf16 or apex_o1"
+            )
+        if self.empty_cache and device != "cuda":
+            raise UnsupportedError(
+                f"empty_cache needs a CUDA device, given {device}; remove the option"
+            )
+
+
+NO_FAULTS = Faults()
+
+
 def already() -> None:
-    """Nothing is left to do: the model was built with its weights."""
+    """Nothing is left to do: the model has its weights, or a backward pass has reduced."""
 
 
 @dataclass(frozen=True)

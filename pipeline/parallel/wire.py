@@ -87,19 +87,17 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
     alike: dict[tuple[str, str, int], list[Call]] = {}
     for call in calls:
         alike.setdefault((call.kind, call.axis, call.ranks), []).append(call)
-    return [
-        {
-            "kind": kind,
-            "axis": axis,
-            "ranks": ranks,
-            "count": len(same),
-            "payload_bytes": sum(call.payload_bytes for call in same),
-            "wire_bytes": _total([call.wire_bytes for call in same]),
-        }
-        for (kind, axis, ranks), same in alike.items()
-    ]
-
-
-def _total(each: list[float | None]) -> int | None:
-    known = [value for value in each if value is not None]
-    return round(sum(known)) if len(known) == len(each) else None
+    tally = []
+    for (kind, axis, ranks), same in alike.items():
+        sent = [call.wire_bytes for call in same if call.wire_bytes is not None]
+        tally.append(
+            {
+                "kind": kind,
+                "axis": axis,
+                "ranks": ranks,
+                "count": len(same),
+                "payload_bytes": sum(call.payload_bytes for call in same),
+                "wire_bytes": round(sum(sent)) if len(sent) == len(same) else None,
+            }
+        )
+    return tally

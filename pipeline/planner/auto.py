@@ -27,9 +27,12 @@ def choose(
 ) -> list[Ranked]:
     """The cells that fit, as `rank` has them; without a calibration by the model of GPUs.
 
-    Raises StudyError where none fits, or the model's operators are not known.
+    Raises StudyError where none fits, or the model's layers or operators are not known.
     """
-    models.family(study.model).operators(study.model, 1, 1)  # raises where it states none
+    sizes = models.family(study.model)  # raises where it states none
+    sizes.shape(study.model)
+    if calibration is not None:
+        sizes.operators(study.model, 1, 1)
 
     def predicted(job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         assert calibration is not None
@@ -60,15 +63,6 @@ def layouts_of(study: Study) -> list[RunSpec]:
         if "recompute" not in cell["workload"]
     )
     return [run.spec for cell in cells if (run := run_of(study, cell)) is not None]
-
-
-def check_family(study: Study) -> None:
-    """Raise StudyError unless the cost model knows the family of the study's model."""
-    if study.model.family != "gpt2":
-        raise StudyError(
-            f"study {study.name} has a model of family {study.model.family!r}; the cost model has "
-            "layouts of gpt2 alone"
-        )
 
 
 def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:

@@ -212,17 +212,12 @@ def predict_study(
         except StudyError as refused:
             row["reason"] = str(refused)
         else:
-            seconds = one.seconds
-            row |= {
-                "step_s_pred": f"{seconds:.6g}",
-                "step_s_low": f"{low * seconds:.6g}",
-                "step_s_high": f"{high * seconds:.6g}",
-                "computation_s_pred": f"{one.computation:.6g}",
-                "communication_s_pred": f"{one.communication:.6g}",
-                "bubble_s_pred": f"{one.bubble:.6g}",
-                "optimiser_s_pred": f"{one.optimiser:.6g}",
-                "mem_mib_pred": f"{one.memory / MEBIBYTE:.0f}",
-            }
+            seconds, parts = one.seconds, ("computation", "communication", "bubble", "optimiser")
+            values = {"step_s_pred": seconds, "step_s_low": low * seconds,
+                      "step_s_high": high * seconds,
+                      **{f"{part}_s_pred": getattr(one, part) for part in parts}}  # fmt: skip
+            row |= {name: f"{value:.6g}" for name, value in values.items()}
+            row["mem_mib_pred"] = f"{one.memory / MEBIBYTE:.0f}"
             if key in measured:
                 row["error"] = f"{seconds / measured[key] - 1:+.3f}"
         rows[key] = row

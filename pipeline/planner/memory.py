@@ -125,7 +125,9 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * again),
         logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
-        base=CPU_BASE + loaded_later(spec.world.network == "emulated") if cpu else CUDA_BASE,
+        base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
+        if cpu
+        else CUDA_BASE,
     )
 
 
@@ -145,9 +147,10 @@ def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
     return run.strategy.sends(spec, run.layout, rank, gradients)
 
 
-def loaded_later(forked: bool) -> int:
-    """Bytes that a rank on a CPU loads after its base, whether or not it was forked."""
-    return FORKED_LOADED_LATER if forked else CPU_LOADED_LATER
+def loaded_later(forked: bool, model: ModelSpec) -> int:
+    """Bytes that a rank on a CPU loads after its base: fewer where it was forked."""
+    later = FORKED_LOADED_LATER if forked else CPU_LOADED_LATER
+    return later + models.family(model).loaded_bytes()
 
 
 def formula_24(spec: RunSpec) -> int:

@@ -74,14 +74,16 @@ def work_of(run: ResolvedRun) -> Work:
     pieces = run.strategy.pieces(spec, run.layout)
     sequences = -(-spec.workload.global_batch // (run.layout.data_devices * pieces))
     first, block, last = sizes.operators(spec.model, sequences, axes.get(TENSOR, 1))
-    count = axes.get(PIPELINE, 1)
+    count, narrow = axes.get(PIPELINE, 1), dict.fromkeys(NARROW, PRODUCT_FORMATS[spec.precision])
     stages = []
     for stage in range(count):
         layers = len(range(stage, spec.model.num_layers, count))
         work = Counter({key: layers * n for key, n in block.items()})
         work.update(first if stage == 0 else {})
         work.update(last if stage == count - 1 else {})
-        stages.append(Counter({_operator(spec, *key): n for key, n in work.items()}))
+        stages.append(Counter[Operator]())
+        for (kind, shape), n in work.items():
+            stages[-1][Operator(kind, narrow.get(kind, "float32"), shape)] = n
     parameters = models.num_parameters(spec.model)
     gradients = widths(spec.precision).gradient * parameters
     own = run.strategy.footprint(spec, run.layout, 0, gradients)
@@ -89,11 +91,6 @@ def work_of(run: ResolvedRun) -> Work:
     tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
     update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
     return Work(tuple(stages), update, pieces)
-
-
-def _operator(spec: RunSpec, kind: str, sizes: tuple[int, ...]) -> Operator:
-    narrow = kind in NARROW
-    return Operator(kind, PRODUCT_FORMATS[spec.precision] if narrow else "float32", sizes)
 
 
 def of_study(runs: Iterable[RunSpec]) -> list[Operator]:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipeline import models
 from pipeline.cost.constants import Constants
-from pipeline.cost.job import Job, Refused
+from pipeline.cost.job import Refused
 from pipeline.cost.points import ADDED, answer_of
 from pipeline.cost.predict import predict
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.planner.auto import check_family, run_with
+from pipeline.planner.auto import run_with
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.ranking import Cluster, band_of, job_of
 from pipeline.planner.sizes import Size
@@ -27,7 +28,6 @@ from pipeline.study.study import Cell, Study
 
 COLUMNS = ("cell", "nodes", "gpus", "global_batch", "provenance", *ADDED, "tokens_per_s_pred",
            "efficiency_pred")  # fmt: skip
-PROJECTED = "projected"
 
 
 def project(
@@ -38,14 +38,14 @@ def project(
     `weak`: the batch of a device stays that of the study's fewest nodes, where the study says that
     the whole one does. A cell of one node alone stays there.
     """
-    check_family(study)
+    models.family(study.model).shape(study.model)  # raises where the cost model has none
     rows = []
     for cell in study.arms:
         least = 0.0
         for nodes in (1,) if cell.nodes == (1,) else counts:
             row = dict.fromkeys(COLUMNS, "") | {
                 "cell": cell.name, "nodes": str(nodes), "gpus": str(nodes * cell.ranks_per_node),
-                "provenance": PROJECTED,
+                "provenance": "projected",
             }  # fmt: skip
             rows.append(row)
             try:
@@ -93,11 +93,11 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
             + (", ".join(spec.options) or "its defaults")
         )
     work = spec.workload
-    job: Job = job_of(
-        Size(spec.study, spec.model), cluster, spec.world.nodes, degrees, work.global_batch,
-        spec.precision, work.recompute,
-    )  # fmt: skip
-    job = replace(job, optimiser=spec.optimiser.name)
+    size, nodes = Size(spec.study, spec.model), spec.world.nodes
+    job = replace(
+        job_of(size, cluster, nodes, degrees, work.global_batch, spec.precision, work.recompute),
+        optimiser=spec.optimiser.name,
+    )
     ends = {0, run.layout.num_processes - 1}
     peak = float(max(predict_memory(spec, rank).peak for rank in ends))
     found = replace(predict(job, Constants()), memory=peak)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import fits, kind_of
@@ -262,14 +262,14 @@ def job_of(
     size: Size, cluster: Cluster, nodes: int, degrees: Degrees, batch: int, precision: str,
     recompute: bool | str,
 ) -> Job:  # fmt: skip
-    """A layout on so many nodes as the cost model has it, of a model of family gpt2."""
-    model = size.model
+    """A layout on so many nodes as the cost model has it; StudyError where it knows no shape."""
+    model, shape = size.model, models.family(size.model).shape(size.model)
     return Job(
         hardware=cluster.hardware, device_gib=cluster.device_gib,
         gpus=nodes * cluster.gpus_per_node, gpus_per_node=cluster.gpus_per_node,
         node_net_gbps=cluster.link, bert=False, layers=model.num_layers, hidden=model.width,
-        heads=model.num_heads, kv_heads=model.num_heads, ffn=4 * model.width, gated=False,
-        vocab=model.vocab_rows, seq=model.context, tied=True, dp=degrees.data,
+        heads=model.num_heads, vocab=model.vocab_rows, seq=model.context, **shape._asdict(),
+        dp=degrees.data,
         tp=degrees.tensor, pp=degrees.pipeline, vpp=degrees.chunks, zero=degrees.zero,
         shard=degrees.data, seq_parallel=False,
         micro=batch // degrees.data // degrees.microbatches, accum=float(degrees.microbatches),
@@ -292,22 +292,15 @@ def table(ranked: list[Ranked]) -> list[str]:
     heads = "layout", "nodes", "micro", "recompute", "step s", "band s", "GiB", "tokens/s", "h/1e9"
     rows = []
     for one in ranked[:SHOWN]:
-        job, seconds = one.job, one.prediction.seconds
+        job, seconds, (low, high) = one.job, one.prediction.seconds, one.band
         tokens = job.tokens * job.dp * job.accum
-        low, high = one.band
         rows.append(
             (
-                one.name,
-                str(one.nodes),
-                str(job.micro),
-                job.recompute,
-                f"{seconds:.3g}",
-                f"{low:.3g} to {high:.3g}",
-                f"{one.prediction.gibibytes:.3g}",
-                f"{tokens / seconds:,.0f}",
-                f"{1e9 / tokens * seconds / 3600:.2f}",
+                one.name, str(one.nodes), str(job.micro), job.recompute, f"{seconds:.3g}",
+                f"{low:.3g} to {high:.3g}", f"{one.prediction.gibibytes:.3g}",
+                f"{tokens / seconds:,.0f}", f"{1e9 / tokens * seconds / 3600:.2f}",
             )
-        )
+        )  # fmt: skip
     return [*align([heads, *rows]), "", *answer(ranked)]
 
 

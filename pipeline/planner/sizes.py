@@ -1,6 +1,7 @@
 """Shapes of GPT-2 and GPT-3 by size: those published, and any other on the curve of GPT-3's table.
 
-The published shapes are in `pipeline/reference/models.json`, each with its source.
+The published shapes are in `pipeline/reference/models.json`, each with its source; their family is
+that of all sizes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def sizes(part: str = "models") -> tuple[Size, ...]:
     return tuple(
         Size(
             one["id"],
-            ModelSpec("gpt2", **{k: v for k, v in one.items() if k not in _ABOUT}),
+            ModelSpec(content["family"], **{k: v for k, v in one.items() if k not in _ABOUT}),
         )
         for one in content[part]
     )
@@ -80,7 +81,8 @@ def size_of(name: str) -> Size:
         width = end[1] * (wanted / end[0]) ** (1 / 3)
     head, heads = (128, 8) if width >= 2048 else (64, 4)
     num_heads = heads * max(1, round(width / (head * heads)))
-    model = ModelSpec("gpt2", 1, head * num_heads, num_heads, GPT3_CONTEXT, 50257)
+    a_known = next(one.model for one in known if one.model.context == GPT3_CONTEXT)
+    model = replace(a_known, num_layers=1, width=head * num_heads, num_heads=num_heads)
     a_layer = num_parameters(replace(model, num_layers=2)) - num_parameters(model)
     depth = 1 + max(0, round((wanted - num_parameters(model)) / a_layer))
     return Size(name, replace(model, num_layers=depth))

@@ -1,6 +1,6 @@
 """Rules of contradiction about steps.jsonl: its lines against the spec, run.json and one another.
 
-Each is a `Rule` of record.py. Fields that older records lack are not missed.
+Each is a `Rule` of this package. Fields that older records lack are not missed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
 
 if TYPE_CHECKING:
-    from pipeline.records.record import RunRecord, Step
+    from pipeline.records import RunRecord, Step
 
 PHASES_TOLERANCE = 1e-2
 """Relative: on a GPU the parts are timed by its own clock, the step by that of the host."""
@@ -96,9 +96,8 @@ def same_on_all_ranks(record: RunRecord) -> Iterator[str]:
         for name in ("loss", "grad_norm"):
             own, first = getattr(step, name), getattr(root[step.step], name)
             one_is_lost = (own is None) != (first is None)
-            if one_is_lost or (
-                own is not None and not math.isclose(own, first, rel_tol=RANKS_TOLERANCE)
-            ):
+            both = own is not None and first is not None
+            if one_is_lost or (both and not math.isclose(own, first, rel_tol=RANKS_TOLERANCE)):
                 yield f"{_of(step)}: {name} {own}, that of rank 0 is {first}"
 
 
@@ -123,16 +122,11 @@ def phases(record: RunRecord) -> Iterator[str]:
     profile = record.spec.profile
     for step in record.steps:
         if (step.phases is not None) != profile:
-            yield (
-                f"{_of(step)} has {'no phases' if profile else 'phases'}, but the run is "
-                f"{'a profiled one' if profile else 'none to profile'}"
-            )
+            has = "no phases, but the run is a profiled one"
+            yield f"{_of(step)} has {has if profile else 'phases, but the run is none to profile'}"
         total = sum(step.phases[name] for name in IN_STEP) if step.phases else step.seconds
         if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
-            yield (
-                f"steps.jsonl: the phases of step {step.step} of rank {step.rank} are {total} s "
-                f"together, the step is {step.seconds} s"
-            )
+            yield f"{_of(step)}: its phases are {total} s together, the step is {step.seconds} s"
         passes = sum(seconds for *_, seconds in step.passes or ())
         if passes > sum((step.phases or {}).values()) * (1 + PHASES_TOLERANCE):
             yield (
@@ -171,11 +165,9 @@ def cpu_seconds(record: RunRecord) -> Iterator[str]:
             spent |= {name: (step.phases[name], cpu) for name, cpu in step.cpu_phases.items()}
         for name, (seconds, cpu) in spent.items():
             if cpu is not None and cpu > seconds * factor + least:
-                yield (
-                    f"steps.jsonl: the {name} of step {step.step} of rank {step.rank} took {cpu} "
-                    f"CPU seconds of one thread in {seconds} s of "
-                    + ("an emulated node" if is_emulated else "the clock")
-                )
+                clock = "an emulated node" if is_emulated else "the clock"
+                took = f"took {cpu} CPU seconds of one thread in {seconds} s of {clock}"
+                yield f"{_of(step)}: the {name} {took}"
 
 
 def step_lines(steps: Iterable[Step]) -> str:

@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.errors import ClaimError
 from pipeline.schemas import describe, first_error
@@ -47,19 +46,14 @@ def parse(text: str) -> dict[str, dict[str, Peak]]:
     fault = first_error(content, "devices")
     if fault is not None:
         raise ClaimError(f"{DEVICES} {describe(fault)}")
-    found = {}
+    found: dict[str, dict[str, Peak]] = {}
     for device in content["devices"]:
-        peaks = (_peak(device["id"], entry, content["documents"]) for entry in device["peaks"])
-        found[device["name"]] = {
-            entry["compute_dtype"]: peak for entry, peak in zip(device["peaks"], peaks, strict=True)
-        }
+        peaks = found[device["name"]] = {}
+        for entry in device["peaks"]:
+            if (name := entry["document"]) not in content["documents"]:
+                at = f"{DEVICES}: {device['id']}"
+                raise ClaimError(f"{at} names the document {name!r}; declare it in documents")
+            source = "{title}, {where}".format_map(content["documents"][name])
+            peak = Peak(device["id"], 1e12 * entry["teraflops"], source)
+            peaks[entry["compute_dtype"]] = peak
     return found
-
-
-def _peak(device: str, entry: dict[str, Any], documents: dict[str, dict[str, str]]) -> Peak:
-    if entry["document"] not in documents:
-        raise ClaimError(
-            f"{DEVICES}: {device} names the document {entry['document']!r}; declare it in documents"
-        )
-    source = documents[entry["document"]]
-    return Peak(device, 1e12 * entry["teraflops"], f"{source['title']}, {source['where']}")

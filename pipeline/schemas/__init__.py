@@ -68,7 +68,6 @@ AGAIN = {
     "metrics": "run `python -m pipeline metrics` again",
     "record": "run the training again",
     "spec": "run snakemake again",
-    "sbom": "report it, as `make image` must not write that",
     "step": "run the training again",
     "verdicts": "run `python -m pipeline claims` again",
     "yardstick": "run `python -m pipeline yardstick` again",
@@ -78,10 +77,7 @@ AGAIN = {
 FORMATS = FormatChecker()
 """Formats that schemas may name: those of jsonschema, and `visible`."""
 
-
-@FORMATS.checks("visible")
-def _is_visible(value: object) -> bool:
-    return not isinstance(value, str) or is_visible(value)
+FORMATS.checks("visible")(lambda value: not isinstance(value, str) or is_visible(value))
 
 
 @cache
@@ -94,31 +90,15 @@ def validator(name: str) -> Draft202012Validator:
     file, _, part = name.partition("#")
     own = (CONFIG_SCHEMAS / f"{file}.schema.yaml").is_file()
     schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
+    # A registry that retrieves what is referred to does so at each use.
+    referred = {"record": ["spec.schema.json"], "tokens": ["config.schema.yaml"]}.get(file, [])
+    resources = [(one, Resource.from_contents(_load(one), DRAFT202012)) for one in referred]
     checker: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
-        registry=_registry(schema),
+        registry=Registry().with_resources(resources).crawl(),
         format_checker=FORMATS,
     )
     return checker
-
-
-def _registry(schema: object) -> Registry[Any]:
-    """All files that a schema refers to, read once; one that retrieves them does so at each use."""
-    resources: dict[str, Resource[Any]] = {}
-    left = _files(schema)
-    while left:
-        file = left.pop()
-        resources[file] = Resource.from_contents(_load(file), DRAFT202012)
-        left |= _files(resources[file].contents) - resources.keys()
-    return Registry().with_resources(resources.items()).crawl()
-
-
-def _files(schema: object) -> set[str]:
-    """The files that a schema's references name."""
-    if isinstance(schema, dict):
-        own = str(schema.get("$ref", "")).partition("#")[0]
-        return {own} - {""} | _files(list(schema.values()))
-    return {file for part in schema for file in _files(part)} if isinstance(schema, list) else set()
 
 
 @cache

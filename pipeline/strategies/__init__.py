@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -64,7 +65,7 @@ def sent_table() -> str:
     """A Markdown table: what each strategy splits and sends, and when to use it.
 
     A row for each setting of its knobs that splits or sends something else, and what the symbols
-    are. The formulas are those of `Strategy.sends` for a small GPT-2 on four ranks.
+    are. The formulas are those of `Strategy.sends` for a small model on four ranks.
     """
     rows = ["| strategy | what is split | sent by a rank in a step | when to use it |"]
     rows.append("|---|---|---|---|")
@@ -113,47 +114,39 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
 
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
-    run = _example(name, {})
-    run = replace(run, workload=replace(run.workload, steps=1 + load(name, {}).period))
     kind, last = objective_of(model), model.vocab_size - 1
     others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
     objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
-    for nodes in (2, 4, 1):
-        run = replace(run, model=model, objective=objective, world=replace(run.world, nodes=nodes))
-        try:
-            load(name, {}).layout(run.world)
-        except StudyError:
-            continue
-        try:
-            check([run])
-        except StudyError as error:
-            why = re.split("[:;] ", str(error).removeprefix(f"{run.run_id}: "))[0]
-            return why.replace(example, "the class")
-        break
+    run = _example(name, {}, (2, 4, 1))
+    work = replace(run.workload, steps=1 + load(name, {}).period)
+    try:
+        check([replace(run, model=model, objective=objective, workload=work)])
+    except StudyError as error:
+        why = re.split("[:;] ", str(error).removeprefix(f"{run.run_id}: "))[0]
+        return why.replace(example, "the class")
     return ""
 
 
-def _example(name: str, options: Mapping[str, Any]) -> RunSpec:
-    """A run that every strategy has a layout for: one rank for `single`, four for all others."""
-    spec = RunSpec(
+def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4, 1)) -> RunSpec:
+    """A run on the first of these numbers of ranks that the strategy has a layout for."""
+    for nodes in ranks:
+        world = WorldSpec(nodes, 1, "cpu", "gloo", "loopback")
+        with suppress(StudyError):
+            load(name, options).layout(world)
+            break
+    return RunSpec(
         study="example",
         cell="example",
         strategy=name,
         precision="fp32",
-        world=WorldSpec(4, 1, "cpu", "gloo", "loopback"),
-        model=ModelSpec("gpt2", num_layers=12, width=768, num_heads=12, context=1024,
-                        vocab_size=50257),
+        world=world,
+        model=replace(models.example(), num_layers=12),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
         workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
         repeat=0,
         seed=0,
         options=options,
     )  # fmt: skip
-    try:
-        load(name, options).check_spec(spec)
-    except StudyError:
-        return replace(spec, world=replace(spec.world, nodes=1))
-    return spec
 
 
 def check(runs: Iterable[RunSpec]) -> None:
@@ -227,6 +220,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             raise StudyError(
                 f"strategy {name} option {option} = {value!r} is not from 0 to "
                 f"{MAX_KNOB}; fix the cell's options"
+            )
+        if value not in (known := dict(kind.choices).get(option, (value,))):
+            raise StudyError(
+                f"strategy {name} option {option} {value!r} is unknown; use one of "
+                + ", ".join(map(str, known))
             )
     return strategy
 

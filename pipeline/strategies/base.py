@@ -51,6 +51,9 @@ class Footprint:
     block_share: float = 1.0
 
 
+Choices = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Names of knobs, each with its values."""
+
 SYMBOLS = {
     "n": "ranks of the axis",
     "G": "bytes of a rank's gradients as they travel",
@@ -124,6 +127,9 @@ class Strategy(ABC):
 
     weighs: ClassVar[bool] = True
     """True where it takes batches with weights and segments, as the shared step does."""
+
+    choices: ClassVar[Choices] = ()
+    """Knobs that have few values, with these; all others are refused."""
 
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, that parity holds to the same step."""

@@ -15,7 +15,7 @@ from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
-from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 NONE, POWERSGD = "none", "powersgd"
-COMPRESSIONS = (NONE, "fp16", "bf16", POWERSGD)
 FULL_GRADIENTS = ("fp32", "tf32", "bf16")
 """Precisions whose gradients are fp32 and not scaled, as hooks that narrow them need."""
 LEAST_SAVING = 2
@@ -42,13 +41,14 @@ class Ddp(Strategy):
     two factors of rank `powersgd_rank` (Vogels et al. 2019, arXiv 1905.13727), after the first
     `powersgd_start` steps, which are sent in full. It changes the step.
 
-    `empty_cache`: see `parallel.faults`.
+    `empty_cache`: see `parallel.types.Faults`.
     """
 
     whole_forward = True
     use = "the model and its optimiser fit one device"
     changes_the_step = ("compression", "powersgd_rank", "powersgd_start")
     lossy_wire = (("compression", "fp16"),)  # for bf16 no band was measured
+    choices = (("compression", (NONE, "fp16", "bf16", POWERSGD)),)
 
     bucket_cap_mb: float = 25.0
     compression: str = NONE
@@ -63,11 +63,6 @@ class Ddp(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device; raises StudyError on a compression that no run can have."""
-        if self.compression not in COMPRESSIONS:
-            raise StudyError(
-                f"ddp compression {self.compression!r} is unknown; use one of "
-                + ", ".join(COMPRESSIONS)
-            )
         if self.compression != POWERSGD and (self.powersgd_rank, self.powersgd_start) != (1, 2):
             raise StudyError(
                 f"ddp options powersgd_rank {self.powersgd_rank} and powersgd_start "
@@ -150,7 +145,6 @@ class Ddp(Strategy):
         """Wrap the model, whose last backward pass in a step then reduces."""
         from torch.nn.parallel import DistributedDataParallel
 
-        from pipeline.parallel.faults import Faults
         from pipeline.parallel.group import Group, mesh_of
         from pipeline.parallel.reduction import mean_of
         from pipeline.parallel.step import Stepper

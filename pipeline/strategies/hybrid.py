@@ -31,6 +31,7 @@ class Hybrid(Pipelined):
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
     """
 
+    choices = (*Pipelined.choices, ("zero_stage", (0, 1)))
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
@@ -48,28 +49,21 @@ class Hybrid(Pipelined):
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit."""
         check_name(self.schedule, self.chunks)
-        if self.zero_stage not in (0, 1):
-            raise StudyError(
-                f"strategy hybrid: zero_stage {self.zero_stage} is unknown; use 0 or 1"
-            )
         sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
         for name, size in sizes.items():
             if size < 1:
                 raise StudyError(f"strategy hybrid: {name} is {size}; set it to 1 or more")
         data = self.data or max(1, world.size // (self.pipeline * self.tensor))
         if self.pipeline * self.tensor * data != world.size:
+            tensor = nearest(self.tensor, world.size)
+            stages = nearest(self.pipeline, world.size // tensor)
             raise StudyError(
                 f"strategy hybrid: pipeline {self.pipeline} x tensor {self.tensor} x data {data} "
                 f"are {self.pipeline * self.tensor * data} ranks, the world has {world.size}; the "
-                f"nearest layout is {self._nearest(world.size)}"
+                f"nearest layout is pipeline {stages} x tensor {tensor} x data "
+                f"{world.size // tensor // stages}"
             )
         return Layout.of(world, (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor))
-
-    def _nearest(self, ranks: int) -> str:
-        """Sizes that multiply up to `ranks`: tensor's nearest divisor, then pipeline's."""
-        tensor = nearest(self.tensor, ranks)
-        stages = nearest(self.pipeline, ranks // tensor)
-        return f"pipeline {stages} x tensor {tensor} x data {ranks // tensor // stages}"
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """Also the stage of ZeRO."""
@@ -162,6 +156,6 @@ class Hybrid(Pipelined):
 
     def build(self, parts: Parts) -> Trainable:
         """The step of a pipeline, whose layers are cut and whose optimiser may be sharded."""
-        from pipeline.strategies.pipeline_parallel.step import build
+        from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 
-        return build(parts, self, sequence=self.sequence, zero_stage=self.zero_stage)
+        return PipelineStepper(parts, self, sequence=self.sequence, zero_stage=self.zero_stage)

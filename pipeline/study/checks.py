@@ -75,6 +75,12 @@ def _check_model(model: ModelSpec) -> None:
             f"model.family {model.family} with model.architecture {model.architecture}: name the "
             "class of a model of transformers for the family transformers, and for no other"
         )
+    most = (model.config or {}).get("max_position_embeddings")
+    if isinstance(most, int) and model.context > most:
+        raise StudyError(
+            f"model.context {model.context} is over the {most} positions that the model has by its "
+            "config (max_position_embeddings); lower model.context"
+        )
     if model.architecture and model.pad_vocab_to:
         raise StudyError(
             f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; "

@@ -23,7 +23,7 @@ def check_equal_work(study: Study) -> None:
     specs = expand(study)
     weak = all(spec.workload.scaling == "weak" for spec in specs)
     fields: Mapping[str, Callable[[RunSpec], object]] = {
-        "global_batch": batch_per_rank if weak else global_batch,
+        "global_batch": batch_per_rank if weak else lambda spec: spec.workload.global_batch,
         "schedule": schedule_text,
         "updates_per_step": updates_per_step,
         "model": model_text,
@@ -39,11 +39,6 @@ def check_equal_work(study: Study) -> None:
                 f"{other.world.nodes} nodes, so nothing could be compared; make them equal or "
                 f"declare `compares: [{field}]`"
             )
-
-
-def global_batch(spec: RunSpec) -> int:
-    """Sequences per optimiser step over all ranks."""
-    return spec.workload.global_batch
 
 
 def batch_per_rank(spec: RunSpec) -> float:
@@ -97,7 +92,8 @@ def model_text(spec: RunSpec) -> str:
     m = spec.model
     padded = f" rows={m.vocab_rows}" if m.pad_vocab_to else ""
     config = "".join(f" {name}={value}" for name, value in sorted((m.config or {}).items()))
+    begun = f" weights={m.weights_sha256[:12]}" if m.weights_sha256 else ""
     return (
         f"{m.architecture or m.family} layers={m.num_layers} width={m.width} heads={m.num_heads} "
-        f"context={m.context} vocabulary={m.vocab_size}{padded}{config}"
+        f"context={m.context} vocabulary={m.vocab_size}{padded}{config}{begun}"
     )

@@ -13,6 +13,7 @@ from pipeline.errors import StudyError
 from pipeline.fonts import missing, printed
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
+from pipeline.study.model_files import with_files
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -26,8 +27,6 @@ OWN = ("title", "claims")
 """Parts of a study that one that extends it does not take over: a text about that study alone."""
 RESOLVED = "study.json"
 """Name of a study in full, which the workflow writes: its paths are from the working folder."""
-MAX_EXTENDS = 20
-"""Studies in a chain; the longest shipped one has three."""
 _NAMED = 5
 
 
@@ -42,15 +41,19 @@ def extended(
     """The content of a study file over that of the study which its key `extends` names.
 
     Keys of `MERGED` are taken one by one, every other one whole, those of `OWN` are not taken over,
-    and a null leaves a key out. Relative paths become paths from the working folder. Other content
-    is returned as it is. `below` are the files that extend this one, and `above` is
-    the name in the first of them. Raises StudyError where there is no such study, where one extends
-    itself, or where one has the name of a study that it extends.
+    and a null leaves a key out. Relative paths become paths from the working folder, and files that
+    `model` names are read (`model_files`). Other content is returned as it is. `below` are the
+    files that extend this one, and `above` is the name in the first of them. Raises StudyError
+    where there is no such study, where one extends itself, or where one has the name of a study
+    that it extends.
     """
     if not isinstance(content, dict):
         return content
     if path.name != RESOLVED:
-        content = _from_here(content, path.parent.resolve())
+        folder = path.parent.resolve()
+        content = _from_here(content, folder)
+        if isinstance(model := content.get("model"), dict):
+            content["model"] = with_files(model, folder, extends="extends" in content)
     if "extends" not in content:
         return content
     name = content["extends"]
@@ -67,10 +70,6 @@ def extended(
     except (OSError, ValueError, RuntimeError) as error:
         # RuntimeError: a symlink that leads to itself, before Python 3.13.
         raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
-    if len(files) > MAX_EXTENDS:
-        raise StudyError(
-            f"{files[0]}: it extends a chain of over {MAX_EXTENDS} studies; extend fewer at once"
-        )
     if base in files:
         raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
     above = content["study"] if not below else above

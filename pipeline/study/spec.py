@@ -28,7 +28,9 @@ class ModelSpec:
     """Shape of the model. `width` is the embedding size, `context` the positions per sequence.
 
     Of the family `transformers`, `architecture` is the class and `config` what its configuration
-    has besides these sizes. `pad_vocab_to`: embedding and output layer have rows up to a multiple
+    has besides these sizes; with `weights_sha256` it begins with weights of that hash. `hub` at
+    `revision`, `config_sha256` and `weights`, a path, say where these lay, and identify nothing.
+    `pad_vocab_to`: embedding and output layer have rows up to a multiple
     of it, which no token uses and the loss does not see, as Megatron-LM pads for faster products.
     """
 
@@ -41,6 +43,15 @@ class ModelSpec:
     architecture: str | None = None
     config: Mapping[str, Any] | None = field(default=None, hash=False)
     pad_vocab_to: int | None = None
+    weights_sha256: str | None = None
+    weights: str | None = None
+    config_sha256: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+
+    def without_places(self) -> ModelSpec:
+        """The model without what says where its content lay."""
+        return replace(self, weights=None, config_sha256=None, hub=None, revision=None)
 
     @property
     def vocab_rows(self) -> int:
@@ -304,10 +315,9 @@ class RunSpec:
         later = [
             (whole, "image_digest"),
             (whole, "objective"),
-            (whole["model"], "architecture"),
-            (whole["model"], "config"),
-            (whole["model"], "pad_vocab_to"),
         ]
+        sizes = "family num_layers width num_heads context vocab_size".split()
+        later += [(whole["model"], name) for name in vars(self.model) if name not in sizes]
         later += [(phase, "learning_rate") for phase in phases]
         optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
         later += [(whole["world"], name) for name in optional]
@@ -358,9 +368,9 @@ class RunSpec:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def training(self) -> RunSpec:
-        """The spec without what only operates a run: the time limit and when state is kept."""
+        """The spec without what only operates a run: time limit, when state is kept, places."""
         work = replace(self.workload, checkpoint_every=0)
-        return replace(self, timeout_seconds=0, workload=work)
+        return replace(self, timeout_seconds=0, workload=work, model=self.model.without_places())
 
     def identity(self) -> str:
         """Hash of `training()`: runs and checkpoints of equal identity are of the same training."""

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics import verdicts
+from pipeline.metrics import contrasts
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, probability, significant
 from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import KEYS, beside, bounds_of, fact, most_sent, pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.columns import Table
+from pipeline.tables.declared import Table
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
@@ -60,12 +60,12 @@ def against_base(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
 
 def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each comparison; the ratio is that of the cell over the other one."""
-    return verdicts.comparisons(table)
+    return contrasts.comparisons(table)
 
 
 def under_conditions(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each condition, cell and number of nodes."""
-    found = verdicts.against_plain(table)
+    found = contrasts.against_plain(table)
     return found.rename(columns={"low": "ratio_low", "high": "ratio_high"})
 
 
@@ -127,20 +127,18 @@ def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     above = found["peak_memory_bytes"] - found["base_memory_bytes"]
     for name in ("predicted", "formula"):
         found[f"{name}_ratio"] = (found[f"{name}_memory_bytes"] / above).where(above > 0)
-    # Rank 0 and the largest of the others, where that differs; a cell that never ran stays.
-    others = found[found["rank"] > 0].sort_values(
-        "peak_memory_bytes", ascending=False, kind="stable"
-    )
-    largest = others.drop_duplicates(KEYS).reset_index()
-    root = found[found["rank"] == 0].set_index(KEYS)
-    first = root.reindex(pd.MultiIndex.from_frame(largest[KEYS]))
-    peak = "peak_memory_bytes"
-    differs = ~np.isclose(largest[peak], first[peak], rtol=_ALIKE)
-    for name in _PREDICTED:
-        differs |= (largest[name] != first[name].to_numpy()) & largest[name].notna().to_numpy()
-    keep = found["rank"].isna() | (found["rank"] == 0)
-    keep |= found.index.isin(largest.loc[differs, "index"])
-    return found[keep].reset_index(drop=True)
+    kept = []
+    for _, part in found.groupby(KEYS, sort=False):
+        # Rank 0, or the one row of a cell that never ran, and the largest of the others.
+        first, others = part.iloc[:1], part.iloc[1:]
+        kept.append(first)
+        if len(others):
+            largest = others.loc[[others["peak_memory_bytes"].idxmax()]]
+            peaks = largest["peak_memory_bytes"], first["peak_memory_bytes"]
+            same = np.array_equal(largest[_PREDICTED], first[_PREDICTED])
+            if not (same and np.allclose(*peaks, rtol=_ALIKE)):
+                kept.append(largest)
+    return pd.concat(kept, ignore_index=True)
 
 
 def beside_datasheets(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -218,7 +216,6 @@ def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
 _FACTS = {
     "Processor": "cpu_model",
     "Cores": "num_cores",
-    "Memory [GiB]": "memory_bytes",
     "GPUs": "gpus",
     "Launcher": "launcher",
     "Threads a rank": "threads_per_rank",
@@ -243,6 +240,7 @@ _FACTS = {
 """Facts that the runs recorded; one that none of them did, as in older records, has no row."""
 
 _SPANS = {
+    "Memory [GiB]": ("memory_bytes", 1 / 2**30),
     "Time taken by the host [%]": ("steal_share", 100),
     "Clock of the cores [MHz]": ("cpu_mhz", 1),
     "Padding of the batches [%]": ("padding_share", 100),
@@ -262,25 +260,19 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
     none = pd.Series(dtype=float)
     found: list[tuple[str, Any]] = []
-    for item, name in _FACTS.items():
-        if name == "memory_bytes":
-            sizes = sorted(value.get(name, none).unique())
-            found.append((item, ", ".join(f"{size / 2**30:.1f}" for size in sizes) or NONE))
-        elif name == "threads_per_rank":
-            # The cores are divided, so one number of threads would not say it.
-            own = runs[runs["metric"] == name].groupby("world_size")["value"].unique()
-            each = ("/".join(f"{v:.0f}" for v in sorted(values)) for values in own)
-            pairs = zip(own.index, each, strict=True)
-            found.append((item, "; ".join(f"{text} at world size {size}" for size, text in pairs)))
-        elif name in value:
-            found.append((item, fact(runs, name)))
+    found += [(item, fact(runs, name)) for item, name in _FACTS.items() if name in value]
     for item, (name, scale) in _SPANS.items():
         if len(own := scale * value.get(name, none)):
             ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
             found.append((item, " to ".join(ends)))
     if len(stalled := value.get("stalled", none)):
         found.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
+    tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
+    found.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
     found.append(("Order of runs", fact(table, "order_kept")))
+    order = table[table["metric"] == "order_drift"].iloc[0]
+    change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
+    found.append(("Drift over that order", f"{order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)

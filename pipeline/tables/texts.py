@@ -7,12 +7,8 @@ import pandas as pd
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, limit
-from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import listed, records
-from pipeline.tables.columns import Table
-
-EVERY = "every"
-"""In place of a link: each of them has the same rows."""
+from pipeline.metrics.select import records
+from pipeline.tables.declared import Table
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -36,23 +32,16 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
-    """As `shown`, what is the same over all links once."""
-    return merged_links(shown(frame, declared))
+    """As `shown`, rows that are the same over several links once."""
+    return links_together(shown(frame, declared))
 
 
-def merged_links(found: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a cell once, of every link, where each link has the same ones."""
-    if "Link" not in found or found["Link"].nunique() < 2:
+def links_together(found: pd.DataFrame) -> pd.DataFrame:
+    """Rows that differ in their `Link` alone once, with the names of all of these links."""
+    if "Link" not in found:
         return found
-    kept = []
-    for _, rows in found.groupby("Cell", sort=False):
-        over = [part.drop(columns="Link") for _, part in rows.groupby("Link", sort=False)]
-        if len(over) == found["Link"].nunique() and all(
-            part.to_numpy().tolist() == over[0].to_numpy().tolist() for part in over
-        ):
-            rows = rows.loc[over[0].index].assign(Link=EVERY)
-        kept.append(rows)
-    return pd.concat(kept, ignore_index=True)
+    others = [name for name in found if name != "Link"]
+    return found.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(found)]
 
 
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -65,14 +54,6 @@ def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
         new = new | (shown[column] != shown[column].shift())
         found[column] = shown[column].where(new, "")
     return shown.assign(**found)
-
-
-def by_condition(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
-    """The columns alone, below the condition and its link."""
-    found = pd.DataFrame({one.title: one.texts(frame) for one in declared.columns})
-    pairs = zip(frame["condition"], frame["link"], strict=True)
-    found.insert(0, "Condition", [f"{condition} ({link})" for condition, link in pairs])
-    return once(found, "Condition")
 
 
 def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -104,34 +85,21 @@ def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
         known = part.dropna(subset=["parity_loss_first"])
         bands = known[["parity_loss_first_tolerance", "parity_loss_early_tolerance"]].astype(float)
         several = part[part["ranks"] > 1]
-        apart = sorted({int(n) for n in several.loc[several["weights_bit_equal"] == 0, "nodes"]})
-        bits = f"not on {listed(apart)} nodes" if apart else "yes"
+        bits = "yes" if (several["weights_bit_equal"] == 1).all() else "no"
+        verdicts = part["verdict"].value_counts(sort=False)
         shown.append({
             "Tolerance": ", ".join(map(limit, bands.max())) if len(known) else NONE,
             "Cell": part["arm_label"].iloc[0],
             "Reference": base or NONE,
             **{one.title: one.write(part[one.name].max()) for one in declared.columns},
             "Ranks bit-equal": bits if len(several) else "one rank",
-            "Verdict": _verdicts(part),
+            "Verdict": "; ".join(f"{word} in {n} of {len(part)}" for word, n in verdicts.items()),
         })  # fmt: skip
     titles = [one.title for one in declared.columns]
     columns = ["Tolerance", "Cell", "Reference", *titles, "Ranks bit-equal", "Verdict"]
     found = pd.DataFrame(shown, columns=columns)
     band = pd.factorize(found["Tolerance"])[0]
     return once(found.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
-
-
-def _verdicts(part: pd.DataFrame) -> str:
-    """Number of equal places, the others by name; what was not compared, with its reason."""
-    words = part["verdict"]
-    unequal = part[words.isin(UNEQUAL)]
-    skipped = sorted(set(words[~words.isin([EQUAL, *UNEQUAL])]))
-    if len(unequal):
-        nodes = listed(sorted({int(n) for n in unequal["nodes"]}))
-        found = listed(dict.fromkeys(unequal["verdict"]))
-        return "; ".join([f"{found} in {len(unequal)} of {len(part)} (nodes {nodes})", *skipped])
-    equal = int((words == EQUAL).sum())
-    return "; ".join([*([f"{EQUAL} in {equal} of {len(part)}"] if equal else []), *skipped])
 
 
 def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -150,12 +118,6 @@ def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
 
 
 def shortened(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
-    """Items and values, hashes shortened to 12 characters."""
-    shown = [", ".join(_short(part) for part in value.split(", ")) for value in frame["value"]]
-    return pd.DataFrame({"Item": frame["item"], "Value": shown})
-
-
-def _short(part: str) -> str:
-    words = part.split(" ")
-    hashed = len(words[0]) >= 40 and all(c in "0123456789abcdef:sha" for c in words[0])
-    return " ".join([words[0][:12], *words[1:]]) if hashed else part
+    """Items and values, hashes shortened to 12 digits."""
+    short = frame["value"].str.replace(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1", regex=True)
+    return pd.DataFrame({"Item": frame["item"], "Value": short})

@@ -7,7 +7,6 @@ the caption says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +16,7 @@ from pipeline.fonts import printed
 from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.format import NONE
 from pipeline.tables import TABLES, rows, texts
-from pipeline.tables.texts import EVERY, once
+from pipeline.tables.texts import once
 from pipeline.text import latex, markdown, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
@@ -50,21 +49,11 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
         else r"p{0.36\linewidth}" if shown[name].astype(str).str.len().max() > _SENTENCES else "l"
         for name, right in zip(shown.columns, is_right(shown), strict=True)
     )  # fmt: skip
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{latex(caption)}}}",
-        rf"\label{{tab:{label}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        _latex_row(shown.columns),
-        r"\midrule",
-        *map(_latex_row, shown.itertuples(index=False)),
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    escaped = shown.astype(str).map(latex).rename(columns=latex).reset_index(drop=True)
+    return escaped.style.hide(axis="index").to_latex(
+        column_format=columns, position_float="centering", hrules=True, caption=latex(caption),
+        label=f"tab:{label}",
+    )  # fmt: skip
 
 
 def to_markdown(shown: pd.DataFrame) -> str:
@@ -79,13 +68,12 @@ def to_markdown(shown: pd.DataFrame) -> str:
         for row in shown.itertuples(index=False)
     ]
     head = [markdown(str(name)) for name in shown.columns]
-    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     rule = [
         f"{'' if right else ':'}{'-' * (_shown_width(shown[name]) + 1)}{':' if right else ''}"
         for name, right in zip(shown.columns, rights, strict=True)
     ]
-    lines = [_markdown_row(head, widths), "|" + "|".join(rule) + "|"]
-    return "\n".join([*lines, *(_markdown_row(row, widths) for row in body)]) + "\n"
+    lines = [f"| {' | '.join(row)} |\n" for row in (head, *body)]
+    return "".join([lines[0], f"|{'|'.join(rule)}|\n", *lines[1:]])
 
 
 def _shown_width(column: pd.Series) -> int:
@@ -101,17 +89,14 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     These are empty, constant or equal to an earlier one. The first column stays, as does every
     column of a table of one row.
     """
-    if len(shown) < 2:
-        return shown, ""
     fixed: dict[str, str] = {}
     empty: list[str] = []
     alike: dict[str, str] = {}
-    columns = [str(name) for name in shown.columns]
-    for place, name in enumerate(columns[1:], start=1):
-        values = [str(value) for value in shown[name]]
-        same = [other for other in columns[1:place] if list(shown[other].astype(str)) == values]
-        if name in _KEPT:
+    columns = {str(name): [str(value) for value in shown[name]] for name in shown}
+    for place, (name, values) in enumerate(columns.items()):
+        if len(shown) < 2 or place == 0 or name in _KEPT:
             continue
+        same = [other for other in [*columns][1:place] if columns[other] == values]
         if set(values) <= {NONE, ""}:
             empty.append(name)
         elif len(set(values)) == 1:
@@ -119,16 +104,12 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
         elif same:
             alike[name] = same[0]
     said = []
-    dropped = [*fixed, *alike, *empty]
-    if fixed.get("Link") == EVERY:
-        del fixed["Link"]
-        said.append("Each row holds for every link.")
     if fixed:
         said.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
     said += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
     if empty:
         said.append(f"Left out, as no row has a value: {', '.join(empty)}.")
-    return shown.drop(columns=dropped), " ".join(said)
+    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(said)
 
 
 def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
@@ -159,12 +140,3 @@ def is_right(shown: pd.DataFrame) -> list[bool]:
         len(shown) > 0 and all(_NUMERIC.fullmatch(str(cell)) for cell in shown[name])
         for name in shown.columns
     ]
-
-
-def _latex_row(cells: Iterable[object]) -> str:
-    return " & ".join(latex(str(cell)) for cell in cells) + r" \\"
-
-
-def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    return "| " + " | ".join(padded) + " |"

@@ -14,11 +14,12 @@ from torch import nn
 
 from pipeline.emulation import tcp
 from pipeline.errors import StoppedError
+from pipeline.models import stored
 from pipeline.models.build import build_model, compile_blocks, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
-from pipeline.parallel.state import materialise
+from pipeline.parallel.state import materialise, read_weights
 from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
@@ -106,7 +107,10 @@ class Loop:
             rate = self.spec.rate(step)
             for group in self.trainable.optimiser.param_groups:
                 group["lr"] = rate
-            microbatches, data_seconds = self._read(step)
+            if self.phases is None:
+                microbatches, data_seconds = self.read(step), 0.0
+            else:
+                microbatches, (data_seconds, _) = self.clock.time(partial(self.read, step))
             if step == timed_from:
                 before = tcp.counters()
                 self.sampler.start()
@@ -129,7 +133,11 @@ class Loop:
                     timed=step >= timed_from,
                     phases=self.phases.split(seconds, data_seconds) if self.phases else None,
                     cpu_seconds=cpu_seconds,
-                    cpu_phases=self._cpu_phases(cpu_seconds),
+                    # On emulated nodes one thread runs all phases. On a GPU autograd runs backward
+                    # passes, and their marks, in a thread with another clock.
+                    cpu_phases=self.phases.split_cpu(cpu_seconds)
+                    if self.phases and self.spec.world.network == "emulated"
+                    else None,
                     passes=self.phases.split_passes() if self.phases else None,
                     squares=by_block(self.trainable.squares()) if self.phases else None,
                 )
@@ -175,35 +183,14 @@ class Loop:
         batch, pieces = phase.workload.global_batch, phase.workload.accumulation_steps
         start, stop = self.layout.batch_slice(self.rank, batch)
         parts = self.batches.of(phase.model.context, batch).slice(step, start, stop)
-        cut: list[Any] = [
-            [None] * pieces
-            if part is None
-            else self._to_device(torch.from_numpy(part)).chunk(pieces)
-            for part in parts
-        ]
+        cut: list[Any] = []
+        for part in parts:
+            whole = None if part is None else torch.from_numpy(part)
+            if whole is not None and self.device.type == "cuda":
+                # Copied in the order of the GPU's work: from pageable memory it would wait.
+                whole = whole.pin_memory().to(self.device, non_blocking=True)
+            cut.append([None] * pieces if whole is None else whole.chunk(pieces))
         return [Batch(*piece) for piece in zip(*cut, strict=True)]
-
-    def _to_device(self, part: torch.Tensor) -> torch.Tensor:
-        """A copy that a GPU makes in the order of its work: one of pageable memory would wait."""
-        if self.device.type == "cuda":
-            return part.pin_memory().to(self.device, non_blocking=True)
-        return part
-
-    def _read(self, step: int) -> tuple[list[Batch], float]:
-        """The micro-batches, and the seconds that they took where the run is a profiled one."""
-        if self.phases is None:
-            return self.read(step), 0.0
-        read, spent = self.clock.time(partial(self.read, step))
-        return read, spent.seconds
-
-    def _cpu_phases(self, cpu_seconds: float) -> dict[str, float] | None:
-        """CPU seconds of each phase, on emulated nodes, where one thread runs them all.
-
-        On a GPU autograd runs backward passes, and their marks, in a thread with another clock.
-        """
-        if self.phases is None or self.spec.world.network != "emulated":
-            return None
-        return self.phases.split_cpu(cpu_seconds)
 
     def _step(self, microbatches: list[Batch]) -> None:
         """One step, its phases recorded where the run is a profiled one."""
@@ -233,11 +220,15 @@ def _model(
 ) -> tuple[nn.Module, Callable[[], None]]:
     """The model of a run, and what gives it memory and weights where it is `deferred`."""
     fill: Callable[[], None] = already
+    read = None if spec.model.weights is None else stored.reader(spec.model)
     if deferred:
         model, initial = deferred_model(spec.model, spec.seed)
-        fill = partial(materialise, model, initial.values, device)
+        fill = partial(materialise, model, initial.values, device, read)
     else:
-        model = build_model(spec.model, spec.seed).to(device)
+        model = build_model(spec.model, spec.seed)
+        if read is not None:
+            read_weights(model, read)
+        model = model.to(device)
     recompute_blocks(model, spec.workload.recompute)
     if spec.compile:
         compile_blocks(model)

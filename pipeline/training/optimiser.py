@@ -1,15 +1,18 @@
-"""The optimiser of every run, by itself so that benches make the same one without the loop."""
+"""The optimiser of every run: AdamW by torch, and LAMB, which is written here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from pipeline.parallel.collectives import collective
+from pipeline.parallel.cut import holders
 from pipeline.study.spec import OptimiserSpec
-from pipeline.training.lamb import Lamb
 
 
 def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -29,6 +32,87 @@ def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) ->
         "eps": chosen.eps,
         "weight_decay": chosen.weight_decay,
     }
-    return (
-        Lamb(groups, **options) if chosen.name == "lamb" else AdamW(groups, fused=True, **options)
-    )
+    if chosen.name == "lamb":
+        return Lamb(groups, **options)
+    return AdamW(groups, fused=True, **options)
+
+
+class Lamb(Optimizer):
+    """LAMB (You et al. 2020, arXiv 1904.00962): Adam whose step is as long as each weight is.
+
+    Adam's step with its decay is scaled for each tensor by its trust ratio: the norm of the weight
+    over the norm of its step, one where either is zero. Both are norms of the whole tensor, of
+    which a rank may hold a part. Slots and options are those of AdamW.
+    """
+
+    def __init__(self, params: Iterable[Any], **options: Any) -> None:
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step all parameters that have gradients. Collective where ranks hold parts of them."""
+        owners, weights, updates, rates = list[Tensor](), list[Tensor](), list[Tensor](), []
+        for group in self.param_groups:
+            own = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if own:
+                owners += own
+                weights += map(part, own)
+                updates += self._updates(own, group)
+                rates += [group["lr"]] * len(own)
+        if not owners:
+            return
+        lengths, steps = whole_norms([*owners, *owners], [*weights, *updates]).chunk(2)
+        trust = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
+        for weight, update, rate, ratio in zip(weights, updates, rates, trust, strict=True):
+            weight.sub_(update.mul_(rate * ratio))
+
+    def _updates(self, owners: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Adam's steps of this rank's parts, decay included, before they are scaled."""
+        for owner in owners:
+            if not self.state[owner]:
+                self.state[owner] = {
+                    "step": torch.zeros((), device=owner.device),
+                    "exp_avg": torch.zeros_like(owner),
+                    "exp_avg_sq": torch.zeros_like(owner),
+                }
+        kept = [self.state[owner] for owner in owners]
+        gradients: Any = [owner.grad for owner in owners]
+        gradients = list(map(part, gradients))
+        means, squares = ([part(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
+        counts = [one["step"] for one in kept]
+        torch._foreach_add_(counts, 1)
+        (mean_decay, square_decay), count = group["betas"], counts[0].double()
+        torch._foreach_lerp_(means, gradients, 1 - mean_decay)
+        torch._foreach_mul_(squares, square_decay)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - square_decay)
+        updates = []
+        for owner, mean, square in zip(map(part, owners), means, squares, strict=True):
+            root = (square / (1 - square_decay**count)).sqrt_().add_(group["eps"])
+            update = (mean / (1 - mean_decay**count)).div_(root)
+            updates.append(update.add_(owner, alpha=group["weight_decay"]))
+        return updates
+
+
+def part(tensor: Tensor) -> Tensor:
+    """This rank's numbers of a tensor."""
+    shards: Any = tensor.detach()
+    own: Tensor = shards.to_local() if hasattr(shards, "to_local") else shards
+    return own
+
+
+@collective
+def whole_norms(owners: list[Tensor], parts: list[Tensor]) -> Tensor:
+    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective.
+
+    One all-reduce of a number for each tensor, along each axis that cuts some.
+    """
+    squares = torch.stack(torch._foreach_norm(parts)).double() ** 2
+    cut_over: dict[dist.ProcessGroup, list[int]] = {}
+    for place, owner in enumerate(owners):
+        for ranks in holders(owner):
+            cut_over.setdefault(ranks, []).append(place)
+    for ranks, places in cut_over.items():
+        sums = squares[places]
+        dist.all_reduce(sums, group=ranks)
+        squares[places] = sums
+    return squares.sqrt()

@@ -6,8 +6,6 @@ send nothing and give no meaningful numbers; so it works for thousands of ranks.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,22 +23,7 @@ Placements = dict[str, dict[str, list[str]]]
 """`parameters` and `boundaries`: by name, for each axis `replicate`, `shard DIM` or `partial`."""
 
 
-@dataclass(frozen=True)
-class Propagation:
-    """Placements, and the CPU seconds that it took to find them.
-
-    `mesh_seconds` made the mesh with its groups and placed the parameters, `first_seconds` went to
-    the first micro-batch, in which every operator is placed, `second_seconds` to one that finds all
-    placements known.
-    """
-
-    placements: Placements
-    mesh_seconds: float
-    first_seconds: float
-    second_seconds: float
-
-
-def propagate(run: ResolvedRun) -> Propagation:
+def propagate(run: ResolvedRun) -> Placements:
     """Place the tensors of rank 0; raises StudyError for a strategy that places none.
 
     The process must have no process group yet; it has none afterwards.
@@ -63,20 +46,15 @@ def propagate(run: ResolvedRun) -> Propagation:
             make_precision(spec.precision, "cpu"),
             spec.optimiser.max_grad_norm,
         )
-        began = time.process_time()
         trainable: Any = strategy.build(parts)
-        built = time.process_time()
         if not hasattr(trainable, "propagate"):
             raise StudyError(
                 f"strategy {spec.strategy} places no tensors by propagation; "
                 "name a cell of a strategy with annotations"
             )
         ids = torch.zeros((sequences, spec.model.context), dtype=torch.int64)
-        moments = [time.process_time()]
-        for _ in range(2):
-            trainable.propagate(Batch(ids, ids))
-            moments.append(time.process_time())
+        trainable.propagate(Batch(ids, ids))
     finally:
         dist.destroy_process_group()
-    begin, first, second = moments
-    return Propagation(trainable.placements, built - began, first - begin, second - first)
+    placements: Placements = trainable.placements
+    return placements

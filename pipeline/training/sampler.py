@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -15,40 +16,11 @@ import torch
 from pipeline.machine.facts import placement, steal_seconds
 
 
-def peak_resident_bytes() -> int:
-    """Peak resident set of this process so far (getrusage counts KiB on Linux, bytes on macOS)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def memory_bytes(device: torch.device) -> int:
     """Memory in use now, of the kind that `peak_memory_bytes` is: resident set or allocated."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return int(psutil.Process().memory_info().rss)
-
-
-def _gpu_percent(device: torch.device) -> list[float]:
-    """NVML's utilisation of a GPU in percent; it has none of a slice of one (MIG, vGPU)."""
-    try:
-        return [float(torch.cuda.utilization(device))]
-    except (RuntimeError, ImportError, pynvml.NVMLError):
-        return []
-
-
-def _process_bytes(device: torch.device) -> int | None:
-    """NVML's memory of this process on its GPU, with NCCL's buffers and the CUDA context.
-
-    None where NVML does not tell, as for a process in a container with numbers of its own.
-    """
-    try:
-        pynvml.nvmlInit()
-        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        return next((p.usedGpuMemory for p in processes if p.pid == os.getpid()), None)
-    except Exception:  # torch and NVML have errors of their own; no fact of a run must end it
-        return None
 
 
 class Sampler:
@@ -64,21 +36,33 @@ class Sampler:
         self._process_bytes: list[int] = []
         self._start: tuple[float, float, float] | None = None
         self._stop: tuple[float, float, float] | None = None
-        self._placement: dict[str, Any] = {}
+        self.placement: dict[str, Any] = {}
+        """Cores that the rank might use in its timed steps, and their clock at the first one."""
 
     def start(self) -> None:
         """Begin at the first timed step; the peak of memory covers the whole run."""
         self._start = self._reading()
-        self._placement = placement()
+        self.placement = placement()
         self._gpu_percents.clear()
 
     def sample(self) -> None:
         """After a step: one NVML reading (percent of the last sampling period)."""
         self._stop = self._reading()
-        if self.device.type == "cuda":
-            self._gpu_percents += _gpu_percent(self.device)
-            if (used := _process_bytes(self.device)) is not None:
-                self._process_bytes.append(used)
+        if self.device.type != "cuda":
+            return
+        # NVML has no utilisation of a slice of a GPU (MIG, vGPU).
+        with suppress(RuntimeError, ImportError, pynvml.NVMLError):
+            self._gpu_percents.append(float(torch.cuda.utilization(self.device)))
+        # Memory of this process with NCCL's buffers and the CUDA context. NVML does not tell it of
+        # a process in a container with numbers of its own. torch and NVML have errors of their
+        # own; no fact of a run must end it.
+        with suppress(Exception):
+            pynvml.nvmlInit()
+            uuid = f"GPU-{torch.cuda.get_device_properties(self.device).uuid}"
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            own = (p.usedGpuMemory for p in processes if p.pid == os.getpid())
+            self._process_bytes += [used for used in own if used is not None]
 
     def summary(self) -> dict[str, Any]:
         """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`.
@@ -97,14 +81,12 @@ class Sampler:
         busy = 0.0
         if self._start and self._stop and self._stop[1] > self._start[1]:
             busy = (self._stop[0] - self._start[0]) / (self._stop[1] - self._start[1])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return {
-            "peak_memory_bytes": peak_resident_bytes(),
+            # getrusage counts KiB on Linux, bytes on macOS.
+            "peak_memory_bytes": peak if sys.platform == "darwin" else peak * 1024,
             "mean_utilisation": busy * self.dilation,
         }
-
-    def placement(self) -> dict[str, Any]:
-        """Cores that the rank might use in its timed steps, and their clock at the first one."""
-        return self._placement
 
     def steal_share(self) -> float:
         """Share of all cores' time that the host of a virtual machine took from `start` on."""

@@ -119,13 +119,18 @@ def read_steps(folder: Path) -> list[Step]:
     steps: list[Step] = []
     for path in folder.glob("rank*.steps"):
         rank = int(path.stem.removeprefix("rank"))
-        rows = [_step(row, rank) for row in _rows(path.read_bytes(), rank)]
+        rows = []
+        for _, step, tokens, seconds, *numbers, rate, timed in _rows(path.read_bytes(), rank):
+            cpu, loss, norm = (value if math.isfinite(value) else None for value in numbers)
+            rows.append(Step(step, rank, seconds, tokens, loss, norm, rate, timed, cpu_seconds=cpu))
         # Files end early of a failed run alone: elsewhere a step that is missing is an error.
         if _profile(folder, rank).is_file():
-            profiles = zip(rows, _profiles(folder, rank), strict=False)
-            steps += [replace(step, **about) for step, about in profiles]
-        else:
-            steps += rows
+            profiles = list[dict[str, Any]]()
+            with suppress(ValueError, TypeError, RecursionError):  # up to a damaged line
+                for line in whole_lines(_profile(folder, rank)):
+                    profiles.append(dict(json.loads(line)))
+            rows = [replace(step, **about) for step, about in zip(rows, profiles, strict=False)]
+        steps += rows
     return sorted(steps, key=lambda step: (step.step, step.rank))
 
 
@@ -151,33 +156,6 @@ def _rows(content: bytes, rank: int) -> Iterator[tuple[Any, ...]]:
         if values[:2] != (crc32(row[_CRC.size :], rank), number):
             return
         yield values
-
-
-def _step(row: tuple[Any, ...], rank: int) -> Step:
-    _, step, tokens, *numbers, rate, timed = row
-    seconds, cpu, loss, norm = numbers
-    return Step(
-        step=step,
-        rank=rank,
-        seconds=seconds,
-        tokens=tokens,
-        loss=_or_none(loss),
-        grad_norm=_or_none(norm),
-        learning_rate=rate,
-        timed=timed,
-        cpu_seconds=_or_none(cpu),
-    )
-
-
-def _profiles(folder: Path, rank: int) -> Iterator[dict[str, Any]]:
-    """Lines of the profile of a rank, up to the first that is damaged."""
-    with suppress(ValueError, TypeError, RecursionError):
-        for line in whole_lines(_profile(folder, rank)):
-            yield dict(json.loads(line))
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _profile(folder: Path, rank: int) -> Path:

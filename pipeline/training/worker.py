@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
         image.check_inside(args.image_digest)
         where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
         places = Places(*where, may_stop=args.may_stop)
-        train(read_spec(args), args.tokens, places, Machine(args.pacer(), args.share))
+        train(read_spec(args), args.tokens, places, args.pacer(), args.share)
     except Exception as error:
-        leave_error(error, args, _rank())
+        leave_error(error, args, devices.rank_of(os.environ))
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -116,11 +116,10 @@ def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
 
 
 def import_heavy() -> None:
-    """Import what `train` imports; done once before ranks are forked."""
+    """Import what `train` imports but for a model's family; once, before ranks are forked."""
     import torch
 
     import pipeline.corpus.batches
-    import pipeline.models.gpt2.model  # transformers is loaded by the ranks that train its models
     import pipeline.precision
     import pipeline.training.checkpoint
     import pipeline.training.loop
@@ -150,19 +149,18 @@ class Places:
             raise LaunchError(f"{reason}; this rank leaves nothing")
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Emulation of this rank's node: `pacer` dilates its time, `share` pins it to its cores.
+def train(
+    spec: RunSpec,
+    tokens: Path,
+    places: Places,
+    pacer: Pacer,
+    share: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Train the run on this rank and write the rank's files.
 
-    Only the training is held so; what comes before and after is not timed.
+    On an emulated node `pacer` dilates its time, `share` pins it to its cores. Only the training is
+    held so; what comes before and after is not timed.
     """
-
-    pacer: Pacer
-    share: Callable[[], AbstractContextManager[None]]
-
-
-def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None:
-    """Train the run on this rank and write the rank's files."""
     import torch
 
     from pipeline.corpus.batches import Batches
@@ -171,7 +169,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     from pipeline.training.loop import Hooks, Loop
     from pipeline.training.step_files import StepFile
 
-    rank, work, done = _rank(), spec.workload, places.done
+    rank, work, done = devices.rank_of(os.environ), spec.workload, places.done
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
         # interface that leads to the first node, unless the user chose one.
@@ -184,7 +182,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     run = resolve(spec)
     run.strategy.check()
-    clock = Clock(devices.choose(run), machine.pacer)
+    clock = Clock(devices.choose(run), pacer)
     batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, run.strategy, batches, rank, clock)
     places.check()
@@ -209,7 +207,7 @@ def train(spec: RunSpec, tokens: Path, places: Places, machine: Machine) -> None
             asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
             return may_stop and not trainable.agree(not asked)
 
-        with machine.share():
+        with share():
             loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
     places.check()
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
@@ -249,7 +247,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             ),
             **usage,
             "steal_share": loop.sampler.steal_share(),
-            **loop.sampler.placement(),
+            **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in optional.items() if value is not None},
             **loop.clock.pacer.told(),
@@ -266,10 +264,6 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "settings": inherited.recorded(os.environ),
     }
     return about if placements is None else about | {"placements": placements}
-
-
-def _rank() -> int:
-    return devices.rank_of(os.environ)
 
 
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.hostile.entries import Laid, lay
@@ -11,3 +13,10 @@ from tests.hostile.entries import Laid, lay
 def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
     """One good file of every kind."""
     return lay(tmp_path_factory.mktemp("good"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

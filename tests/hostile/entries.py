@@ -61,12 +61,16 @@ _WORK = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A kind of document; `file` is its name, `about` a word of every error that is about it."""
+    """A kind of document; `file` is its name, `about` a word of every error that is about it.
+
+    `command` reads it: PATH is the document, GIVEN the folder that it lies in, RESULTS and RUN
+    those of the good study, OUT what may be written.
+    """
 
     file: str
     about: str
     document: Callable[[Laid], Any]
-    command: Callable[[Laid, Path, Path], tuple[str | Path, ...]]
+    command: str
     beside: Callable[[Laid, Path], None] = field(default=lambda laid, folder: None)
     depth: int = 9
 
@@ -89,10 +93,15 @@ class Entry:
             path.write_text(json.dumps(content) + "\n")
         return path
 
-    def arguments(self, laid: Laid, path: Path, folder: Path) -> tuple[str | Path, ...]:
+    def arguments(self, laid: Laid, path: Path, folder: Path) -> list[str]:
         """The command that reads the document at `path`, with what belongs beside it."""
         self.beside(laid, path)
-        return self.command(laid, path, folder / "out")
+        words = self.command.split()
+        places = {"PATH": path, "GIVEN": folder / "given", "OUT": folder / "out",
+                  "RESULTS": laid.results, "RUN": laid.record("")}  # fmt: skip
+        for name, place in places.items():
+            words = [word.replace(name, str(place)) for word in words]
+        return words
 
     def is_about_it(self, said: str) -> bool:
         """Whether an error is about the document, and not about what comes after it."""
@@ -157,10 +166,6 @@ def _claims(laid: Laid) -> Any:
     return content | {"claims": content["claims"][:2]}
 
 
-def _train(laid: Laid, path: Path, out: Path) -> tuple[str | Path, ...]:
-    return ("train", "--spec", path, "--tokens", "no-tokens", "--out", out)
-
-
 def _run_beside(laid: Laid, path: Path) -> None:
     """The other file of the run, in a folder that `compare` reads, and its other steps."""
     for name in ("run.json", "steps.jsonl"):
@@ -180,17 +185,6 @@ def _other_runs_beside(laid: Laid, path: Path) -> None:
         if target != path:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
-
-
-def _paper(laid: Laid, out: Path) -> tuple[str | Path, ...]:
-    """A command that ends for want of a table, once it has read what else it is given."""
-    folders = ("--figures", laid.results / "figures", "--tables", laid.results / "tables")
-    study = ("--study", laid.study, "--metrics", "none")
-    return ("paper", *study, *folders, "--generated", out, "--out", out)
-
-
-def _compare(laid: Laid, path: Path, out: Path) -> tuple[str | Path, ...]:
-    return ("compare", path.parents[4], laid.results)
 
 
 CALIBRATION: dict[str, Any] = {
@@ -229,77 +223,51 @@ def _site(laid: Laid) -> Any:
     }  # fmt: skip
 
 
-RUN = "given/runs/single/n1/r0"
+RUN = "runs/single/n1/r0"
+TRAIN = "train --spec PATH --tokens no-tokens --out OUT"
+# A command that ends for want of a table, once it has read what else it is given.
+PAPER = (
+    "paper --study RESULTS/study.json --metrics none --figures RESULTS/figures --tables "
+    "RESULTS/tables --generated OUT --out OUT --verdicts PATH"
+)
 
 DOCUMENTS: dict[str, Entry] = {
-    "study": Entry(
-        "study.json", "study.json", _study, lambda laid, path, out: ("check", "--study", path)
-    ),
-    "study, other kinds": Entry(
-        "study.yaml", "study.yaml", _other_kinds, lambda laid, path, out: ("plan", "--study", path)
-    ),
-    "spec": Entry("spec.json", "spec", _spec, _train),
-    "spec on emulated nodes": Entry("spec.json", "spec", _emulated_spec, _train),
+    "study": Entry("study.json", "study.json", _study, "check --study PATH"),
+    "study, other kinds": Entry("study.yaml", "study.yaml", _other_kinds, "plan --study PATH"),
+    "spec": Entry("spec.json", "spec", _spec, TRAIN),
+    "spec on emulated nodes": Entry("spec.json", "spec", _emulated_spec, TRAIN),
     "tokens spec": Entry(
-        "tokens.spec.json",
-        "tokens spec",
-        _tokens_spec,
-        lambda laid, path, out: ("tokens", "--spec", path, "--out", out, "--num-proc", "1"),
+        "tokens.spec.json", "tokens spec", _tokens_spec,
+        "tokens --spec PATH --out OUT --num-proc 1",
     ),
     "manifest": Entry(
-        "manifest.json",
-        "manifest",
-        lambda laid: _json(laid.results / "tokens/manifest.json"),
-        lambda laid, path, out: (
-            "train", "--spec", laid.record("spec.json"), "--tokens", path.parent, "--out", out,
-        ),
+        "manifest.json", "manifest", lambda laid: _json(laid.results / "tokens/manifest.json"),
+        "train --spec RUN/spec.json --tokens GIVEN --out OUT",
     ),
     "record": Entry(
-        f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")), _compare, _run_beside
+        f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")),
+        "compare GIVEN RESULTS", _run_beside,
     ),
     "record, for the table": Entry(
-        f"{RUN}/run.json",
-        "",
-        lambda laid: _json(laid.record("run.json")),
-        lambda laid, path, out: (
-            "metrics", "--study", laid.study, "--runs", path.parents[3], "--out", out / "m.parquet",
-        ),
+        f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")),
+        "metrics --study RESULTS/study.json --runs GIVEN/runs --out OUT/m.parquet",
         _other_runs_beside,
     ),
     "step": Entry(
-        f"{RUN}/steps.jsonl",
-        "",
+        f"{RUN}/steps.jsonl", "",
         lambda laid: json.loads(laid.record("steps.jsonl").read_text().splitlines()[0]),
-        _compare,
-        _run_beside,
+        "compare GIVEN RESULTS", _run_beside,
     ),
-    "verdicts": Entry(
-        "verdicts.json",
-        "verdicts.json",
-        lambda laid: a_verdict(),
-        lambda laid, path, out: (
-            *_paper(laid, out), "--verdicts", path,
-        ),
-    ),
+    "verdicts": Entry("verdicts.json", "verdicts.json", lambda laid: a_verdict(), PAPER),
     "claims": Entry(
-        "claims.yaml",
-        "claims.yaml",
-        _claims,
-        lambda laid, path, out: (
-            "claims", "--study", laid.study, "--metrics", "none", "--claims", path, "--out", out,
-        ),
-        depth=5,
+        "claims.yaml", "claims.yaml", _claims,
+        "claims --study RESULTS/study.json --metrics none --claims PATH --out OUT", depth=5,
     ),
     "site": Entry(
-        "site.yaml",
-        "site file",
-        _site,
-        lambda laid, path, out: ("commands", "--study", laid.study, "--site", path),
+        "site.yaml", "site file", _site, "commands --study RESULTS/study.json --site PATH"
     ),
     "calibration": Entry(
-        "calibration.json",
-        "calibration.json",
-        _calibration,
-        lambda laid, path, out: ("predict", "--study", laid.study, "--calibration", path),
+        "calibration.json", "calibration.json", _calibration,
+        "predict --study RESULTS/study.json --calibration PATH",
     ),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
+from unittest.mock import patch
 
 from pipeline.__main__ import main
 
@@ -44,7 +45,8 @@ def call(folder: Path, *arguments: str | Path, may_leave: bool = False) -> tuple
     """
     before = tree(folder)
     said = io.StringIO()
-    with _in_time(), _temporary(folder), redirect_stderr(said), redirect_stdout(io.StringIO()):
+    in_folder = patch.object(tempfile, "tempdir", str(folder))
+    with _in_time(), in_folder, redirect_stderr(said), redirect_stdout(io.StringIO()):
         status = main([str(argument) for argument in arguments])
     text = said.getvalue()
     if status == 2:
@@ -57,20 +59,11 @@ def call(folder: Path, *arguments: str | Path, may_leave: bool = False) -> tuple
 
 def tree(folder: Path) -> dict[str, object]:
     """Name -> kind and size of all below `folder`."""
-    found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        state = path.lstat()
-        found[str(path)] = (state.st_mode, 0 if path.is_dir() else state.st_size)
-    return found
-
-
-@contextmanager
-def _temporary(folder: Path) -> Iterator[None]:
-    former, tempfile.tempdir = tempfile.tempdir, str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = former
+    states = {path: path.lstat() for path in sorted(folder.rglob("*"))}
+    return {
+        str(path): (state.st_mode, 0 if path.is_dir() else state.st_size)
+        for path, state in states.items()
+    }
 
 
 @contextmanager

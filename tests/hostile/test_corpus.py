@@ -34,7 +34,8 @@ ARRAYS: dict[str, bytes] = {
     "a comma first": b'[,"aaaa bbb"]', "two arrays": b'["aaaa"]["bbbb"]', "cut": b'["aaaa bbb"',
     "a wrong escape": b'["\\q aaaaaaa"]', "a line end": b'["a\nb aaaaaa"]',
     "half of a pair": b'["\\ud800 aaaaaaa"]', "deep": b"[" * 5000, "lines": b'"aaaa"\n"bbbb"\n',
-    "no comma": b'["aaaa" "bbbb"]', "infinity": b"[1e999]", "UTF-16": '["aaaa"]'.encode("utf-16"),
+    "no comma": b'["aaaa" "bbbb"]', "a number": b'["text", 7]', "infinity": b"[1e999]",
+    "UTF-16": '["aaaa"]'.encode("utf-16"),
 }  # fmt: skip
 """Of a corpus of JSON."""
 
@@ -99,13 +100,11 @@ def num_inputs() -> int:
     return of_files + 3 * len(KINDS) - 1 + len(LOST)
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.txt").write_bytes(TEXT)
-    (tmp_path / "tok").mkdir()
-    (tmp_path / "tok/tokenizer.json").write_text(json.dumps(GOOD))
-    return tmp_path
+@pytest.fixture(autouse=True)
+def good_files(here: Path) -> None:
+    (here / "good.txt").write_bytes(TEXT)
+    (here / "tok").mkdir()
+    (here / "tok/tokenizer.json").write_text(json.dumps(GOOD))
 
 
 def tokens(out: str = "out", corpus: Any = None, tokenizer: Any = None) -> tuple[str, ...]:

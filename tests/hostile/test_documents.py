@@ -17,12 +17,6 @@ from tests.hostile.mutants import BAD_BYTES, LARGE
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_key_with_every_wrong_value(laid: Laid, here: Path, name: str) -> None:
     entry = DOCUMENTS[name]

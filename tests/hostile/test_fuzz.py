@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import random
 from html.parser import HTMLParser
@@ -129,7 +128,7 @@ class Structure(HTMLParser):
 
 
 def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
-    """The report of a study whose title, labels, log, claim and points of figures are texts."""
+    """The report of a study whose title, labels, log and claim are texts."""
     study = json.loads(laid.study.read_text())
     study |= {"title": text, "claims": ["bai2022"]}
     for cell, label in zip(study["cells"], (text, other), strict=True):
@@ -142,10 +141,8 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
     folders = Folders(folder / "figures", runs)
     for path in runs.glob("*/*/*"):
         (path / "log.txt").write_text(f"{text}\n{other}", encoding="utf-8")
-    title = f"<title>{html.escape(text)}</title>"
-    point = f'<circle class="point" cx="1%" cy="1%" r="1">{title}</circle>'
     for name in figures.catalogue.shown(made):
-        write_text(folders.figures / f"{name}.svg", f"<svg>{point}</svg>")
+        write_text(folders.figures / f"{name}.svg", "<svg></svg>")
     return render(made, frame, [verdict], folders)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,13 +25,11 @@ NUMBERS = ("", "-1", "0.5", "nan", "1e3", "9" * 30, "٣", "1 000", "0x10", "--",
 WORDS = ("", "nothing", "a\nb", "\ud800", "-1", "nan", "9" * 400 + "GiB")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def odd_files(here: Path) -> None:
     os.mkfifo("fifo")
     Path("loop").symlink_to("loop")
     Path("file").write_text("text")
-    return tmp_path
 
 
 def parser_of(stage: str) -> argparse.ArgumentParser:
@@ -147,13 +144,8 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
     wrong = []
     for stage, action in twice():
         named = getattr(action.type, "__name__", "")
-        words = {
-            "folder": ".",
-            "file": "file",
-            "study": "smoke",
-            "share": "0.1",
-            "tolerance": "bit",
-        }
+        words = {"folder": ".", "file": "file", "study": "smoke", "share": "0.1",
+                 "tolerance": "bit"}  # fmt: skip
         choice = str(next(iter(action.choices or [words.get(named, "1")])))
         flag = action.option_strings[0]
         status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
@@ -204,34 +196,3 @@ def test_tables_and_archives_that_are_none(laid: Laid, here: Path, kind: str) ->
     claims = Path(__file__).parents[2] / "workflow/config/bai2022/claims.yaml"
     refusal(here, "claims", "--claims", claims, *study)
     refusal(here, "strategies", "--readme", given)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\0\1\2", "NUL"),
-        ("Größe".encode("latin-1"), "not UTF-8"),
-        (b'["text", 7]', "expected a string"),
-        (b'["cut', "Unterminated"),
-        (b'{"a": 1}', "does not begin"),
-        (b'["\\ud800"]', "surrogate"),
-        (b"[]", "document"),
-    ],
-)
-def test_text_that_is_none(laid: Laid, here: Path, content: bytes, said: str) -> None:
-    import json
-
-    Path("text.json").write_bytes(content)
-    spec = {"corpus": {"source": "json", "paths": ["text.json"]}, "tokenizer": {"kind": "char"},
-            "context": 4, "model_vocab_size": 300, "min_tokens": 5}  # fmt: skip
-    Path("spec.json").write_text(json.dumps(spec))
-    given = ("tokens", "--spec", "spec.json", "--out", "out/tokens", "--num-proc", "1")
-    assert said in refusal(here, *given)
-
-
-def test_a_zip_of_something_else(here: Path) -> None:
-    with zipfile.ZipFile("other.zip", "w") as other:
-        other.writestr("../evil", "x")
-    assert "no archive of a study" in refusal(
-        here, "unpack", "--archive", "other.zip", "--into", "out"
-    )

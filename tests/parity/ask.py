@@ -19,7 +19,7 @@ READ_AT_LOAD = ("OMP_NUM_THREADS",)
 
 def start() -> None:
     """Start the process that has torch loaded; it ends with this one."""
-    fork_server.start("tests.parity.ask", VARIABLE, {"OMP_NUM_THREADS": "1"})
+    fork_server.start(("tests.parity.ask",), VARIABLE, {"OMP_NUM_THREADS": "1"})
 
 
 def load() -> fork_server.Work:

@@ -6,7 +6,7 @@ run that all are held against.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -158,8 +158,8 @@ NARROWED = ("narrow_reduction", "narrow_masters")
 """Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
 the weights that they are masters of."""
 RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
-"""Mutations that show with LAMB: its norms are of a shard, of rows, of a tensor rank's part, or of
-all that a stage holds."""
+"""Mutations that show with LAMB, on BERT where it is trained: its norms are of a shard, of rows, of
+a tensor rank's part, or of all that a stage holds."""
 UNSEEN = ("deepspeed",)
 """Strategies whose gradients a library keeps to itself."""
 ONE_NORM = "one_norm"
@@ -293,7 +293,7 @@ class Case:
         """Our own GPT-2, or a class of transformers of the same sizes."""
         if self.architecture is None:
             rows = 128 if self.padded else None
-            return replace(EXAMPLES["gpt2"], num_layers=self.num_layers, pad_vocab_to=rows)
+            return replace(models.example(), num_layers=self.num_layers, pad_vocab_to=rows)
         return replace(EXAMPLES[self.architecture], num_layers=self.num_layers)
 
     @property
@@ -332,10 +332,6 @@ class Case:
         pieces = layout.data_parallel * strategy.pieces(spec, layout)
         return replace(plain, accumulation=pieces)
 
-    def to_dict(self) -> dict[str, object]:
-        """Plain JSON types."""
-        return asdict(self)
-
 
 def cases_of(strategy: str, world: int) -> list[Case]:
     """All trainings of one launch: of a strategy in a world, or of all together."""
@@ -354,6 +350,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     found += packed_cases(strategy, world) + changed_cases(strategy, world)
     found += brief_cases(strategy, world) if world == 2 else []
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
+    found += lamb_models(strategy, world) if world == 2 else []
     if strategy == REFERENCE:
         others = [(name, n) for name, n in launches() if name != REFERENCE]
         found += [one for name, n in others for one in references(cases_of(name, n), n)]
@@ -417,8 +414,15 @@ def together(world: int) -> list[Case]:
         return list(dict.fromkeys(c for w in (4, WIDE) for c in references(together(w), w)))
     brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
     if world < WIDE:
-        return brief
+        return brief + models_on_four()
     return wide_cases() + [case for case in brief if on_eight(case)]
+
+
+def models_on_four() -> list[Case]:
+    """Each class by each strategy that cuts it along one axis, and `NARROW` by LAMB."""
+    cut = {"sharded": ARCHITECTURES} | {name: CUT[name] for name in ("tensor", "pipeline_parallel")}
+    made = [replace(case_of(s, 4, brief=True), architecture=name) for s in cut for name in cut[s]]
+    return made + [case for name in wide_strategies() for case in lamb_models(name, 4)]
 
 
 def on_eight(case: Case) -> bool:
@@ -474,6 +478,19 @@ def decay_cases(strategy: str, world: int) -> list[Case]:
     if not fits(lamb[0], world):
         lamb = [replace(c, decay=True, lamb=False) for c in lamb if not c.resume]
     return list(dict.fromkeys(found + lamb))
+
+
+def lamb_models(strategy: str, world: int) -> list[Case]:
+    """`NARROW` by LAMB, with the defaults and each product of two axes; brief on four ranks."""
+    if strategy in (*UNTRIED, REFERENCE) or Case(strategy).changed:
+        return []
+    made = [
+        case_of(strategy, world, variant, lamb=True, brief=world > 2)
+        for variant in variants_of(strategy, world)
+        if not variant or len(axes_of(strategy, world, variant)) > 1
+    ]
+    able = [case for case in made if not case.options.get("sequence")]
+    return [replace(case, architecture=name) for name in NARROW for case in able]
 
 
 def changed_cases(strategy: str, world: int) -> list[Case]:
@@ -617,9 +634,11 @@ def mutants(strategy: str) -> list[Case]:
             variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = RECOMPUTED.get(mutation, False), mutation in RATIOS
             precision = MASTERS if mutation in NARROWED else "fp32"
+            bert = NARROW[1] if lamb and strategy not in UNTRIED else None
             case = case_of(
-                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb
-            )
+                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb,
+                architecture=bert,
+            )  # fmt: skip
         found.append(case)
     found += [
         Case(strategy, accumulation=2, compression=name, mutation=mutation)
@@ -649,6 +668,13 @@ def has_pipeline(strategy: str, world: int, variant: int) -> bool:
     case = case_of(strategy, world, variant)
     layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
     return PIPELINE in dict(layout.axes)
+
+
+def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
+    """The axes of its layout that have several ranks."""
+    case = case_of(strategy, world, variant)
+    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
+    return tuple(name for name, size in layout.axes if size > 1)
 
 
 @cache

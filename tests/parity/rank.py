@@ -45,19 +45,20 @@ from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Trainable
 from pipeline.precision.master import MasterWeights
+from pipeline.precision.native import Native
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
-from pipeline.strategies.tensor import step as tensor
+from pipeline.strategies.tensor.step import TensorAxis
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
-from tests.parity.cases import OPTIONS, OVERFLOW_STEP, STEPS, Case, cases_of
-from tests.parity.written_out import written_out
+from tests.parity.cases import OPTIONS, OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
+from tests.parity.written_out import PlainLamb, written_out
 
 ENTRIES = 2_000
 """Collectives that torch's flight recorder keeps: more than those of one case."""
@@ -118,7 +119,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy, world):
         try:
-            with precision_of(case), broken(case.mutation), overflowing(case):
+            with precision_of(case), lamb_of(case), broken(case.mutation), overflowing(case):
                 checkpoints = out / f"{case.name}.checkpoints"
                 steps, loop, kept = train(case, world, tokens, checkpoints, rank)
         except Exception as error:
@@ -234,38 +235,23 @@ def precision_of(case: Case) -> Any:
     return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
 
 
+def lamb_of(case: Case) -> Any:
+    """On the device that all are held against, LAMB as it is written out."""
+    if case.strategy != REFERENCE:
+        return nullcontext()
+    return mock.patch("pipeline.training.optimiser.Lamb", PlainLamb)
+
+
 def broken(mutation: str | None) -> Any:
     """A deliberate mistake of the kind that the suite is there to catch."""
     if mutation is None or mutation in OPTIONS:
         return nullcontext()
-    if mutation == "no_clip":
-        return mock.patch("torch.nn.utils.clip_grad_norm_", lambda p, _: real_clip(p, 1e9))
-    if mutation == "same_shard":
-        real = Layout.batch_slice
-        return mock.patch.object(Layout, "batch_slice", lambda self, rank, n: real(self, 0, n))
-    if mutation == "local_norm":
-        return mock.patch("torch.nn.utils.get_total_norm", own_norm)
-    if mutation == "no_reduction":
-        return mock.patch("pipeline.strategies.sharded.step.ring_reduce_scatter", own_piece)
-    if mutation in WRONG:
-        return several(WRONG[mutation])
-    if mutation == "same_part":
-        return mock.patch("pipeline.parallel.state.placed_as", first_part)
-    if mutation in ANNOTATED:
-        name, wrong = ANNOTATED[mutation]
-        return mock.patch(f"pipeline.strategies.annotated.step.{name}", wrong)
-    if mutation == "sum":
-        return mock.patch("pipeline.precision.native.Native.scaled", summed())
-    if mutation == "padding_seen":
-        return mock.patch("torch.Tensor.masked_fill", lambda logits, *_: logits)
-    if mutation == "one_norm":
-        return mock.patch.object(Stepper, "reduced", one_and_a_half(Stepper.reduced))
-    raise ValueError(mutation)
+    return several(WRONG[mutation])
 
 
 real_norm = torch.nn.utils.get_total_norm
 real_clip = torch.nn.utils.clip_grad_norm_
-real_placed_as = state.placed_as
+real_placed_as, real_reduced = state.placed_as, Stepper.reduced
 
 
 def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
@@ -273,11 +259,9 @@ def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
     return real_cut(parameter, dim, 1, ranks)
 
 
-def summed_once(ctx: Any, x: torch.Tensor, axis: Any) -> torch.Tensor:
+def summed_once(axis: TensorAxis, x: torch.Tensor) -> torch.Tensor:
     """Add up over the ranks, but not when a block is recomputed."""
-    if torch._C._current_graph_task_id() != -1:
-        return x.clone()
-    return real_leave(ctx, x, axis)
+    return x.clone() if torch._C._current_graph_task_id() != -1 else real_total(axis, x)
 
 
 def unmasked_again(q: Any, k: Any, v: Any, mask: Any) -> torch.Tensor:
@@ -358,27 +342,49 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
-real_leave, real_attend = tensor._Leave.forward, gpt2.attend
+real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
+real_attend = gpt2.attend
 real_synchronise = LocalStepper.synchronise
 real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
-P, RATIO = "pipeline.parallel.", "pipeline.training.lamb."
+P, RATIO = "pipeline.parallel.", "pipeline.training.optimiser."
 OBJECTIVES = "pipeline.corpus.objectives."
 NATIVE = "pipeline.precision.native.Native."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
-TENSOR, STAGES, ROWS = (
-    f"pipeline.strategies.{room}." for room in ("tensor.step", "pipeline_parallel", "sharded.rows")
+TENSOR, STAGES, SHARDED, ANNOTATED = (
+    f"pipeline.strategies.{room}."
+    for room in ("tensor.step", "pipeline_parallel", "sharded", "annotated.step")
 )
 WRONG: dict[str, dict[str, Any]] = {
-    "no_enter": {TENSOR + "_Enter.backward": staticmethod(lambda ctx, *given: (given[0], None))},
-    "no_leave": {TENSOR + "_Leave.forward": staticmethod(lambda ctx, x, axis: x.clone())},
+    "no_clip": {"torch.nn.utils.clip_grad_norm_": lambda grads, _: real_clip(grads, 1e9)},
+    "same_shard": {P + "mesh.Layout.batch_slice": lambda self, rank, n: real_slice(self, 0, n)},
+    "local_norm": {"torch.nn.utils.get_total_norm": lambda *given: own_norm(*given)},
+    "no_reduction": {SHARDED + "step.ring_reduce_scatter": lambda *given: own_piece(*given)},
+    "same_part": {P + "state.placed_as": lambda *given: first_part(*given)},
+    "partial_kept": {
+        ANNOTATED + "AnnotatedStepper.reduce_gradients": lambda self: keep_partial(self)
+    },
+    "relabelled": {
+        ANNOTATED + "_redistributed": lambda wanted: lambda m, i, output: relabel(output, wanted)
+    },
+    "no_add": {ANNOTATED + "AnnotatedStepper.add": lambda self, tensor, axes: None},
+    # As if the gradients of two ranks were added instead of averaged.
+    "sum": {
+        NATIVE + "scaled": lambda self, loss, optimiser, *, last: real_scaled(
+            self, loss * 2, optimiser, last=last
+        )
+    },
+    "padding_seen": {"torch.Tensor.masked_fill": lambda logits, *_: logits},
+    "one_norm": {P + "step.Stepper.reduced": lambda self: one_and_a_half(self)},
+    "no_enter": {TENSOR + "TensorAxis.enter": lambda self, x: x},
+    "no_leave": {TENSOR + "TensorAxis.total": lambda self, x: x.clone()},
     "part_norm": {
         TENSOR + "TensorStepper.clip": Stepper.clip,
         STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
     "recomputed_unmasked": {"pipeline.models.gpt2.model.attend": unmasked_again},
-    "recomputed_without_sum": {TENSOR + "_Leave.forward": staticmethod(summed_once)},
+    "recomputed_without_sum": {TENSOR + "TensorAxis.total": summed_once},
     "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "one_run": {TENSOR + "cut": one_run},
@@ -387,8 +393,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
-    "no_average": {ROWS + "ring_reduce_scatter": lambda whole, group: own_piece(whole, group)},
-    "stale_rows": {ROWS + "ShardedOptimiser.publish": lambda self: None},
+    "no_average": {
+        SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
+    },
+    "stale_rows": {SHARDED + "rows.ShardedOptimiser.publish": lambda self: None},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
     },
@@ -435,7 +443,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_momentum": {LOCAL + "synchronise": without_momentum},
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
-"""What a broken axis has in place of the right thing, by mutation."""
+"""What a broken step has in place of the right thing, by mutation."""
 
 
 @contextmanager
@@ -451,11 +459,10 @@ def overflowing(case: Case) -> Any:
     """One element of the reduced gradient is infinite in one step, on the ranks that hold it."""
     if not case.overflow:
         return nullcontext()
-    real = Stepper.reduced
     steps = count()
 
     def reduced(self: Stepper) -> None:
-        real(self)
+        real_reduced(self)
         if next(steps) != OVERFLOW_STEP:
             return
         for name, reduced in reduced_by(self):
@@ -467,16 +474,12 @@ def overflowing(case: Case) -> Any:
     return mock.patch.object(Stepper, "reduced", reduced)
 
 
-def one_and_a_half(real: Any) -> Any:
+def one_and_a_half(stepper: Stepper) -> None:
     """Reduce, then scale the gradient of one layer norm."""
-
-    def reduced(self: Stepper) -> None:
-        real(self)
-        for name, reduced in reduced_by(self):
-            if name == "h.1.ln_2.weight":
-                reduced.grad *= 1.5
-
-    return reduced
+    real_reduced(stepper)
+    for name, reduced in reduced_by(stepper):
+        if name == "h.1.ln_2.weight":
+            reduced.grad *= 1.5
 
 
 def reduced_by(stepper: Stepper) -> Iterator[tuple[str, Any]]:
@@ -509,14 +512,6 @@ def first_part(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(rows, like.device_mesh, like.placements)
 
 
-ANNOTATED: dict[str, tuple[str, Any]] = {
-    "partial_kept": ("AnnotatedStepper.reduce_gradients", keep_partial),
-    "relabelled": ("_redistributed", lambda wanted: lambda m, i, output: relabel(output, wanted)),
-    "no_add": ("AnnotatedStepper.add", lambda self, tensor, axes: None),
-}
-"""What broken annotations have in place of the right thing, by mutation."""
-
-
 def own_norm(gradients: list[Any]) -> torch.Tensor:
     """The norm over this rank's shards, as if there were no others."""
     return real_norm([gradient.to_local() for gradient in gradients])
@@ -525,11 +520,3 @@ def own_norm(gradients: list[Any]) -> torch.Tensor:
 def own_piece(whole: torch.Tensor, group: Any) -> torch.Tensor:
     """This rank's piece of its own gradients, as if nothing were sent."""
     return whole.view(group.size(), -1)[group.rank()] * group.size()
-
-
-def summed() -> Callable[..., Any]:
-    """Back-propagate as if the gradients of two ranks were added instead of averaged."""
-    from pipeline.precision.native import Native
-
-    real = Native.scaled
-    return lambda self, loss, optimiser, *, last: real(self, loss * 2, optimiser, last=last)

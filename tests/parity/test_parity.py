@@ -31,6 +31,7 @@ The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
@@ -51,12 +52,14 @@ from tests.parity.cases import (
     MASTERS,
     OVERFLOW_STEP,
     PRECISIONS,
+    REFERENCE,
     STEPS,
     TIED_NARROW,
     TOGETHER,
     WIDE,
     Case,
     accumulations_of,
+    axes_of,
     brief_cases,
     case_of,
     cases_of,
@@ -215,12 +218,19 @@ def test_mixed_precision_follows_its_own_single_device_run(
         assert_same_steps(run, reference, *bands_of(case, world))
 
 
-MODELS = [(s, w, case) for s, w in launches() if w > 1 for case in model_cases(s, w)]
+def each(*kinds: Callable[[str, int], list[Case]]) -> pytest.MarkDecorator:
+    """A test's strategy, number of ranks and case: all cases of these kinds, of any launch."""
+    found = [
+        pytest.param(strategy, world, case, id=f"{case.name}-{world}")
+        for kind in kinds
+        for strategy, world in launches()
+        if world > 1 or strategy == REFERENCE
+        for case in kind(strategy, world)
+    ]
+    return pytest.mark.parametrize(("strategy", "world", "case"), found)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in MODELS]
-)
+@each(model_cases)
 def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world, case) -> None:
     """Where layers are cut, what is sent is counted too, and a checkpoint has no layout."""
     runs, single = launched(strategy, world), launched("single", 1)
@@ -243,13 +253,7 @@ def assert_same_training(runs: Runs, single: Runs, case: Case) -> None:
             torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
-BRIEF = [(s, 2, c) for s, w in launches() if w == 2 for c in brief_cases(s, 2)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"),
-    [pytest.param(*one, id=f"{one[2].name}-{one[1]}") for one in BRIEF],
-)
+@each(lambda strategy, world: brief_cases(strategy, world) if world == 2 else [])
 def test_the_rest_of_the_matrix_takes_the_same_steps(launched, strategy, world, case) -> None:
     """Settings x MATRIX, where no longer case has them.
 
@@ -285,13 +289,6 @@ def test_no_cell_of_the_matrix_is_left_out() -> None:
     for world in (4, WIDE):
         several = {axes_of(s, world, v) for s, _ in launches() for v in variants_of(s, world)}
         assert {("data", "tensor"), ("pipeline", "data"), ("pipeline", "tensor")} <= several
-
-
-def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
-    """The axes of its layout that have several ranks."""
-    case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return tuple(name for name, size in layout.axes if size > 1)
 
 
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
@@ -416,12 +413,7 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
         assert run["sent"]["steps"] == sum(step["timed"] for step in run["steps"])
 
 
-OVERFLOWS = [(s, w, c) for s, w in launches() if s != "single" for c in overflow_cases(s, w)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*o, id=f"{o[2].name}-{o[1]}") for o in OVERFLOWS]
-)
+@each(overflow_cases)
 def test_an_overflow_on_one_rank_makes_all_skip_the_step(launched, strategy, world, case) -> None:
     """Also where another stage, another shard or part of a layer holds the infinite gradient."""
     assert_step_is_skipped(launched(strategy, world), launched("single", 1), case)
@@ -436,22 +428,20 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
 
 
-DECAYED = [(s, w, c) for s, w in launches() if w > 1 for c in decay_cases(s, w)]
+def lamb_on_two(strategy: str, world: int) -> list[Case]:
+    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
+    return cases.lamb_models(strategy, world) if world == 2 else []
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in DECAYED]
-)
-def test_decay_of_matrices_and_lamb_as_on_a_single_device(launched, strategy, world, case) -> None:
+@each(decay_cases, cases.packed_cases, lamb_on_two)
+def test_decay_lamb_and_documents_apart_as_on_a_single_device(
+    launched, strategy, world, case
+) -> None:
+    """There LAMB is the one that is written out, tensor by tensor."""
     assert_same_training(launched(strategy, world), launched("single", 1), case)
 
 
-CHANGED = [(s, w, c) for s, w in launches() for c in changed_cases(s, w)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*o, id=f"{o[2].name}-{o[1]}") for o in CHANGED]
-)
+@each(changed_cases)
 def test_a_compression_is_that_of_its_algorithm(launched, strategy, world, case) -> None:
     """On all ranks alike; what is sent is less, as the strategy says, and it resumes."""
     runs, reference = launched(strategy, world), launched("single", 1).rank(case.reference(world))
@@ -464,12 +454,7 @@ def test_a_compression_is_that_of_its_algorithm(launched, strategy, world, case)
         assert_sends_what_it_says(runs, case, world)
 
 
-PADDED = [(s, w, c) for s, w in launches() for c in padded_cases(s, w)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PADDED]
-)
+@each(padded_cases)
 def test_a_padded_vocabulary_takes_the_steps_of_one_without(
     launched, strategy, world, case
 ) -> None:
@@ -481,30 +466,13 @@ def test_a_padded_vocabulary_takes_the_steps_of_one_without(
         assert run["steps"][0]["loss"] == single["steps"][0]["loss"]
 
 
-PHASED = [(s, w, c) for s, w in launches() for c in cases.phased_cases(s, w)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PHASED]
-)
+@each(cases.phased_cases)
 def test_phases_take_the_steps_of_a_single_device(launched, strategy, world, case) -> None:
     """Also where the run goes on in the first phase under another layout; tokens tell them."""
     runs = launched(strategy, world)
     assert_same_training(runs, launched("single", 1), case)
     tokens = [step["tokens"] for step in runs.rank(case)["steps"]]
     assert tokens == [16 * 8] * 4 + [8 * 16] * 2
-
-
-PACKED = [(s, w, c) for s, w in launches() for c in cases.packed_cases(s, w)]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "case"), [pytest.param(*one, id=one[2].name) for one in PACKED]
-)
-def test_documents_of_one_sequence_are_kept_apart_everywhere(
-    launched, strategy, world, case
-) -> None:
-    assert_same_training(launched(strategy, world), launched("single", 1), case)
 
 
 MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]

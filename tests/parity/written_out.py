@@ -1,7 +1,8 @@
-"""Steps that are changed on purpose, as several ranks compute them, written out in one process.
+"""Algorithms of publications, written out in one process without a collective.
 
-The suite holds such strategies against this: each rank's share of the batch one after the other,
-and then the arithmetic of the publication in place of any collective.
+The suite holds against these what several ranks compute: LAMB, whose norms are of whole tensors,
+and steps that are changed on purpose, where each rank's share of the batch comes one after the
+other and then the arithmetic of the publication.
 """
 
 from __future__ import annotations
@@ -29,6 +30,31 @@ from pipeline.parallel.types import (
 from pipeline.strategies.base import Strategy
 from pipeline.strategies.local_sgd.plan import LocalSgd
 from pipeline.strategies.single import Single
+from pipeline.training.lamb import Lamb
+
+
+class PlainLamb(Lamb):
+    """Algorithm 2 of You et al. 2020 (arXiv 1904.00962) for tensors that are whole, one by one."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            (beta1, beta2), decay = group["betas"], group["weight_decay"]
+            for weight in group["params"]:
+                if not (state := self.state[weight]):
+                    state["step"] = torch.zeros(())
+                    state["exp_avg"] = torch.zeros_like(weight)
+                    state["exp_avg_sq"] = torch.zeros_like(weight)
+                mean, square = state["exp_avg"], state["exp_avg_sq"]
+                state["step"] += 1
+                count = float(state["step"])
+                mean.copy_(beta1 * mean + (1 - beta1) * weight.grad)
+                square.copy_(beta2 * square + (1 - beta2) * weight.grad**2)
+                root = (square / (1 - beta2**count)).sqrt() + group["eps"]
+                update = mean / (1 - beta1**count) / root + decay * weight
+                length, size = weight.norm(), update.norm()
+                ratio = length / size if length > 0 and size > 0 else 1.0
+                weight -= group["lr"] * ratio * update
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,23 @@
 """A real Chromium without a window, spoken to over its DevTools protocol on two pipes.
 
 `--remote-debugging-pipe` takes JSON messages that end in a zero byte on descriptor 3 and answers on
-descriptor 4 (https://chromedevtools.github.io/devtools-protocol), so no WebSocket is needed.
+descriptor 4 (https://chromedevtools.github.io/devtools-protocol), so no WebSocket is needed. The
+accessibility checker axe-core comes in a package of its own lock (envs/axe.lock), fetched once;
+nothing of it is installed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +30,16 @@ _FLAGS = (
     "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
     "--hide-scrollbars --remote-debugging-pipe"
 ).split()
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "envs" / "axe.lock"
+MEMBER = "axe_playwright_python/axe.min.js"
+# Everything that axe has but its experimental rules.
+_RUN_AXE = """axe.run(document, {resultTypes: ["violations"]}).then(found => ({
+    version: axe.version, rules: found.passes.length,
+    violations: found.violations.map(one => [one.id, one.impact, one.nodes.length,
+        one.nodes[0].html.slice(0, 160), one.nodes[0].failureSummary.slice(0, 300)]),
+    unsure: found.incomplete.map(one => [one.id, one.nodes.length,
+        one.nodes[0].html.slice(0, 160), one.nodes[0].any.map(why => why.message).join("; ")])}))"""
 
 
 class Page:
@@ -119,11 +135,9 @@ def chromium(profile: Path) -> Iterator[Page]:
     moved = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
     command = ["bash", "-c", moved, "chromium", PROGRAM, *_FLAGS, f"--user-data-dir={profile}"]
     process = subprocess.Popen(
-        command,
-        pass_fds=(to_browser[0], from_browser[1]),
-        stdout=subprocess.DEVNULL,
+        command, pass_fds=(to_browser[0], from_browser[1]), stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )
+    )  # fmt: skip
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:
@@ -139,3 +153,34 @@ def chromium(profile: Path) -> Iterator[Page]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def axe_source() -> str:
+    """The text of axe.min.js; raises RuntimeError with pip's last line where it cannot be had."""
+    key = hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]
+    final = ROOT / ".cache" / f"axe-{key}.js"
+    if not final.is_file():
+        final.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=final.parent) as folder:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            command += ["--require-hashes", "--requirement", str(LOCK), "--dest", folder]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+                raise RuntimeError(f"axe-core could not be fetched: {lines[-1]}")
+            [wheel] = Path(folder).glob("*.whl")
+            written = Path(folder) / "axe.js"
+            written.write_bytes(zipfile.ZipFile(wheel).read(MEMBER))
+            written.rename(final)
+    return final.read_text(encoding="utf-8")
+
+
+def axe_findings(page: Page, script: str) -> dict[str, Any]:
+    """What axe has against the page as it is shown: violations, and what it could not decide.
+
+    The script comes through the debugger, which the page's own policy does not forbid.
+    """
+    page.evaluate(f"{script};null")
+    found = page.evaluate(_RUN_AXE)
+    assert isinstance(found, dict)
+    return found

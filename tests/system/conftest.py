@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,26 +15,6 @@ from pipeline.resolved import resolve
 from tests.parity.cases import Case
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
-
-LONGEST = (
-    "test_image.py",
-    "test_slurm.py",
-    "test_slurm_in_image.py",
-    "test_parity_matrix.py",
-    "test_debian_kernel.py",
-)
-"""Begun first: where a worker gets one of these files last, the others wait for it."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of LONGEST first, in their order; all others keep theirs."""
-    here = Path(__file__).parent
-
-    def place(item: pytest.Item) -> int:
-        name = item.path.name
-        return LONGEST.index(name) if item.path.parent == here and name in LONGEST else len(LONGEST)
-
-    items.sort(key=place)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +34,11 @@ def loaded() -> Iterator[None]:
         del os.environ[name]
 
 
-@pytest.fixture(scope="session")
-def slurm() -> None:
-    """Skip what needs a SLURM cluster where none can start."""
-    reason = why_missing()
-    if reason is not None:
-        pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
-def slurm_cluster(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     """A real SLURM cluster of four nodes, shared by the tests of a module."""
+    if reason := why_missing():
+        pytest.skip(reason)
     with SlurmCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
@@ -76,14 +49,9 @@ def measured(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     found: dict[str, dict[str, object]] = {}
 
     def keep(name: str, words: str, record: str, again: str, lost: int, seconds: float) -> None:
-        found[name] = {
-            "words": words,
-            "record": record,
-            "again": again,
-            "steps_again": lost,
-            "seconds": round(seconds, 1),
-            "load_average": round(os.getloadavg()[0], 1),
-        }
+        load = round(os.getloadavg()[0], 1)
+        found[name] = {"words": words, "record": record, "again": again, "steps_again": lost,
+                       "seconds": round(seconds, 1), "load_average": load}  # fmt: skip
 
     yield keep
     if request.config.getoption("--write-faults"):

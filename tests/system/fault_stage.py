@@ -123,10 +123,6 @@ def _to(process: Callable[[], int], number: int) -> Callable[[Stage], None]:
     return send
 
 
-def _launcher() -> int:
-    return os.getppid()
-
-
 def _stage() -> int:
     stat = Path(f"/proc/{os.getppid()}/stat").read_text()
     return int(stat.rpartition(") ")[2].split()[1])
@@ -160,10 +156,10 @@ FAULTS: Mapping[str, Callable[[Stage], None]] = {
     "rank raises": _raise(ZeroDivisionError("division by zero")),
     "rank out of memory": _raise(MemoryError("no more")),
     "peer lost": _raise(RuntimeError("Read error [127.0.0.1]: Connection reset by peer")),
-    "launcher killed": _to(_launcher, signal.SIGKILL),
-    "launcher ended": _to(_launcher, signal.SIGTERM),
-    "launcher stopped": _to(_launcher, signal.SIGSTOP),
-    "launcher 137": _to(_launcher, ENDS_AS_A_RUNTIME),
+    "launcher killed": _to(os.getppid, signal.SIGKILL),
+    "launcher ended": _to(os.getppid, signal.SIGTERM),
+    "launcher stopped": _to(os.getppid, signal.SIGSTOP),
+    "launcher 137": _to(os.getppid, ENDS_AS_A_RUNTIME),
     "stage killed": _to(_stage, signal.SIGKILL),
     "stage ended": _to(_stage, signal.SIGTERM),
     "stage stopped": _to(_stage, signal.SIGSTOP),
@@ -251,23 +247,13 @@ OF_THE_STAGE: Mapping[str, Callable[[Stage], None]] = {
 """What is prepared in the stage."""
 
 
-class Child:
-    """A forked launcher, with what the stage asks of a process."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self._rank = pid, Rank(0, pid)
-
-    def poll(self) -> int | None:
-        return self._rank.poll()
-
-
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Rank:
     """In place of `processes.start`: a fork that is the launcher."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     pid = os.fork()
     if pid:
         os.close(output)
-        return Child(pid)
+        return Rank(0, pid)
     try:
         os.setsid()
         die_with_parent()
@@ -300,13 +286,9 @@ def torchrun(command: Sequence[str]) -> int:
             except OSError:
                 print(f"the server socket has failed to listen. port: {port}, name: EADDRINUSE")
                 return 1
-    variables: dict[str, object] = {
-        "RANK": node,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": nodes,
-        "LOCAL_WORLD_SIZE": 1,
-    }
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GROUP_RANK": node}
+    variables = {"RANK": node, "LOCAL_RANK": 0, "WORLD_SIZE": nodes, "LOCAL_WORLD_SIZE": 1,
+                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                 "GROUP_RANK": node}  # fmt: skip
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     rank = Rank(0, fork(partial(worker.run, worker.parse(list(options)))))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -49,6 +48,12 @@ class Image:
 
     file: Path
     facts: dict[str, Any]
+
+    def put_into(self, checkout: Path) -> None:
+        """Lay it where `make image` leaves its image."""
+        (checkout / "images").mkdir()
+        (checkout / "images/samestep.sif").symlink_to(self.file)
+        (checkout / "images/samestep.json").write_text(json.dumps(self.facts))
 
 
 def read_image(folder: Path) -> Image:
@@ -111,46 +116,34 @@ def run(*command: str) -> str:
     return done.stdout.strip()
 
 
-def pip_configuration() -> dict[str, str]:
-    """Options that this machine gives pip for every command; its variables win over its files."""
-    listed = run(sys.executable, "-m", "pip", "config", "list")
-    options: dict[str, str] = {}
-    for line in listed.splitlines():
+def site_options(folder: Path) -> list[str]:
+    """Options of `buildah build` that let pip inside do what it does on this machine.
+
+    What it is told for every command, where its variables win over its files, becomes a pip.conf in
+    `folder`, which is mounted as the local paths are that it names.
+    """
+    told: dict[str, str] = {}
+    for line in run(sys.executable, "-m", "pip", "config", "list").splitlines():
         name, _, value = line.partition("=")
         section, _, option = name.rpartition(".")
         if section in ("global", ":env:") and option != "config-file":
-            options[option] = value.strip("'\"").replace("\\n", "\n")
-    return options
-
-
-def site_mounts(folder: Path) -> list[Path]:
-    """Write this machine's pip.conf into `folder`; returns the local paths that it names."""
-    options = pip_configuration()
+            told[option] = value.strip("'\"").replace("\\n", " ")
     folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"{name} = {' '.join(value.split())}" for name, value in sorted(options.items())]
+    lines = [f"{name} = {' '.join(value.split())}" for name, value in sorted(told.items())]
     (folder / "pip.conf").write_text("\n".join(["[global]", *lines]) + "\n")
-    words = [word.removeprefix("file://") for value in options.values() for word in value.split()]
+    words = [word.removeprefix("file://") for value in told.values() for word in value.split()]
     paths = {Path(word) for word in words if word.startswith("/") and Path(word).exists()}
     # an index lies in a folder beside its files
-    return sorted(path.parent if path.name == "simple" else path for path in paths)
-
-
-def site_options(folder: Path) -> list[str]:
-    """Options of `buildah build` that let pip inside do what it does on this machine."""
-    mounts = [f"{path}:{path}:ro" for path in site_mounts(folder)]
+    shown = sorted(path.parent if path.name == "simple" else path for path in paths)
+    mounts = [f"{path}:{path}:ro" for path in shown]
     mounts.append(f"{(folder / 'pip.conf').resolve()}:/etc/pip.conf:ro")
     return [word for mount in mounts for word in ("--volume", mount)]
 
 
-def mount_places(options: list[str]) -> list[str]:
-    """Places inside the image where a build with `options` left an empty mount point."""
-    return [re.split(":", word)[1] for word in options if word.endswith(":ro")]
-
-
-def make_image(folder: Path, *options: str, base: str = BASE) -> subprocess.CompletedProcess[str]:
+def make_image(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """`make image` into `folder`, with this machine's options and `options`."""
     settings = {
-        "BASE_IMAGE": base,
+        "BASE_IMAGE": BASE,
         "BUILDER": "buildah",
         "BUILD_OPTIONS": " ".join([*site_options(CACHE), *options]),
         "PIP_ARGS": "",

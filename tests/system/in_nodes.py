@@ -1,6 +1,6 @@
-"""What `test_emulated_links` asks of the kernel, in a process whose network is its own: JSON.
+"""What tests ask of the kernel, in a process whose network is its own: JSON.
 
-python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR | stall
+python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR | stall | delay
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, pacing, probes, tcp
-from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.emulation.nodes import WITH_DELAY, Nodes, enter_private_network, why_not
 from pipeline.study.link import LinkSpec
 
 PORT = 7000
 SECONDS = 0.8
+DELAY_US = 200_000
 RTO_PLACE = 8
 """Of the time-out in microseconds, in `struct tcp_info`."""
 
@@ -96,6 +97,24 @@ def stall() -> list[dict[str, int] | None]:
     return counted
 
 
+def delay() -> dict[str, Any]:
+    """Seconds of a message there and back again between two nodes over a link with a delay."""
+    if (reason := why_not(WITH_DELAY)) is not None:
+        return {"reason": reason}
+    enter_private_network()
+    nodes = Nodes(2, 1, LinkSpec("slow", 100, DELAY_US), 1.0)
+    with nodes.inside(0, 1):
+        server = socket.create_server((links.address(0, 1), PORT))
+    with nodes.inside(0, 0):
+        one = socket.create_connection((links.address(0, 1), PORT), timeout=30)
+    other, _ = server.accept()
+    start = time.perf_counter()
+    one.sendall(b"there")
+    other.sendall(other.recv(16))
+    one.recv(16)
+    return {"reason": None, "seconds": time.perf_counter() - start}
+
+
 def _connection(server: socket.socket) -> dict[str, Any]:
     """Time-out in milliseconds and congestion control of both ends, after a message each way."""
     with socket.create_connection(server.getsockname()[:2], timeout=10) as one:
@@ -119,5 +138,6 @@ def _controls(ends: Sequence[socket.socket]) -> list[str]:
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
-    asked: dict[str, Callable[..., Any]] = {"rates": rates, "timers": timers, "stall": stall}
-    print(json.dumps(asked[what](*words)))
+    asked: list[Callable[..., Any]] = [rates, timers, stall, delay]
+    (ask,) = [one for one in asked if one.__name__ == what]
+    print(json.dumps(ask(*words)))

@@ -27,7 +27,7 @@ from typing import NoReturn
 VERSION = "singularity version 3.11.99-standin"
 HOST_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/passwd", "/etc/group", "/etc/localtime")
 HOST_FOLDERS = ("/proc", "/sys", "/dev", "/tmp", "/var/tmp")
-# The image wins over the host, and what the caller sets for the container wins over the image.
+# The image wins over the host.
 ENTER = (
     'for file in /.singularity.d/env/*.sh; do [ ! -f "$file" ] || . "$file"; done; exec env "$@"'
 )
@@ -40,15 +40,12 @@ def fatal(message: str) -> NoReturn:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Arguments of `exec`: those that Snakemake writes, and a few that people add."""
+    """Arguments of `exec`: those that Snakemake and the launchers write."""
     parser = argparse.ArgumentParser(prog="singularity exec", allow_abbrev=False)
-    parser.add_argument("--home", "-H", default=os.environ.get("HOME", "/root"))
-    parser.add_argument("--bind", "-B", action="append", default=[])
-    parser.add_argument("--pwd", "--cwd", default=str(Path.cwd()))
-    parser.add_argument("--env", action="append", default=[])
-    parser.add_argument("--cleanenv", "-e", action="store_true")
-    for flag in ("--nv", "--contain", "--no-home", "--writable-tmpfs"):
-        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--home", default=os.environ.get("HOME", "/root"))
+    parser.add_argument("--bind", action="append", default=[])
+    parser.add_argument("--pwd", default=str(Path.cwd()))
+    parser.add_argument("--nv", action="store_true")
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(arguments)
@@ -76,8 +73,7 @@ def mounts(args: argparse.Namespace) -> list[tuple[str, str, str]]:
 
 def environment(args: argparse.Namespace) -> dict[str, str]:
     """The command's environment before the image's own scripts have their say."""
-    inherited = {} if args.cleanenv else dict(os.environ)
-    inherited.pop("LD_LIBRARY_PATH", None)
+    inherited = {name: os.environ[name] for name in os.environ if name != "LD_LIBRARY_PATH"}
     source, _, place = args.home.partition(":")
     return inherited | {
         "HOME": place or source,
@@ -85,15 +81,6 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
         "SINGULARITY_CONTAINER": str(Path(args.image).resolve()),
         "SINGULARITY_NAME": Path(args.image).name,
     }
-
-
-def of_the_caller(args: argparse.Namespace) -> list[str]:
-    """`NAME=value` of what is set for the container, by --env or by a variable with a prefix."""
-    pairs = []
-    for prefix in ("SINGULARITYENV_", "APPTAINERENV_"):
-        names = [name for name in os.environ if name.startswith(prefix)]
-        pairs += [f"{name.removeprefix(prefix)}={os.environ[name]}" for name in names]
-    return [*pairs, *args.env]
 
 
 def unpacked(image: Path) -> Path:
@@ -134,7 +121,7 @@ def execute(args: argparse.Namespace) -> NoReturn:
         "image": str(image if image.is_dir() or is_root else unpacked(image)),
         "mounts": mounts(args),
         "pwd": args.pwd,
-        "command": [*of_the_caller(args), *args.command],
+        "command": args.command,
         "uid": os.getuid(),
         "gid": os.getgid(),
         "environment": environment(args),

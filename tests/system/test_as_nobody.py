@@ -59,19 +59,16 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", *words, sys.executable, *command],
-            cwd=folder,
-            env=environment | {"HOME": "/nonexistent"},
-            capture_output=True,
-            text=True,
+            cwd=folder, env=environment | {"HOME": "/nonexistent"}, capture_output=True, text=True,
             timeout=500,
-        )
+        )  # fmt: skip
     finally:
         kept.rmdir()
 
 
 def test_doctor(folder: Path) -> None:
-    done = run(folder, "-m", "pipeline", "doctor", "--all")
-    assert done.returncode == 0 and "python" in done.stdout, done.stderr
+    done = run(folder, "-m", "pipeline", "doctor")
+    assert done.returncode == 0 and "torch" in done.stdout, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
 

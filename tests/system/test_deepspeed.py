@@ -61,12 +61,9 @@ def install(folder: Path, places: list[str]) -> None:
 def run_suite(installed: Path, *chosen: str) -> str:
     """The report of some tests with DeepSpeed importable; all of them must pass."""
     done = subprocess.run(
-        [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+        [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen], cwd=ROOT,
+        capture_output=True, text=True, timeout=500,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     return done.stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.cases import Case
+from tests.system.stage import words_of
 
 pytestmark = [
     pytest.mark.system,
@@ -36,18 +37,14 @@ find "$disk" -name 'run.json*' -o -name '*.tmp*' >&2
 def test_a_full_disk(tmp_path: Path, small_tokens: Path, size: str, steps: int) -> None:
     run = Case("single").spec(1)
     run = replace(run, workload=replace(run.workload, steps=steps))
-    spec = tmp_path / "spec.json"
-    spec.write_text(run.to_json())
     disk = tmp_path / "disk"
     disk.mkdir()
-    train = [sys.executable, "-m", "pipeline", "train", "--spec", str(spec)]
-    train += ["--tokens", str(small_tokens), "--out", str(disk / "run")]
+    words = words_of(run, small_tokens, tmp_path)
+    train = [sys.executable, "-m", "pipeline", *words[:-1], f"--out={disk}/run"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     said = done.stderr.splitlines()
     assert "status 2" in said, done.stderr
     (error,) = [line for line in said if line.startswith("error:")]

@@ -26,6 +26,8 @@ from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from tests.fake_bench import make_yardstick
+from tests.system.stage import words_of
 
 ROOT = Path(__file__).parents[2]
 LINK = LinkSpec("200mbit", 200)
@@ -96,31 +98,19 @@ def assert_same_steps(
 
 
 def command(spec: RunSpec, tokens: Path, folder: Path) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "spec.json").write_text(spec.to_json())
-    arguments = [f"--spec={folder}/spec.json", f"--tokens={tokens}", f"--out={folder}"]
-    return [sys.executable, "-m", "pipeline", "train", *arguments]
+    return [sys.executable, "-m", "pipeline", *words_of(spec, tokens, folder)]
 
 
 def train(
-    spec: RunSpec, tokens: Path, folder: Path, **options: Any
+    spec: RunSpec, tokens: Path, folder: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     done = subprocess.run(
-        command(spec, tokens, folder),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
+        command(spec, tokens, folder), cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     log = (folder / "log.txt").read_text() if (folder / "log.txt").is_file() else ""
     assert done.returncode == 0, done.stderr + log[-3000:]
-    steps = (folder / "steps.jsonl").read_text().splitlines()
-    return (
-        json.loads((folder / "run.json").read_text()),
-        [json.loads(line) for line in steps],
-        done.stderr,
-    )
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    return json.loads((folder / "run.json").read_text()), steps, done.stderr
 
 
 def left_behind() -> dict[str, Any]:
@@ -255,13 +245,9 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
     script += "from pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     words = command(run_of("dps", 2), small_tokens, tmp_path / "out")
     done = subprocess.run(
-        [sys.executable, "-c", script, *words[3:]],
-        cwd=ROOT,
-        env=os.environ | ALONE | {"PATH": str(hidden)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        [sys.executable, "-c", script, *words[3:]], cwd=ROOT,
+        env=os.environ | ALONE | {"PATH": str(hidden)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "ok"
@@ -325,23 +311,7 @@ def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path
 def yardstick_of(spec: RunSpec, forward_seconds: float) -> dict[str, Any]:
     """A yardstick of this machine with made up figures."""
     precision, sequences = yardstick.shape_of(resolve(spec))
-    once = {"step": 0.01, "waited_step": 0.01, "waited_forward": forward_seconds}
-    once["forward_seconds"] = forward_seconds
-    return {
-        "version": yardstick.VERSION,
-        "measured_at": "2026-11-23T00:00:00+00:00",
-        "hardware": hardware(),
-        "git_commit": None,
-        "cores_per_node": spec.world.cores_per_node,
-        "model": asdict(spec.model),
-        "compile": False,
-        "passes": [
-            {
-                "precision": precision,
-                "sequences": sequences,
-                "forward_seconds": forward_seconds,
-                "step_seconds": 0.01,
-                "rounds": [once] * 2,
-            }
-        ],
-    }
+    made = make_yardstick([forward_seconds] * 2)
+    made["passes"][0] |= {"precision": precision, "sequences": sequences}
+    about = {"hardware": hardware(), "model": asdict(spec.model)}
+    return made | about | {"cores_per_node": spec.world.cores_per_node}

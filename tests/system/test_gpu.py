@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.__main__ import main
 from pipeline.corpus.build import TokensSpec, build
-from pipeline.records import read_record
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from tests.system.stage import train_here
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,11 +47,7 @@ def bai2022(precision: str) -> RunSpec:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_single_device_at_the_size_of_the_study(tokens, tmp_path, precision) -> None:
-    spec_file = tmp_path / "spec.json"
-    spec_file.write_text(bai2022(precision).to_json())
-    arguments = ["--spec", str(spec_file), "--tokens", str(tokens), "--out", str(tmp_path)]
-    assert main(["train", *arguments]) == 0
-    run = read_record(tmp_path).run
+    run = train_here(bai2022(precision), tokens, tmp_path).run
     assert run["status"] == "ok", run["reason"]
     rank = run["ranks"][0]
     parameters = run["model"]["num_parameters"]
@@ -68,12 +63,7 @@ def test_the_phases_of_a_profiled_run_on_a_gpu_add_up(tokens, tmp_path, strategy
     timed = replace(bai2022("fp32"), strategy=strategy)
     losses = []
     for spec in (timed, replace(timed, profile=True)):
-        folder = tmp_path / spec.run_id
-        folder.mkdir(parents=True)
-        (folder / "spec.json").write_text(spec.to_json())
-        arguments = ["--spec", str(folder / "spec.json"), "--tokens", str(tokens)]
-        assert main(["train", *arguments, "--out", str(folder)]) == 0
-        record = read_record(folder)
+        record = train_here(spec, tokens, tmp_path / spec.run_id)
         assert record.status == "ok", record.run["reason"]
         losses.append([step.loss for step in record.steps])
     # Backward passes of embeddings and attention add up in any order on a GPU.
@@ -89,10 +79,7 @@ def test_nodes_on_one_machine_take_a_gpu_each_or_are_unsupported(tokens, tmp_pat
     alone = bai2022("fp32")
     world = replace(alone.world, nodes=2, ranks_per_node=1, network="loopback")
     spec = replace(alone, strategy="ddp", world=world)
-    (tmp_path / "spec.json").write_text(spec.to_json())
-    arguments = ["--spec", str(tmp_path / "spec.json"), "--tokens", str(tokens)]
-    assert main(["train", *arguments, "--out", str(tmp_path)]) == 0
-    run = read_record(tmp_path).run
+    run = train_here(spec, tokens, tmp_path).run
     if torch.cuda.device_count() < 2:
         assert (run["status"], run["ranks"]) == ("unsupported", [])
         assert "2 x 1 ranks need 2 GPUs on this machine, torch sees 1" in run["reason"]

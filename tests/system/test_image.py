@@ -21,11 +21,11 @@ from tests.system.image import (
     ROOT,
     Image,
     make_image,
-    mount_places,
     run,
     site_options,
     why_no_build,
 )
+from tests.system.stage import words_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 REPEATED = CACHE / "repeated.json"
@@ -57,7 +57,8 @@ def test_the_digest_inside_is_that_of_what_is_inside(image: Image) -> None:
     written = in_namespace(image, "cat", "/mnt/etc/samestep-image-digest")
     assert written == image.facts["image_digest"]
     # where the build had mounts, the image holds an empty place
-    without = [word for place in mount_places(site_options(CACHE)) for word in ("--without", place)]
+    places = [mount.split(":")[1] for mount in site_options(CACHE) if mount.endswith(":ro")]
+    without = [word for place in places for word in ("--without", place)]
     command = [sys.executable, "-m", "envs.image.content_digest", "/mnt", *without]
     assert in_namespace(image, *command) == written
 
@@ -88,9 +89,7 @@ def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("image")  # which makes the base
-def test_steps_from_the_cache_name_the_commit_of_this_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_from_the_cache_name_the_commit_of_this_build(tmp_path, monkeypatch) -> None:
     if reason := why_no_build():
         pytest.skip(reason)
     lines = (ROOT / "Dockerfile").read_text().splitlines()
@@ -114,14 +113,12 @@ def test_steps_from_the_cache_name_the_commit_of_this_build(
 def test_a_run_inside_is_recorded_with_the_image(
     image: Image, singularity: Path, tmp_path: Path, small_tokens: Path
 ) -> None:
-    spec = tmp_path / "spec.json"
-    spec.write_text(Case("horovod").spec(2).to_json())
     names = (singularity / name for name in ("apptainer", "singularity"))
     program = next(path for path in names if path.exists())
     binds = f"{ROOT},{tmp_path},{small_tokens}"
     options = ["exec", "--home", str(tmp_path), "--bind", binds, "--pwd", str(ROOT)]
-    train = ["python", "-m", "pipeline", "train", "--spec", str(spec)]
-    train += ["--tokens", str(small_tokens), "--out", str(tmp_path / "out")]
+    words = words_of(Case("horovod").spec(2), small_tokens, tmp_path / "out")
+    train = ["python", "-m", "pipeline", *words]
     done = subprocess.run(
         [str(program), *options, str(image.file), *train], capture_output=True, text=True
     )
@@ -133,36 +130,3 @@ def test_a_run_inside_is_recorded_with_the_image(
     assert record["versions"]["torch"] == inside["torch"]
     assert record["versions"]["python"] == inside["python"]
     assert inside["horovod"].startswith(record["versions"]["horovod"])
-
-
-@pytest.fixture
-def last_image(tmp_path: Path) -> Path:
-    """A folder with an image that a failed build must not touch."""
-    if reason := why_no_build():
-        pytest.skip(reason)
-    (tmp_path / "samestep.sif").write_text("the last one")
-    return tmp_path
-
-
-def failed(done: subprocess.CompletedProcess[str], folder: Path) -> str:
-    """The one line of a failed build."""
-    (line,) = done.stderr.splitlines()
-    assert (done.returncode, line[:7]) == (2, "error: ")
-    assert (folder / "samestep.sif").read_text() == "the last one"
-    assert {path.name for path in folder.iterdir()} <= {"samestep.sif", "build.log", ".lock"}
-    return line
-
-
-def test_a_base_that_is_nowhere_is_one_line(last_image: Path) -> None:
-    missing = "localhost/samestep-no-such-base:1"
-    line = failed(make_image(last_image, base=missing), last_image)
-    assert f"the base image {missing} cannot be had" in line
-    assert "BASE_IMAGE=" in line
-
-
-def test_a_step_that_fails_is_one_line_with_its_log(image: Image, last_image: Path) -> None:
-    broken = last_image.parent / "Broken"
-    broken.write_text(f"FROM {BASE}\nRUN echo 'error: no such header' >&2 && false\n")
-    line = failed(make_image(last_image, "--file", str(broken)), last_image)
-    assert "error: no such header" in line
-    assert str(last_image / "build.log") in line

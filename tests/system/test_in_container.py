@@ -62,9 +62,7 @@ def _write_runtime(folder: Path) -> None:
 def contained_project(folder: Path, image: Image, **changes: Any) -> Project:
     """A project of the user's with the image in its place."""
     made = make_project(folder, **changes)
-    (folder / "images").mkdir()
-    (folder / "images/samestep.sif").symlink_to(image.file)
-    (folder / "images/samestep.json").write_text(json.dumps(image.facts))
+    image.put_into(folder)
     subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(folder)], check=True)
     return made
 
@@ -79,14 +77,9 @@ def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.Complet
     command += ["--cores", "all", "--use-singularity", "--configfile", made.study.name]
     # Snakemake makes folders as root here, for jobs that run as the user.
     return subprocess.run(
-        command,
-        cwd=made.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=580,
+        command, cwd=made.folder, env=environment, capture_output=True, text=True, timeout=580,
         umask=0,
-    )
+    )  # fmt: skip
 
 
 def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:

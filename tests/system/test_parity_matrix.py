@@ -68,24 +68,18 @@ def test_eight_ranks_take_the_same_steps_as_single(eight: Runs, single: Runs, ca
 @pytest.mark.parametrize(
     ("world", "case"), [pytest.param(*cell, id=f"{cell[1].name}-{cell[0]}") for cell in MATRIX]
 )
-def test_the_matrix_takes_the_same_steps_as_single(
-    request: pytest.FixtureRequest, single: Runs, world: int, case: Case
-) -> None:
+def test_the_matrix_takes_the_same_steps_as_single(request, single, world, case) -> None:
     runs = request.getfixturevalue({4: "four", WIDE: "eight"}[world])
     assert_matrix_cell(runs, single, case)
 
 
 @pytest.mark.parametrize("case", SKIPPING, ids=name_of)
-def test_an_overflow_on_one_of_eight_ranks_makes_all_skip_the_step(
-    eight: Runs, single: Runs, case: Case
-) -> None:
+def test_an_overflow_on_one_of_eight_ranks_makes_all_skip_the_step(eight, single, case) -> None:
     assert_step_is_skipped(eight, single, case)
 
 
 @pytest.mark.parametrize("case", RESUMING, ids=name_of)
-def test_three_axes_resume_under_two_and_on_one_device(
-    eight: Runs, single: Runs, small_tokens: Path, case: Case
-) -> None:
+def test_three_axes_resume_under_two_and_on_one_device(eight, single, small_tokens, case) -> None:
     """Saved by data 2 x tensor 2 x pipeline 2, continued by data 4 x pipeline 2 with ZeRO 1."""
     reference = single.rank(case.reference(WIDE))
     for run in eight.ranks(case):

@@ -14,6 +14,7 @@ from pipeline.errors import UnsupportedError
 from pipeline.records import RunRecord, read_record
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
+from tests.system.stage import words_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
 
@@ -21,10 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loa
 def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunRecord:
     """The record of a run of two ranks through the command line."""
     spec = replace(Case(strategy, accumulation=2).spec(2), profile=profile)
-    folder.mkdir()
-    (folder / "spec.json").write_text(spec.to_json())
-    words = [f"--spec={folder}/spec.json", f"--tokens={tokens}", f"--out={folder}"]
-    command = [sys.executable, "-m", "pipeline", "train", *words]
+    command = [sys.executable, "-m", "pipeline", *words_of(spec, tokens, folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     record = read_record(folder)
@@ -33,9 +31,7 @@ def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunR
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "parameter_server", "horovod"])
-def test_profiling_changes_no_bit_and_its_phases_add_up(
-    strategy: str, small_tokens: Path, tmp_path: Path
-) -> None:
+def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError as error:

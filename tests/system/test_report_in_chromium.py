@@ -11,8 +11,7 @@ import pytest
 from pipeline import figures
 from pipeline.metrics.format import NONE
 from pipeline.study.study import Study
-from tests.system.axe import findings, source
-from tests.system.chromium import PROGRAM, Page, chromium
+from tests.system.chromium import PROGRAM, Page, axe_findings, axe_source, chromium
 from tests.system.whole_study import make
 
 pytestmark = [
@@ -33,11 +32,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("results"))
 
 
-def shown(root: Path) -> list[str]:
-    """Names of the figures that the study has."""
-    return figures.catalogue.shown(Study.of(json.loads((root / "study.json").read_text())))
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with chromium(tmp_path_factory.mktemp("profile")) as page:
@@ -52,37 +46,26 @@ def page(request: pytest.FixtureRequest, browser: Page, results: Path) -> Page:
     return browser
 
 
-def test_the_console_is_silent(page: Page) -> None:
+def test_the_page_is_whole_fetches_nothing_and_is_silent(page: Page, results: Path) -> None:
+    first, *others = page.requests()
+    assert first == (results / "report.html").resolve().as_uri()
+    assert all(address.startswith("data:") for address in others)
+    images = page.evaluate(
+        "Array.from(document.images).map(i => [i.complete, i.naturalWidth, i.alt.length])"
+    )
+    study = Study.of(json.loads((results / "study.json").read_text()))
+    assert len(images) == len(figures.catalogue.shown(study))
+    assert all(complete and width > 0 and text > 0 for complete, width, text in images)
     assert page.complaints() == []
     page.evaluate("console.error('to be heard')")
     assert len(page.complaints()) == 1
 
 
-def test_nothing_is_fetched_but_the_page_itself(page: Page, results: Path) -> None:
-    first, *others = page.requests()
-    assert first == (results / "report.html").resolve().as_uri()
-    assert all(address.startswith("data:") for address in others)
-
-
-def test_every_image_has_loaded_and_has_a_text(page: Page, results: Path) -> None:
-    images = page.evaluate(
-        "Array.from(document.images).map(i => [i.complete, i.naturalWidth, i.alt.length])"
-    )
-    assert len(images) == len(shown(results))
-    assert all(complete and width > 0 and text > 0 for complete, width, text in images)
-
-
-def test_the_page_is_no_wider_than_the_window(page: Page) -> None:
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.evaluate(
-        OVERFLOW
-    )
+def test_nothing_is_wider_than_the_window_and_what_scrolls_says_so(page: Page) -> None:
+    fits = "document.documentElement.scrollWidth <= innerWidth"
+    assert page.evaluate(fits), page.evaluate(OVERFLOW)
     page.evaluate(OPEN)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate(OVERFLOW) == []
-
-
-def test_what_is_wider_than_its_box_says_so_and_nothing_else(page: Page) -> None:
-    page.evaluate(OPEN)
+    assert page.evaluate(fits) and page.evaluate(OVERFLOW) == []
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     boxes = page.evaluate(
         """Array.from(document.querySelectorAll("figure .scroll, details.table .scroll")).map(b => [
@@ -117,20 +100,6 @@ STAYING = """Array.from(document.querySelectorAll(".scroll:has(> table)"))
     })"""
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_label_of_a_cell_stays_where_a_table_is_scrolled(
-    browser: Page, results: Path, width: int
-) -> None:
-    browser.size(width)
-    browser.open(results / "report.html")
-    browser.evaluate(OPEN)
-    boxes = browser.evaluate(STAYING)
-    assert width == 1280 or len(boxes) > 3
-    for box in boxes:
-        assert box["moved"] > 1 and box["off"] <= 1 and box["opaque"], box
-        assert box["share"] <= 0.45 or width == 1280
-
-
 # Of each row of each table that scrolls, whether its first cell draws the line below it itself: a
 # line of the table would not move along with a cell that stays.
 LINES = """Array.from(document.querySelectorAll("details.table .scroll > table")).map(table => {
@@ -140,14 +109,20 @@ LINES = """Array.from(document.querySelectorAll("details.table .scroll > table")
 })"""
 
 
-def test_a_cell_that_stays_has_the_line_below_its_row(page: Page) -> None:
+def test_the_label_of_a_cell_stays_where_a_table_is_scrolled(page: Page) -> None:
     page.evaluate(OPEN)
     tables = page.evaluate(LINES)
     assert len(tables) > 8
     assert all(kind == "separate" and set(lines) <= {1} for kind, *lines in tables), tables
+    is_wide, boxes = page.evaluate("innerWidth") == max(WIDTHS), page.evaluate(STAYING)
+    assert is_wide or len(boxes) > 3
+    for box in boxes:
+        assert box["moved"] > 1 and box["off"] <= 1 and box["opaque"], box
+        assert box["share"] <= 0.45 or is_wide
 
 
-def test_no_tile_is_left_beside_a_gap_and_no_word_leaves_one(page: Page) -> None:
+def test_tiles_leave_no_gap_and_text_is_large_enough_to_be_read(page: Page) -> None:
+    """Letters of the page in pixels, and a figure no smaller than its own text allows."""
     tiles = page.evaluate(
         """Array.from(document.querySelectorAll(".tiles > div"), tile => [
             tile.getBoundingClientRect().top, tile.scrollWidth - tile.clientWidth,
@@ -157,10 +132,6 @@ def test_no_tile_is_left_beside_a_gap_and_no_word_leaves_one(page: Page) -> None
     ends = [max(right for at, _, right in tiles if at == top) for top in rows]
     assert max(ends) - min(ends) < 1
     assert [over for _, over, _ in tiles if over > 0] == []
-
-
-def test_text_is_large_enough_to_be_read(page: Page) -> None:
-    """Letters of the page in pixels, and a figure no smaller than its own text allows."""
     sizes = page.evaluate(
         """Array.from(document.querySelectorAll("p, td, li, figcaption, pre, dd"))
         .map(e => parseFloat(getComputedStyle(e).fontSize))"""
@@ -171,7 +142,7 @@ def test_text_is_large_enough_to_be_read(page: Page) -> None:
     assert page.evaluate(scale) >= 0.98
 
 
-def test_runs_are_filtered_and_sorted(page: Page) -> None:
+def test_runs_are_filtered(page: Page) -> None:
     shown = """Array.from(document.querySelectorAll("#run-groups tbody"))
         .filter(run => !run.hidden && !run.closest("[hidden]"))
         .map(run => run.dataset.%s)"""
@@ -191,16 +162,6 @@ def test_runs_are_filtered_and_sorted(page: Page) -> None:
     assert page.evaluate(shown % "status") == ["oom"]
     assert page.evaluate("Array.from(document.querySelectorAll('#run-groups > :not([hidden])'))"
                          ".every(group => group.open)")  # fmt: skip
-    page.evaluate(f"{choose}(['run-words', ''])")
-    page.evaluate(f"{choose}(['run-order', 'fastest'])")
-    seconds = page.evaluate(
-        "Array.from(document.getElementById('run-groups').children).map(g => g.dataset.seconds)"
-    )
-    numbers = [float(text) for text in seconds if text]
-    assert numbers == sorted(numbers) and seconds[-1] == ""
-    assert len(page.evaluate(shown % "status")) == len(everything)
-    page.evaluate(f"{choose}(['run-order', 'study'])")
-    assert page.evaluate(shown % "status") == everything
 
 
 def test_without_a_script_every_run_is_there(browser: Page, results: Path) -> None:
@@ -215,33 +176,7 @@ def test_without_a_script_every_run_is_there(browser: Page, results: Path) -> No
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
-# What axe-core would check of such a page, by the same rules of WCAG 2.2; axe itself is not run.
-SCHEMES = ("light", "dark")
-CONTRAST = """(() => {
-    const channel = (c) => c <= 10.31 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4;
-    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-    const parts = (text) => text.match(/[\\d.]+/g).map(Number);
-    const behind = (e) => {
-        for (; e; e = e.parentElement) {
-            const found = parts(getComputedStyle(e).backgroundColor);
-            if (found.length < 4 || found[3] === 1) { return found.slice(0, 3); }
-        }
-        return [255, 255, 255];
-    };
-    const low = [];
-    document.querySelectorAll("details").forEach(d => { d.open = true; });
-    for (const e of document.querySelectorAll("body *")) {
-        const own = Array.from(e.childNodes).some(n => n.nodeType === 3 && n.data.trim());
-        if (!own || e.matches("script, style") || !e.getClientRects().length) { continue; }
-        const style = getComputedStyle(e);
-        const [a, b] = [light(parts(style.color)), light(behind(e))];
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        const large = parseFloat(style.fontSize) >= 24
-            || (parseFloat(style.fontSize) >= 18.66 && Number(style.fontWeight) >= 700);
-        if (ratio < (large ? 3 : 4.5)) { low.push([ratio, e.outerHTML.slice(0, 100)]); }
-    }
-    return low;
-})()"""
+# What axe does not look at of WCAG 2.2.
 RULES = """(() => {
     const wrong = [];
     const all = (selector) => Array.from(document.querySelectorAll(selector));
@@ -272,20 +207,6 @@ def press(page: Page, key: str, code: int) -> None:
         text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
         page.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
                   windowsVirtualKeyCode=code, **text)  # fmt: skip
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_text_stands_out(page: Page, scheme: str) -> None:
-    """WCAG 1.4.3 on every text of the page, folds open."""
-    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
-    page.call("Emulation.setEmulatedMedia", features=wanted)
-    try:
-        assert page.evaluate(CONTRAST) == []
-        page.evaluate("document.querySelector('dd').style.color = getComputedStyle(document.body)"
-                      ".backgroundColor")  # fmt: skip
-        assert len(page.evaluate(CONTRAST)) >= 1, "text of the colour behind it is seen"
-    finally:
-        page.call("Emulation.setEmulatedMedia", features=[])
 
 
 def test_structure_and_sizes(page: Page) -> None:
@@ -340,39 +261,10 @@ def test_tables_are_sorted_and_filtered(page: Page) -> None:
     assert 0 < len(found) < len(printed) and all("Horovod" in row[0] for row in found)
 
 
-def test_points_of_a_figure_say_their_value(page: Page, results: Path) -> None:
-    """By pointer and by keys, each where the figure shows it; the figure's file has a title."""
-    found = page.evaluate("""Array.from(
-        document.querySelectorAll("#figure-throughput .plate i"),
-        e => [e.dataset.says, e.offsetLeft, e.offsetTop, e.parentElement.clientWidth])""")
-    drawn = (results / "figures/throughput.svg").read_text()
-    assert len(found) > 10 and drawn.count('<circle class="point"') == len(found)
-    assert all(" tokens/s, " in title and "node" in title for title, *_ in found)
-    assert all(0 < left < width for _, left, _, width in found)
-    tip = "document.querySelector('#figure-throughput .tip').textContent"
-    assert page.evaluate(tip) == ""
-    place = page.evaluate("""(() => { const point = Array.from(
-        document.querySelectorAll("#figure-throughput .plate i")).filter(e => e.offsetWidth > 0)[3];
-        point.scrollIntoView({block: "center"}); const box = point.getBoundingClientRect();
-        return [box.left + box.width / 2, box.top + box.height / 2]; })()""")
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
-    assert page.evaluate(tip) in [title for title, *_ in found]
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    assert page.evaluate(tip) == ""
-    if page.evaluate("innerWidth") < 700:
-        return  # There the keys scroll the figure.
-    page.evaluate("document.querySelector('#figure-throughput .scroll').focus()")
-    for number in range(2):
-        press(page, "ArrowRight", 39)
-        assert page.evaluate(tip) == found[number][0]
-    press(page, "Escape", 27)
-    assert page.evaluate(tip) == ""
-
-
 @pytest.fixture(scope="module")
 def axe() -> str:
     try:
-        return source()
+        return axe_source()
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -385,10 +277,10 @@ def test_axe_finds_nothing(browser: Page, results: Path, axe: str, width: int, s
     browser.open(results / "report.html")
     for unfold in ("null", OPEN):
         browser.evaluate(unfold)
-        found = findings(browser, axe)
+        found = axe_findings(browser, axe)
         assert found["rules"] > 10, "axe has looked"
         assert found["violations"] == []
-        # What a box that scrolls cuts off it cannot see, nor a sign of a formula; CONTRAST can.
+        # What a box that scrolls cuts off it cannot see, nor a sign of a formula.
         assert {one[0] for one in found["unsure"]} <= {"color-contrast"}
 
 
@@ -399,5 +291,5 @@ def test_axe_sees_what_is_broken(browser: Page, results: Path, axe: str) -> None
         "document.querySelector('img').removeAttribute('alt');"
         "document.querySelector('dd').style.color = '#eee'; document.documentElement.lang = ''"
     )
-    found = {one[0] for one in findings(browser, axe)["violations"]}
+    found = {one[0] for one in axe_findings(browser, axe)["violations"]}
     assert {"image-alt", "html-has-lang", "color-contrast"} <= found

@@ -35,14 +35,9 @@ def start(folder: Path) -> subprocess.Popen[str]:
     # no coverage, jobserver or Snakemake variable of the outer run
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     return subprocess.Popen(
-        ["/bin/sh", str(SCRIPT), "--cores", "1"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+        ["/bin/sh", str(SCRIPT), "--cores", "1"], cwd=folder, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
 
 
 def starts(folder: Path) -> int:
@@ -100,12 +95,9 @@ def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:
     idle = [sys.executable, "-c", "import time; time.sleep(200)", "pipeline", "follow"]
     looks_on = subprocess.Popen(idle, cwd=folder)
     by_hand = subprocess.Popen(
-        [str(Path(sys.prefix, "bin", "snakemake")), "--cores", "1"],
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        [str(Path(sys.prefix, "bin", "snakemake")), "--cores", "1"], cwd=folder,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     try:
         wait_for_start(folder, by_hand)
         waiting = start(folder)

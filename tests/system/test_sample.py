@@ -10,9 +10,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("study", ["smoke", "one-gpu"])
-def test_the_shipped_archive_is_rebuilt_to_the_byte(
-    study: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_the_shipped_archive_is_rebuilt_to_the_byte(study, tmp_path_factory) -> None:
     project = make_project(tmp_path_factory.mktemp("sample"))
     for name in ("torch", "horovod"):
         (project.folder / f"{name}.py").write_text(f"raise ImportError('{name} is blocked')\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,7 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
 def contained(folder: Path, image: Image) -> Project:
     """A project on this cluster whose launchers enter the image."""
     there = make_project(folder)
-    (folder / "images").mkdir()
-    (folder / "images/samestep.sif").symlink_to(image.file)
-    (folder / "images/samestep.json").write_text(json.dumps(image.facts))
+    image.put_into(folder)
     write_site(there, container={"runtime": "apptainer"}, environment={}, before=[])
     return there
 

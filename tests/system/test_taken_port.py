@@ -5,14 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.machine import limits
-from pipeline.records import read_record
 from tests.parity.cases import Case
+from tests.system.stage import train_here
 
 pytestmark = pytest.mark.system
 
@@ -25,11 +23,7 @@ def taken() -> Iterator[int]:
 
 
 def test_a_run_whose_port_was_taken_starts_again(
-    taken: int,
-    small_tokens: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    taken, small_tokens, tmp_path, monkeypatch, capsys
 ) -> None:
     ports, free_port = iter([taken]), limits.free_port
 
@@ -40,12 +34,7 @@ def test_a_run_whose_port_was_taken_starts_again(
     monkeypatch.setattr(limits, "free_port", port)
     run = Case("ddp").spec(2)
     run = replace(run, workload=replace(run.workload, steps=3))
-    spec = tmp_path / "spec.json"
-    spec.write_text(run.to_json())
-    out = tmp_path / "out"
-    arguments = ["--spec", str(spec), "--tokens", str(small_tokens), "--out", str(out)]
-    assert main(["train", *arguments]) == 0
-    record = read_record(out)
+    record = train_here(run, small_tokens, tmp_path / "out")
     assert record.run["status"] == "ok", record.run["reason"]
     assert len(record.steps) == 3 * 2
     (told,) = record.run["execution"]["interruptions"]

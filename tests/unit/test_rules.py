@@ -45,10 +45,7 @@ for name in strategies.names():
 print(*(module for module in sys.modules if module.startswith("pipeline.")))
 """
 ROOMS = ("metrics", "models", "parallel", "planner", "strategies")
-NO_ARITHMETIC = {
-    "pipeline.parallel.faults",
-    "pipeline.parallel.types",
-}
+NO_ARITHMETIC = {"pipeline.parallel.types"}
 """What strategies import for training alone."""
 
 

@@ -41,13 +41,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def kill_while_training(project: Project) -> None:
     """Start the workflow and kill it without warning once a run has written a step."""
     process = subprocess.Popen(
-        project.command("--cores", "2"),
-        cwd=project.folder,
-        env=project.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        project.command("--cores", "2"), cwd=project.folder, env=project.environment(),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     deadline = time.monotonic() + 240
     while not any(p.stat().st_size for p in project.results.glob("runs/*/*/*/ranks/rank0.steps")):
         assert process.poll() is None and time.monotonic() < deadline

@@ -130,16 +130,6 @@ def test_a_bad_archive_is_one_line(elsewhere: Project, archive: Path, tmp_path: 
     assert len(lines) == 1 and lines[0].startswith(f"error: {bad} is no zip file, or damaged")
 
 
-def test_an_unfinished_study_has_no_archive(finished: Project) -> None:
-    record = finished.results / "runs/dps/n2/r0/run.json"
-    text = record.read_text()
-    record.unlink()
-    done = finished.make("archive", "CONFIGFILE=tiny.yaml")
-    record.write_text(text)
-    assert done.returncode != 0
-    assert "error: study 'tiny' is unfinished: results/tiny/runs/dps/n2/r0/run.json" in done.stderr
-
-
 def test_the_crate_describes_every_file_and_run(archive: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         names = set(opened.namelist())

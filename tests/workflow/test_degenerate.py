@@ -120,11 +120,10 @@ def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as SVG, with stand-ins for the others: embedding fonts takes half of the time."""
     save = theme.save
 
-    def draw(figure: Any, folder: Path, name: str) -> list[Path]:
-        drawn = save(figure, folder, name)
+    def draw(figure: Any, folder: Path, name: str) -> None:
+        save(figure, folder, name)
         for kind in ("pdf", "png"):
             (folder / f"{name}.{kind}").write_bytes(b"%PDF-1.4\n")
-        return drawn
 
     monkeypatch.setattr(theme, "FORMATS", ("svg",))
     monkeypatch.setattr(theme, "save", draw)

@@ -77,13 +77,9 @@ def test_no_variable_is_run(project: Project, name: str) -> None:
         done = make(project, target, f"{variable}={name}", "CONFIRM=yes")
         assert "there is no study" in refusal(done)
     refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
-    refusal(make(project, "paper", f"FROM={name}"))
+    for given in (name, ""):  # an empty one ran the default study
+        refusal(make(project, "paper", f"FROM={given}"))
     assert results(project) == ["smoke", "tiny"]
-
-
-def test_an_empty_or_misspelt_value_is_no_other_choice(project: Project) -> None:
-    """`FROM=` ran the default study."""
-    assert "--archive: '' is no path" in refusal(make(project, "paper", "FROM="))
     assert not (project.folder / "arguments.txt").exists()
 
 
@@ -102,7 +98,7 @@ def test_the_makefile_s_own_variables_are_not_to_be_given(project: Project, name
     assert results(project) == ["smoke", "tiny"]
 
 
-@pytest.mark.parametrize("text", ["6.0", ".nan", ".inf", "1000000000", "&a [*a]"])
+@pytest.mark.parametrize("text", ["6.0", "&a [*a]"])
 def test_a_study_that_cannot_be_starts_no_workflow(project: Project, text: str) -> None:
     study = project.study.read_text()
     project.study.write_text(study.replace("repeats: 1\n", f"repeats: {text}\n"))
@@ -139,10 +135,9 @@ def test_what_is_no_study_removes_nothing(project: Project, given: str) -> None:
 
 
 def test_clean_results_removes_one_study_and_asks_first(project: Project) -> None:
-    assert "CONFIRM=yes" in refusal(make(project, "clean-results", "STUDY=smoke"))
+    given = ("clean-results", "STUDY=smoke")
+    assert "CONFIRM=yes" in refusal(make(project, *given))
     assert results(project) == ["smoke", "tiny"]
-    assert make(project, "clean-results", "STUDY=smoke", "CONFIRM=yes").returncode == 0
+    assert make(project, *given, "CONFIRM=yes").returncode == 0
     assert results(project) == ["tiny"]
-    assert "there is no results/smoke" in refusal(
-        make(project, "clean-results", "STUDY=smoke", "CONFIRM=yes")
-    )
+    assert "there is no results/smoke" in refusal(make(project, *given, "CONFIRM=yes"))

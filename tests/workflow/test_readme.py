@@ -41,7 +41,7 @@ ELSEWHERE = {
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
     "python -m pipeline watch --study my-study.yaml": (
-        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
+        "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
     "snakemake --cores all": "tests/workflow/conftest.py::trained",
     "snakemake --cores all figures": WORKFLOW + "test_each_target_by_itself",
@@ -51,10 +51,10 @@ ELSEWHERE = {
     ".venv/bin/python -m pytest tests/parity": "tests/parity/test_parity.py",
     "make check": "Makefile",
     "python -m pipeline compare results/smoke other/results/smoke --out results/compared": (
-        "tests/unit/compare/test_compare.py::test_a_table_is_written"
+        "tests/unit/compare/test_compare.py::test_the_first_differing_step"
     ),
     "python -m pipeline artifact --results results/smoke": (
-        "tests/unit/artifact/test_artifact.py::test_the_command_writes_both_files_and_prints_what"
+        "tests/unit/artifact/test_artifact.py::test_the_command_writes_the_description_and_what_is_unmet"
     ),
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
@@ -84,7 +84,7 @@ ELSEWHERE = {
         f"{SLURM}test_runs_of_an_ended_allocation_go_on_in_the_next",
     ),
     "python -m pipeline watch --study cluster-check": (
-        "tests/unit/watch/test_state.py::test_watch_once_prints_without_torch_or_pandas"
+        "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.

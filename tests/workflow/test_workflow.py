@@ -189,13 +189,9 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
     name = 'it\'s a "tiny" $study `of` ü.yaml'
     (finished.folder / name).write_text(finished.study.read_text())
     done = subprocess.run(
-        ["make", "paper", f"CONFIGFILE={name}", "STAMP="],
-        cwd=finished.folder,
-        env=finished.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        ["make", "paper", f"CONFIGFILE={name}", "STAMP="], cwd=finished.folder,
+        env=finished.environment(), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     for part in ("paper/paper.pdf", "report.html", "figures", "tables"):
         assert f"results/tiny/{part}" in done.stdout

@@ -73,7 +73,7 @@ IN_SNAKEMAKE = (
 CONTAINED = IN_SNAKEMAKE or (ON_SITE and SITE.runtime != NO_RUNTIME)
 UNMET, NO_IMAGE = [], None
 try:
-    UNMET = image.unmet_requirements(Path(IMAGE)) if CONTAINED else []
+    UNMET = image.facts(Path(IMAGE))["versions"].get("unmet", []) if CONTAINED else []
 except LaunchError as error:
     # A dry run shows the jobs all the same; `onstart` stops every other one.
     NO_IMAGE = str(error)

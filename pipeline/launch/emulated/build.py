@@ -16,7 +16,6 @@ import signal
 import sys
 from argparse import Namespace
 from functools import partial
-from typing import NoReturn
 
 from pipeline.emulation import NOTE, REPORT
 from pipeline.emulation.cores import Shares, awake
@@ -25,7 +24,7 @@ from pipeline.emulation.measured import check_cores, check_quota, check_rates, m
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.files import write_text
 from pipeline.launch.emulated import yardstick
-from pipeline.launch.emulated.ranks import EmulatedRun, follow, stay_with
+from pipeline.launch.emulated.ranks import follow, running, stay_with
 from pipeline.machine import control_groups
 from pipeline.machine.processes import die_with_parent
 from pipeline.resolved import ResolvedRun, resolve
@@ -34,7 +33,7 @@ from pipeline.training import worker
 
 def run_here() -> int:
     """Build, measure, train; an error is left for the stage as a rank leaves its own."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     args = worker.parse(sys.argv[1:])
     parent = os.getppid()
     die_with_parent()
@@ -73,12 +72,8 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy()
         for module in run.strategy.modules:
             importlib.import_module(module)
-        with EmulatedRun(run, nodes, shares, dilation, forward_seconds).running(args) as ranks:
+        with running(run, nodes, shares, dilation, forward_seconds, args) as ranks:
             return follow(ranks)
-
-
-def _end(signum: int, frame: object) -> NoReturn:
-    sys.exit(128 + signum)
 
 
 if __name__ == "__main__":

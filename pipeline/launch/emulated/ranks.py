@@ -12,7 +12,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,59 +60,41 @@ class Rank:
             os.waitpid(self.pid, 0)
 
 
-@dataclass(frozen=True)
-class EmulatedRun:
-    """One run on the nodes of all copies: forks its ranks, each into the network of its node.
+@contextmanager
+def running(
+    run: ResolvedRun,
+    nodes: Nodes,
+    shares: Shares,
+    dilation: Dilation,
+    forward_seconds: float | None,
+    args: Namespace,
+) -> Iterator[list[Rank]]:
+    """Fork the ranks of every copy of a run, each into the network of its node; kill what is left.
 
-    `forward_seconds` is what the yardstick says of a rank's forward pass, None without one.
+    Each copy has one process more, its meeting place. `forward_seconds` is what the yardstick says
+    of a rank's forward pass, None without one.
     """
+    layout = run.layout
 
-    run: ResolvedRun
-    nodes: Nodes
-    shares: Shares
-    dilation: Dilation
-    forward_seconds: float | None = None
-
-    @contextmanager
-    def running(self, args: Namespace) -> Iterator[list[Rank]]:
-        """Fork a meeting place and the ranks of every copy; those that are left are killed."""
-        started: list[Rank] = []
-        try:
-            for copy in range(self.dilation.copies):
-                own = _arguments(self.run.spec, args, copy)
-                started.append(Rank(copy, fork(partial(self._meet, copy)), store=True))
-                for rank in range(self.run.layout.num_processes):
-                    started.append(Rank(copy, fork(partial(self._train, copy, rank, own))))
-            yield started
-        finally:
-            for one in started:
-                one.kill()
-
-    def _train(self, copy: int, rank: int, args: Namespace) -> int:
-        """Be a rank, as slow as its node is; its pacer is made within it."""
-        spec, node = self.run.spec, rank // self.run.layout.processes_per_node
-        self.nodes.enter(copy, node)
-        args.share = partial(self.shares.of, copy * self.nodes.count + node)
-        speed = speed_of(node, spec.world, f"{spec.seed}/{spec.repeat}/{node}")
-        args.pacer = partial(Pacer, self.dilation.factor, speed, self.forward_seconds)
-        os.environ.update(self.variables(copy, rank))
-        return worker.run(args)
-
-    def _meet(self, copy: int) -> int:
+    def meet(copy: int) -> int:
         """Hold the key-value store through which the ranks of a copy find one another."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        self.nodes.enter(copy, 0)
+        nodes.enter(copy, 0)
         store = TCPStore(links.address(copy, 0), PORT, is_master=True, wait_for_workers=False)
         signal.pause()
         del store
         return 0
 
-    def variables(self, copy: int, rank: int) -> dict[str, str]:
-        """Variables that torchrun would set, and the dilated waits of Horovod's loop."""
-        layout = self.run.layout
+    def train(copy: int, rank: int, own: Namespace) -> int:
+        """Be a rank, as slow as its node is; its pacer is made within it."""
         node, local = divmod(rank, layout.processes_per_node)
-        values = {
+        nodes.enter(copy, node)
+        own.share = partial(shares.of, copy * nodes.count + node)
+        speed = speed_of(node, run.spec.world, f"{run.spec.seed}/{run.spec.repeat}/{node}")
+        own.pacer = partial(Pacer, dilation.factor, speed, forward_seconds)
+        # What torchrun would set, and the dilated waits of Horovod's loop.
+        variables = {
             "RANK": rank,
             "LOCAL_RANK": local,
             "WORLD_SIZE": layout.num_processes,
@@ -123,9 +105,22 @@ class EmulatedRun:
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": 0,
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
-            pacing.VARIABLE: self.dilation.factor,
+            pacing.VARIABLE: dilation.factor,
         }
-        return {name: str(value) for name, value in values.items()}
+        os.environ.update({name: str(value) for name, value in variables.items()})
+        return worker.run(own)
+
+    started: list[Rank] = []
+    try:
+        for copy in range(dilation.copies):
+            own = _arguments(run.spec, args, copy)
+            started.append(Rank(copy, fork(partial(meet, copy)), store=True))
+            for rank in range(layout.num_processes):
+                started.append(Rank(copy, fork(partial(train, copy, rank, own))))
+        yield started
+    finally:
+        for one in started:
+            one.kill()
 
 
 def _arguments(spec: RunSpec, args: Namespace, copy: int) -> Namespace:

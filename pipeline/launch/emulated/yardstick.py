@@ -83,10 +83,14 @@ def measured(
     ]
     results = [result_of(*child) for child in children]
     # A process that made more rounds than another has them left out.
-    by_shape = {
-        shape: [_median_of(same) for same in zip(*(one[n] for one in results), strict=False)]
-        for n, shape in enumerate(having)
-    }
+    by_shape = dict[Shape, list[Round]]()
+    for n, shape in enumerate(having):
+        by_shape[shape] = []
+        for same in zip(*(one[n] for one in results), strict=False):
+            medians = {name: statistics.median(one[name] for one in same) for name in same[0]}
+            # The forward pass of an undisturbed step.
+            scaled = medians["waited_forward"] * medians["step"] / medians["waited_step"]
+            by_shape[shape].append(medians | {"forward_seconds": scaled})
     return {
         "version": VERSION,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -106,13 +110,6 @@ def measured(
             for (precision, sequences), rounds in sorted(by_shape.items())
         ],
     }
-
-
-def _median_of(same: Sequence[Round]) -> Round:
-    """Medians over the processes of a round, with the forward pass of an undisturbed step."""
-    medians = {name: statistics.median(one[name] for one in same) for name in same[0]}
-    scaled = medians["waited_forward"] * medians["step"] / medians["waited_step"]
-    return medians | {"forward_seconds": scaled}
 
 
 def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:

@@ -11,20 +11,12 @@ replaced; a test holds the name of the query against the installed version.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from logging import Logger
 from typing import Any
-
-States = dict[str, str] | None
-"""State of each job by its number; None where SLURM did not answer."""
-
-Query = Callable[[str, Logger], Awaitable[tuple[States, float | None]]]
 
 ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
 """State of SLURM -> state for the executor, with which it does not wait or exclude nodes."""
 
-
-AGAIN = "it is sent again if retries are left"
 NO_ANSWER = (
     "does not say how the jobs stand, and until it does none of them is seen to end; on a cluster "
     "without an accounting database set `accounting: false` in workflow/site.yaml"
@@ -32,20 +24,16 @@ NO_ANSWER = (
 
 
 def send_again(executor: Any) -> None:
-    """Let the executor (its module) ask for the states of jobs through `settled`."""
-    executor.query_job_status = settled(executor.query_job_status)
-
-
-def settled(query: Query) -> Query:
-    """As `query`, with states that the executor takes for an end; each is logged once."""
-    logged: set[str] = set()
+    """Have the executor (its module) take these states for an end; each is logged once."""
+    query, logged = executor.query_job_status, set[str]()
 
     def log_once(about: str, text: str, logger: Logger) -> None:
         if about not in logged:
             logged.add(about)
             logger.warning(text)
 
-    async def ask(command: str, logger: Logger) -> tuple[States, float | None]:
+    async def ask(command: str, logger: Logger) -> tuple[dict[str, str] | None, float | None]:
+        """States of the jobs by their numbers, None where SLURM did not answer, and seconds."""
         states, seconds = await query(command, logger)
         if states is None:
             log_once("query", f"{command.split()[0]} {NO_ANSWER}", logger)
@@ -54,7 +42,8 @@ def settled(query: Query) -> Query:
         short = {job: state.partition(" ")[0] for job, state in states.items()}
         for job, state in short.items():
             if state in ENDED:
-                log_once(job, f"SLURM job {job} ended with {state}: {AGAIN}", logger)
+                text = f"SLURM job {job} ended with {state}: it is sent again if retries are left"
+                log_once(job, text, logger)
         return {job: ENDED.get(state, state) for job, state in short.items()}, seconds
 
-    return ask
+    executor.query_job_status = ask

@@ -15,11 +15,9 @@ GIBIBYTE_MB = 1024
 MINUTES_BESIDE = 10
 """Over the run's own time limit: start, checks of the tokens, writing the record."""
 
-PROCESS_MB = 2 * GIBIBYTE_MB
-"""Python and torch of one rank, with the pages of the token shards."""
-
-CUDA_PROCESS_MB = 6 * GIBIBYTE_MB
-"""Python and torch of one rank with a CUDA context, NCCL and pinned buffers."""
+PROCESS_MB, CUDA_PROCESS_MB = 2 * GIBIBYTE_MB, 6 * GIBIBYTE_MB
+"""Python and torch of one rank: with the pages of the token shards, and with a CUDA context, NCCL
+and pinned buffers."""
 
 COPY_BYTES = 12
 """A parameter, fp32: its weight while it is broadcast, and weight and moments for a checkpoint.
@@ -73,14 +71,9 @@ class Request:
     def srun(self) -> tuple[str, ...]:
         """The command that starts one launcher on each node, with all that the job has there."""
         return (
-            "srun",
-            f"--nodes={self.nodes}",
-            f"--ntasks={self.nodes}",
-            "--ntasks-per-node=1",
-            *([self.gpu_option] if self.gpus else []),
-            "--cpu-bind=none",
-            "--kill-on-bad-exit=1",
-        )
+            "srun", f"--nodes={self.nodes}", f"--ntasks={self.nodes}", "--ntasks-per-node=1",
+            *([self.gpu_option] if self.gpus else []), "--cpu-bind=none", "--kill-on-bad-exit=1",
+        )  # fmt: skip
 
 
 def request(run: ResolvedRun, site: Site) -> Request:

@@ -8,9 +8,10 @@ to what the hooks count.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats
+from pipeline.errors import StudyError
+from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec
 
 if TYPE_CHECKING:
@@ -167,6 +168,14 @@ def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     return shapes | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
 
 
+def file_names(model: ModelSpec) -> NoReturn:
+    """None: its layers are laid out in another way than in files of the hub."""
+    raise StudyError(
+        "model.weights: the family gpt2 reads none; use the family transformers with the "
+        "architecture GPT2LMHeadModel, or leave them out"
+    )
+
+
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
     """Shape of every module's output by its name in model.py; None is the number of sequences."""
     widths = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
@@ -180,6 +189,16 @@ def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
         for name, times in widths.items():
             shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
     return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_rows)}
+
+
+def loaded_bytes() -> int:
+    """None beside torch, which every rank has."""
+    return 0
+
+
+def shape(model: ModelSpec) -> Shape:
+    """Feed-forward layers of four widths, a key and a value for each head, tied embeddings."""
+    return Shape(ffn=4 * model.width, kv_heads=model.num_heads, gated=False, tied=True)
 
 
 def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Counts, Counts]:

@@ -8,6 +8,7 @@ prints them as JSON. `arithmetic` keeps what it prints, so that nothing else nee
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -90,7 +91,37 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "kept_bytes": kept,
             "ends": _ends(model, ids),
             "cuts": _cuts(model, spec, ids),
+            "file_names": _file_names(model),
         }
+
+
+def _file_names(model: LanguageModel) -> dict[str, Any]:
+    """Fields of `FileNames`: the class's own names, those of tied parameters, and older ones.
+
+    A file of the class below the head lacks the prefix, as GPT-2's on the hub does; the first files
+    of BERT call weight and bias of a LayerNorm gamma and beta.
+    """
+    below, own = f"{model.model.base_model_prefix}.", dict[Any, list[str]]()
+    for name, parameter in model.model.named_parameters(remove_duplicate=False):
+        own.setdefault(parameter, []).append(name)
+
+    def forms(names: list[str]) -> list[str]:
+        old = [re.sub(r"(?<=LayerNorm\.)(weight|bias)$", _old_name, name) for name in names]
+        both = [*names, *old]
+        return list(dict.fromkeys([*both, *(name.removeprefix(below) for name in both)]))
+
+    layers = next(n for n, part in model.model.named_modules() if part is model.blocks)
+    ignored = getattr(model.model, "_keys_to_ignore_on_load_unexpected", None) or ()
+    return {
+        "names": {f"model.{names[0]}": forms(names) for names in own.values()},
+        "layers": [f"{layers}.", f"{layers.removeprefix(below)}."],
+        # The library itself skips these two, buffers of former versions, for every class.
+        "ignored": [*sorted(ignored), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$"],
+    }
+
+
+def _old_name(match: re.Match[str]) -> str:
+    return {"weight": "gamma", "bias": "beta"}[match[0]]
 
 
 def _idle(model: LanguageModel) -> int:

@@ -1,6 +1,7 @@
 """A language model of transformers: its own modules and forward pass, our initial weights.
 
-The class comes from the installed library, never from a hub, so no foreign code runs. Dropout and
+The class comes from the installed library, never from a hub, so no foreign code runs: of a hub a
+configuration and weights are data (`pipeline.study.model_files`). Dropout and
 a router's noise are off, since they would depend on how a batch is split over ranks.
 """
 
@@ -323,7 +324,9 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     """The class of `spec.architecture` and its configuration; raises StudyError.
 
     The five sizes of a spec have the names that all configurations of transformers know; `config`
-    gives what else differs from the class's defaults.
+    gives what else differs from the class's defaults. With a `model_type` it is that of a
+    config.json: it may have more positions than a sequence, and names that the class does not know
+    have no effect, as in the library itself.
     """
     types = {name: key for key, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
     masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES.items()
@@ -336,8 +339,20 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"{transformers.__version__}; use one such as "
             f"{', '.join(near or ['LlamaForCausalLM', 'GPTNeoXForCausalLM'])}"
         )
-    known = transformers.CONFIG_MAPPING[types[spec.architecture]]
-    _check_names(known(), spec)
+    given = dict(spec.config or {})
+    model_type = given.pop("model_type", None)
+    if model_type is None:
+        model_type = types[spec.architecture]
+        _check_names(transformers.CONFIG_MAPPING[model_type](), spec)
+    elif not _is_of(model_type, str(spec.architecture)):
+        raise StudyError(
+            f"model.config is of the type {model_type!r}, and model.architecture "
+            f"{spec.architecture} of the type {types[spec.architecture]}; give one of that type"
+        )
+    else:
+        # Which id pads is the objective's to say: the class would leave its row untrained.
+        given.pop("pad_token_id", None)
+    known = transformers.CONFIG_MAPPING[model_type]
     sizes = {
         "hidden_size": spec.width,
         "num_hidden_layers": spec.num_layers,
@@ -347,13 +362,19 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     }
     tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
     try:
-        config = known(**{**sizes, **tokens, **(spec.config or {})})
+        config = known(**{**sizes, **tokens, **given})
     except Exception as error:
         # Of pydantic-like validators, each with an exception of its own.
         raise StudyError(
             f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
-    encoder = types[spec.architecture] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    for name, size in sizes.items():
+        if name != "max_position_embeddings" and getattr(config, name, size) != size:
+            raise StudyError(
+                f"{spec.architecture} has {name} {getattr(config, name)} by model.config, and "
+                f"{size} by the sizes of model; state one of them"
+            )
+    encoder = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
     if encoder and causal != getattr(config, "is_decoder", causal):
         raise StudyError(
@@ -370,6 +391,13 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"of its own that is not trained here; use {' or '.join(MIXTURES)}, or a dense one"
         )
     return getattr(transformers, str(spec.architecture)), config
+
+
+def _is_of(model_type: Any, architecture: str) -> bool:
+    """True where a configuration of that type makes models of that class; several types may."""
+    names = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    both = (model_type, architecture)
+    return both == ("bert", "BertForPreTraining") or any(both in one.items() for one in names)
 
 
 def _check_names(known: Any, spec: ModelSpec) -> None:

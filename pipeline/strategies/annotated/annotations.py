@@ -98,14 +98,18 @@ def resolve(
     for pattern, annotation in sorted(annotations.items()):
         names = [name for name in shapes if fnmatchcase(name, pattern)]
         if not names:
+            end = pattern.rpartition(".")[2]
+            near = [name for name in shapes if name.endswith(end)] or list(shapes)
             raise StudyError(
-                f"annotation of {pattern}: no such tensor; {_nearest(pattern, shapes)}"
+                f"annotation of {pattern}: no such tensor; the model has {', '.join(near[:3])} and "
+                f"{len(shapes) - len(near[:3])} more"
             )
         for name in names:
             if chosen.setdefault(name, tuple(annotation)) != tuple(annotation):
+                earlier = ", ".join(axis or "null" for axis in chosen[name])
                 raise StudyError(
-                    f"annotation of {pattern} contradicts an earlier one of {name} "
-                    f"({_text(chosen[name])}); annotate each tensor once"
+                    f"annotation of {pattern} contradicts an earlier one of {name} ([{earlier}]); "
+                    "annotate each tensor once"
                 )
             _check_shape(name, shapes[name], tuple(annotation), sizes)
     return chosen
@@ -129,17 +133,6 @@ def _check_shape(name: str, shape: Shape, annotation: Annotation, sizes: Mapping
 def share(shape: Shape, annotation: Annotation, sizes: Mapping[str, int]) -> float:
     """The share of a tensor of that shape that one rank holds."""
     return 1 / math.prod(sizes[axis] for axis in annotation[: len(shape)] if axis is not None)
-
-
-def _nearest(pattern: str, shapes: Mapping[str, Shape]) -> str:
-    """Names that end alike, or the first ones."""
-    end = pattern.rpartition(".")[2]
-    alike = [name for name in shapes if name.endswith(end)] or list(shapes)
-    return f"the model has {', '.join(alike[:3])} and {len(shapes) - len(alike[:3])} more"
-
-
-def _text(annotation: Annotation) -> str:
-    return "[" + ", ".join(name or "null" for name in annotation) + "]"
 
 
 def alike(placements: Mapping[str, list[str]]) -> dict[str, list[str]]:

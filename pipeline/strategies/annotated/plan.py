@@ -31,6 +31,8 @@ class Annotated(Strategy):
         "torch.distributed.tensor.experimental",
     )
     weighs = False
+    cuts_weights = True  # the annotated ones
+    split = "what is annotated"
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters")
     variants = (
         {
@@ -75,16 +77,6 @@ class Annotated(Strategy):
         )
 
     @property
-    def cuts_weights(self) -> bool:
-        """Annotated parameters are cut, so the whole model is never made."""
-        return True
-
-    @property
-    def split(self) -> str:
-        """The annotated tensors."""
-        return "what is annotated"
-
-    @property
     def sends_unstated(self) -> str:
         """Annotations leave the choice of collectives to DTensor."""
         if not self.annotations:
@@ -104,6 +96,6 @@ class Annotated(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Place the parameters; the forward pass places all else, the backward pass follows."""
-        from pipeline.strategies.annotated.step import build
+        from pipeline.strategies.annotated.step import AnnotatedStepper
 
-        return build(parts, self.annotations)
+        return AnnotatedStepper(parts, self.annotations)

@@ -7,6 +7,7 @@ graph; DTensor decides operator by operator, forwards, for the least communicati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -21,21 +22,11 @@ from pipeline import models
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, Prepared
+from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 Groups = dict[tuple[str, ...], dist.ProcessGroup]
 """The group of ranks along each axis, and along several axes together."""
-
-
-def build(parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> AnnotatedStepper:
-    """Place the parameters of the model on the mesh. Collective."""
-    any_model: Any = parts.model
-    group = Group.join(parts.layout)
-    mesh, groups = make_mesh(parts.layout)
-    chosen = resolve(annotations, parts.layout.axes, models.tensor_shapes(any_model.spec))
-    boundaries = place(parts.model, mesh, chosen)
-    return AnnotatedStepper(parts.prepare(), group, mesh, groups, boundaries)
 
 
 def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
@@ -77,24 +68,21 @@ def place(
                 )
             module.register_parameter(name, made[parameter])
     placed: dict[str, list[str]] = {}
+
+    def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        if name not in placed and isinstance(output, DTensor):
+            placed[name] = words(output)
+
     for name, module in model.named_modules():
         if name in annotations:
             module.register_forward_hook(_redistributed(placements(annotations[name], mesh)))
         if name:
-            module.register_forward_hook(_noted(name, placed))
+            module.register_forward_hook(partial(note, name))
     return placed
 
 
 def _redistributed(wanted: Sequence[Placement]) -> Any:
     return lambda module, inputs, output: output.redistribute(placements=wanted)
-
-
-def _noted(name: str, placed: dict[str, list[str]]) -> Any:
-    def note(module: nn.Module, inputs: Any, output: Any) -> None:
-        if name not in placed and isinstance(output, DTensor):
-            placed[name] = words(output)
-
-    return note
 
 
 def words(tensor: DTensor) -> list[str]:
@@ -112,17 +100,18 @@ class AnnotatedStepper(Stepper):
     Sequences are cut over the data axis; along every other axis all ranks have the same ones.
     """
 
-    def __init__(
-        self,
-        parts: Prepared,
-        group: Group,
-        mesh: DeviceMesh,
-        groups: Groups,
-        boundaries: dict[str, list[str]],
-    ) -> None:
-        super().__init__(parts, group, forward=self.part_of_loss, reduce=self.reduce_gradients)
-        self.mesh, self.groups, self.boundaries = mesh, groups, boundaries
-        self.sequences = placements((DATA,), mesh)
+    def __init__(self, parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> None:
+        """Place the parameters of the model on the mesh. Collective."""
+        any_model: Any = parts.model
+        group = Group.join(parts.layout)
+        self.mesh, self.groups = make_mesh(parts.layout)
+        shapes = models.tensor_shapes(any_model.spec)
+        chosen = resolve(annotations, parts.layout.axes, shapes)
+        self.boundaries = place(parts.model, self.mesh, chosen)
+        super().__init__(
+            parts.prepare(), group, forward=self.part_of_loss, reduce=self.reduce_gradients
+        )
+        self.sequences = placements((DATA,), self.mesh)
         self.placed: Sequence[Placement] = ()
         """Placement of the last loss: partial, or the same on all ranks of an axis."""
 
@@ -170,14 +159,22 @@ class AnnotatedStepper(Stepper):
             self.add(flat, axes)
             pieces = torch.split(flat, [part.numel() for part in parts])
             for parameter, part, piece in zip(members, parts, pieces, strict=True):
-                parameter.grad = _like(parameter, piece.view_as(part))
+                parameter.grad = DTensor.from_local(
+                    piece.view_as(part),
+                    parameter.device_mesh,
+                    parameter.placements,
+                    shape=parameter.shape,
+                    stride=parameter.stride(),
+                )
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole gradient: parts are added over the axes that cut them."""
         parts: dict[tuple[str, ...], list[Tensor]] = {}
         for parameter in parameters:
             gradient: Any = parameter.grad
-            parts.setdefault(cut_over(gradient), []).append(gradient.to_local())
+            names = zip(self.mesh.mesh_dim_names or (), gradient.placements, strict=True)
+            cut_over = tuple(name for name, place in names if place.is_shard())
+            parts.setdefault(cut_over, []).append(gradient.to_local())
         squares = []
         for axes, members in parts.items():
             squares.append(torch.nn.utils.get_total_norm(members) ** 2)
@@ -213,23 +210,6 @@ def summed_over(gradient: DTensor, parameter: DTensor) -> tuple[str, ...] | None
         return None
     open_axes = [(name, wanted) for name, mine, wanted in pairs if mine != wanted]
     return tuple(n for n, _ in open_axes) if all(w.is_replicate() for _, w in open_axes) else None
-
-
-def _like(parameter: DTensor, part: Tensor) -> DTensor:
-    """This rank's part of a gradient, placed as its parameter."""
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
-
-
-def cut_over(tensor: DTensor) -> tuple[str, ...]:
-    """The axes of the mesh over which a tensor is cut."""
-    names = tensor.device_mesh.mesh_dim_names or ()
-    return tuple(n for n, place in zip(names, tensor.placements, strict=True) if place.is_shard())
 
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -17,7 +17,7 @@ from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec
 
 OLDEST = (0, 19, 8)
 """Before, ZeRO-3 on Gloo waited for the last of several gathers only (pull request 8539)."""
@@ -26,8 +26,6 @@ INSTALL = (
     "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
     "--require-hashes -r envs/deepspeed.lock"
 )
-
-STAGES = (1, 2, 3)
 
 PERSISTENT, LIVE = 100_000, 1_000_000_000
 """Numbers: stage 3 keeps a tensor of so many until the update, and any that is used again within so
@@ -50,6 +48,7 @@ class Deepspeed(Strategy):
     requires = ("deepspeed",)
     install = INSTALL
     precisions = ("fp32", "tf32", "bf16")
+    choices = (("stage", (1, 2, 3)),)
     variants = ({"stage": 1}, {"stage": 2})
     weighs = False
 
@@ -61,12 +60,6 @@ class Deepspeed(Strategy):
     def split(self) -> str:
         """The parts that its stage shards."""
         return ", ".join(("optimiser state", "gradients", "weights")[: self.stage])
-
-    def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; StudyError on an unknown stage."""
-        if self.stage not in STAGES:
-            raise StudyError(f"deepspeed stage {self.stage} is unknown; use one of 1, 2, 3")
-        return super().layout(world)
 
     def check_spec(self, spec: RunSpec) -> None:
         """Besides, raise StudyError for an optimiser that asks for the norm of each tensor."""
@@ -131,9 +124,9 @@ class Deepspeed(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Let DeepSpeed's engine wrap model and optimiser."""
-        from pipeline.strategies.deepspeed.step import build
+        from pipeline.strategies.deepspeed.step import DeepSpeedStepper
 
-        return build(parts, self.stage)
+        return DeepSpeedStepper(parts, self.stage)
 
 
 def why_unusable() -> str | None:

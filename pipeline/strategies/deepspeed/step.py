@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.parallel.group import Group
-from pipeline.parallel.state import of_another_model, weights_sha256
-from pipeline.parallel.step import Stepper, within
+from pipeline.parallel.state import reading, weights_sha256
+from pipeline.parallel.step import Stepper, Within
 from pipeline.parallel.types import (
     NOT_PROFILED,
     Batch,
     Parts,
     Piece,
-    Prepared,
     SavedState,
     Shards,
     slot_name,
@@ -29,16 +28,6 @@ from pipeline.study.profiling import BACKWARD, FORWARD, OPTIMISER
 
 SLOTS = ("exp_avg", "exp_avg_sq")
 """Tensors that AdamW keeps of each weight, besides the step count."""
-
-
-def build(parts: Parts, stage: int) -> DeepSpeedStepper:
-    """Import DeepSpeed and let its engine wrap model and optimiser. Collective."""
-    group = Group.join(parts.layout)
-    deepspeed = load(parts.layout.device)
-    if parts.layout.device == "cuda":
-        # Collectives run on streams of their own, which marks between phases do not see.
-        parts = replace(parts, phases=NOT_PROFILED)
-    return DeepSpeedStepper(deepspeed, parts.prepare(), group, stage)
 
 
 def load(device: str) -> Any:
@@ -64,35 +53,35 @@ def load(device: str) -> Any:
     return deepspeed
 
 
-def make_engine(deepspeed: Any, parts: Prepared, stage: int) -> Any:
-    """DeepSpeed's engine over the model and its optimiser. Collective.
-
-    Batch sizes are of no meaning to it here: the caller says which micro-batch is the last. The
-    model enters autocast itself, because the engine leaves the one around it.
-    """
-    deepspeed.init_distributed(parts.layout.backend)
-    engine, *_ = deepspeed.initialize(
-        model=within(parts.model, parts.precision.autocast),
-        optimizer=parts.optimiser,
-        config={
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": parts.max_grad_norm,
-            "steps_per_print": 2**31,
-            "zero_optimization": {"stage": stage},
-            "zero_allow_untested_optimizer": True,
-        },
-    )
-    return engine
-
-
 class DeepSpeedStepper(Stepper):
     """The engine reduces, clips and steps; loss, order and checkpoints are the shared ones."""
 
-    def __init__(self, deepspeed: Any, parts: Prepared, group: Group, stage: int) -> None:
-        super().__init__(parts, group)
-        self.deepspeed, self.stage = deepspeed, stage
-        self.engine = make_engine(deepspeed, parts, stage)
+    def __init__(self, parts: Parts, stage: int) -> None:
+        """Import DeepSpeed and let its engine wrap model and optimiser. Collective.
+
+        Batch sizes are of no meaning to it here: the caller says which micro-batch is the last. The
+        model enters autocast itself, because the engine leaves the one around it.
+        """
+        group = Group.join(parts.layout)
+        self.deepspeed, self.stage = load(parts.layout.device), stage
+        if parts.layout.device == "cuda":
+            # Collectives run on streams of their own, which marks between phases do not see.
+            parts = replace(parts, phases=NOT_PROFILED)
+        prepared = parts.prepare()
+        super().__init__(prepared, group)
+        self.deepspeed.init_distributed(parts.layout.backend)
+        self.engine, *_ = self.deepspeed.initialize(
+            model=Within(parts.model, parts.precision.autocast),
+            optimizer=prepared.optimiser,
+            config={
+                "train_micro_batch_size_per_gpu": 1,
+                "gradient_accumulation_steps": 1,
+                "gradient_clipping": parts.max_grad_norm,
+                "steps_per_print": 2**31,
+                "zero_optimization": {"stage": stage},
+                "zero_allow_untested_optimizer": True,
+            },
+        )
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; the engine reduces in the last, under 2 and 3 in each."""
@@ -121,31 +110,33 @@ class DeepSpeedStepper(Stepper):
         """Rows of all weights and slots, by DeepSpeed's own accessors. Collective.
 
         DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
-        So tensors are put together one after the other, and each rank keeps its rows.
+        So tensors are put together one after the other, and each rank keeps a copy of its rows on
+        the host; a scalar is the root's.
         """
-        return Shards([piece for whole in self._wholes() for piece in self._own(*whole)], {})
-
-    def _wholes(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and whole tensors of the state, one after the other. Collective."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
+        pieces: list[Piece] = []
+
+        def keep(name: str, whole: Tensor) -> None:
+            shape, start, rows = tuple(whole.shape), 0, whole.detach()
+            if shape:
+                before = rows.tensor_split(self.data_parallel)[: self.group.rank + 1]
+                rows, start = before[-1], sum(len(part) for part in before[:-1])
+            if rows.numel() and (shape or self.is_root):
+                offsets = (start, *(0 for _ in shape[1:])) if shape else ()
+                own = rows.to("cpu", copy=True).contiguous()
+                pieces.append(Piece(name, shape, offsets, own))
+
         for name, parameter in self.model.named_parameters():
-            shape = parameter_shape(parameter)
-            yield weight_name(name), self._whole(parameter).view(shape)
+            # Under stage 3 it has no shape of its own while it is not used.
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            keep(weight_name(name), self._whole(parameter).view(shape))
             for slot in SLOTS:
                 value: Tensor = safe_get_full_optimizer_state(parameter, slot)
-                yield slot_name(name, slot), value.view(shape)
-            yield slot_name(name, "step"), self._count()
-
-    def _own(self, name: str, whole: Tensor) -> Iterator[Piece]:
-        """A copy, on the host, of this rank's rows of a whole tensor; a scalar is the root's."""
-        shape, start, rows = tuple(whole.shape), 0, whole.detach()
-        if shape:
-            before = rows.tensor_split(self.data_parallel)[: self.group.rank + 1]
-            rows, start = before[-1], sum(len(part) for part in before[:-1])
-        if rows.numel() and (shape or self.is_root):
-            offsets = (start, *(0 for _ in shape[1:])) if shape else ()
-            yield Piece(name, shape, offsets, rows.to("cpu", copy=True).contiguous())
+                keep(slot_name(name, slot), value.view(shape))
+            # The step count is one for all.
+            keep(slot_name(name, "step"), next(iter(self.optimiser.state.values()))["step"])
+        return Shards(pieces, {})
 
     def load(self, state: SavedState) -> None:
         """Continue from weights and slots, of which one is read whole at a time.
@@ -154,16 +145,12 @@ class DeepSpeedStepper(Stepper):
         """
         counts = set()
         self._make_slots()
-        try:
+        with reading(state):
             for name, parameter in self.model.named_parameters():
                 self._set(parameter, read_whole(state, weight_name(name)))
                 for slot in SLOTS:
                     self._set(parameter, read_whole(state, slot_name(name, slot)), slot)
                 counts.add(float(read_whole(state, slot_name(name, "step"))))
-        except KeyError as error:
-            raise of_another_model(error) from None
-        finally:
-            state.close()
         for kept in self.optimiser.state.values():
             kept["step"].fill_(max(counts))
 
@@ -215,17 +202,6 @@ class DeepSpeedStepper(Stepper):
             return parameter.detach()
         with self.deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
-
-    def _count(self) -> Tensor:
-        """The optimiser's step count, which is one for all."""
-        count: Tensor = next(iter(self.optimiser.state.values()))["step"]
-        return count
-
-
-def parameter_shape(parameter: nn.Parameter) -> torch.Size:
-    """The whole parameter's shape; under stage 3 it has none of its own while it is not used."""
-    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape
 
 
 def read_whole(state: SavedState, name: str) -> Tensor:

@@ -35,49 +35,35 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
     """
     import horovod.torch as hvd
 
+    stated = os.environ.get("WORLD_SIZE")
     if hvd.is_initialized():
-        _check_settings(settings)
+        for key, value in settings.items():
+            if os.environ.get(key) != value:
+                raise LaunchError(
+                    f"Horovod runs in this process with {key}={os.environ.get(key)}, given "
+                    f"{value}; start another process, Horovod reads it once"
+                )
+    elif stated is None and layout.num_processes > 1:
+        raise LaunchError(
+            f"no WORLD_SIZE in the environment, expected {layout.num_processes} ranks; "
+            "start the worker through torchrun (`python -m pipeline train` does)"
+        )
+    elif int(stated or "1") != layout.num_processes:  # before anything waits
+        raise LaunchError(
+            f"the launcher started {stated} ranks, the spec says {layout.num_processes}; "
+            "check nodes and ranks_per_node against the launcher"
+        )
     else:
-        _check_size(layout)
-        _set_variables(layout, settings)
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+        os.environ.update(settings)
+        os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
+        if layout.num_processes > 1:
+            os.environ.update(_meet())
         hvd.init()
     if hvd.size() != layout.num_processes:
         raise LaunchError(
             f"Horovod came up with {hvd.size()} ranks, the spec says "
             f"{layout.num_processes}; check nodes and ranks_per_node against the launcher"
-        )
-
-
-def _check_settings(settings: Mapping[str, str]) -> None:
-    for key, value in settings.items():
-        if os.environ.get(key) != value:
-            raise LaunchError(
-                f"Horovod runs in this process with {key}={os.environ.get(key)}, given {value}; "
-                "start another process, Horovod reads it once"
-            )
-
-
-def _set_variables(layout: Layout, settings: Mapping[str, str]) -> None:
-    """Set what Horovod reads when it starts, and where the ranks meet."""
-    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
-    os.environ.update(settings)
-    os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
-    if layout.num_processes > 1:
-        os.environ.update(_meet())
-
-
-def _check_size(layout: Layout) -> None:
-    """Raise LaunchError where the launcher's world is not the layout's, before anything waits."""
-    stated = os.environ.get("WORLD_SIZE")
-    if stated is None and layout.num_processes > 1:
-        raise LaunchError(
-            f"no WORLD_SIZE in the environment, expected {layout.num_processes} ranks; "
-            "start the worker through torchrun (`python -m pipeline train` does)"
-        )
-    if int(stated or "1") != layout.num_processes:
-        raise LaunchError(
-            f"the launcher started {stated} ranks, the spec says {layout.num_processes}; "
-            "check nodes and ranks_per_node against the launcher"
         )
 
 

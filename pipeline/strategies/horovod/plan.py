@@ -17,9 +17,8 @@ from pathlib import Path
 from pipeline.emulation import pacing
 from pipeline.errors import MissingError, StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Degrees, Layout
-from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -28,7 +27,6 @@ from pipeline.study.spec import RunSpec, WorldSpec
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """File of the environment's folder in which envs/build_horovod.py leaves the reason."""
 
-COMPRESSIONS = ("none", "fp16")
 MAX_FUSION_MB = 4096
 """Over thirty times Horovod's own."""
 
@@ -38,7 +36,7 @@ class Horovod(Strategy):
     """`compression`: what gradients travel as. The defaults are Horovod's own.
 
     Horovod polls for ready gradients every `cycle_time_ms` and fuses up to `fusion_threshold_mb`
-    MiB. The last three are faults of the study's first code, off by default: see `parallel.faults`.
+    MiB. The last three are faults of the study's first code, see `parallel.types.Faults`.
     """
 
     requires = ("horovod",)
@@ -54,6 +52,7 @@ class Horovod(Strategy):
         "optimiser_steps",
     )
     lossy_wire = (("compression", "fp16"),)
+    choices = (("compression", ("none", "fp16")),)
 
     compression: str = "none"
     fusion_threshold_mb: int = 128
@@ -70,11 +69,6 @@ class Horovod(Strategy):
             raise StudyError(
                 f"horovod fusion_threshold_mb {self.fusion_threshold_mb} is over {MAX_FUSION_MB}, "
                 "and every rank has a buffer of that size; set it to that of the gradients or less"
-            )
-        if self.compression not in COMPRESSIONS:
-            raise StudyError(
-                f"horovod compression {self.compression!r} is unknown; use one of "
-                + ", ".join(COMPRESSIONS)
             )
         return super().layout(world)
 
@@ -118,14 +112,14 @@ class Horovod(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Join, broadcast the weights, wrap the optimiser."""
-        from pipeline.strategies.horovod.step import build
+        from pipeline.strategies.horovod.step import HorovodStepper
 
         settings = {
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
             "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
         }
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return build(parts, settings, self.compression, faults)
+        return HorovodStepper(parts, settings, self.compression, faults)
 
 
 def why_unusable() -> str | None:
@@ -139,22 +133,18 @@ def why_unusable() -> str | None:
     folder = Path(package.origin).parent
     if not list((folder / "torch").glob("mpi_lib_v2*.so")):
         return "installed without its torch library; run `python -m envs.build_horovod --retry`"
-    built_for, present = _built_for(folder), _torch_version()
+    try:
+        recorded = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+        built_for = str(recorded["pytorch"])
+    except (OSError, ValueError, KeyError):
+        built_for = "unknown"
+    present = _torch_version()
     if built_for != present:
         return (
             f"built for torch {built_for}, but torch {present} is installed; "
             "run `python -m envs.build_horovod`"
         )
     return None
-
-
-def _built_for(folder: Path) -> str:
-    """The torch version that Horovod's build recorded."""
-    try:
-        text = (folder / "metadata.json").read_text(encoding="utf-8")
-        return str(json.loads(text)["pytorch"])
-    except (OSError, ValueError, KeyError):
-        return "unknown"
 
 
 def _torch_version() -> str:

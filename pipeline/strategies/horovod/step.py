@@ -15,10 +15,9 @@ from torch.optim import Optimizer
 from pipeline.emulation import pacing
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.faults import Faults
 from pipeline.parallel.group import Ranks
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, Prepared, SavedState
+from pipeline.parallel.types import Batch, Faults, Parts, Prepared, SavedState
 from pipeline.strategies.horovod import job
 from pipeline.study.profiling import COMMUNICATION
 
@@ -43,61 +42,39 @@ class WireBfloat16:
 COMPRESSIONS: dict[str, Any] = {"none": WireBfloat16, "fp16": hvd.Compression.fp16}
 
 
-def build(
-    parts: Parts, settings: Mapping[str, str], compression: str, faults: Faults
-) -> HorovodStepper:
-    """Join the job and wrap the optimiser. Collective.
-
-    Weights are broadcast before they are narrowed, so that master weights are equal too.
-    """
-    if parts.layout.device == "cuda" and not hvd.nccl_built():
-        raise UnsupportedError(
-            "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
-            "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
-        )
-    job.join(parts.layout, settings)
-    broadcast_weights(parts.model)
-    parts.phases.watch(parts.model)  # its hooks come before Horovod's
-    return HorovodStepper(distribute(parts, compression), faults, compression)
-
-
-def distribute(parts: Parts, compression: str) -> Prepared:
+def distribute(parts: Parts, compression: Any) -> Prepared:
     """The parts with Horovod's optimiser, which averages gradients during the backward pass.
 
     Apex patches the very object that steps, so it comes after the wrapping; torch's own precisions
     return an optimiser, which is then wrapped.
     """
-    optimiser = parts.make_optimiser(parts.model.parameters())
+
+    def wrap(optimiser: Optimizer) -> Any:
+        return hvd.DistributedOptimizer(
+            optimiser,
+            named_parameters=parts.model.named_parameters(),
+            compression=compression,
+            op=hvd.Average,
+            # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+            gradient_predivide_factor=float(hvd.size()),
+        )
+
+    optimiser, prepare = parts.make_optimiser(parts.model.parameters()), parts.precision.prepare
     if parts.precision.info.library == "apex":
-        wrapped = _wrap(parts, optimiser, compression)
-        return parts.prepared(parts.precision.prepare(parts.model, wrapped))
-    narrowed = parts.precision.prepare(parts.model, optimiser)
-    return parts.prepared(_wrap(parts, narrowed, compression))
-
-
-def _wrap(parts: Parts, optimiser: Optimizer, compression: str) -> Optimizer:
-    wrapped: Optimizer = hvd.DistributedOptimizer(
-        optimiser,
-        named_parameters=parts.model.named_parameters(),
-        compression=COMPRESSIONS[compression],
-        op=hvd.Average,
-        # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
-        gradient_predivide_factor=float(hvd.size()),
-    )
-    return wrapped
+        return parts.prepared(prepare(parts.model, wrap(optimiser)))
+    return parts.prepared(wrap(prepare(parts.model, optimiser)))
 
 
 def broadcast_weights(model: nn.Module) -> None:
     """Give every rank the root's parameters and buffers, bit for bit. Collective."""
     with torch.no_grad():
         named = [*model.named_parameters(), *model.named_buffers()]
-        hvd.broadcast_parameters([(name, _bits(tensor)) for name, tensor in named], ROOT)
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """The same memory as a type that Horovod can send."""
-    plain = tensor.detach()
-    return plain.view(torch.int16) if plain.dtype == torch.bfloat16 else plain
+        # The same memory as a type that Horovod can send.
+        bits = [
+            (name, one.detach().view(torch.int16) if one.dtype == torch.bfloat16 else one.detach())
+            for name, one in named
+        ]
+        hvd.broadcast_parameters(bits, ROOT)
 
 
 @dataclass(frozen=True)
@@ -124,10 +101,25 @@ class Job(Ranks):
 class HorovodStepper(Stepper):
     """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
 
-    def __init__(self, parts: Prepared, faults: Faults, compression: str) -> None:
-        super().__init__(parts, Job(hvd.rank(), hvd.size()), reduce=self.synchronise, faults=faults)
-        self.distributed: Any = parts.optimiser
+    def __init__(
+        self, parts: Parts, settings: Mapping[str, str], compression: str, faults: Faults
+    ) -> None:
+        """Join the job and wrap the optimiser. Collective.
+
+        Weights are broadcast before they are narrowed, so that master weights are equal too.
+        """
+        if parts.layout.device == "cuda" and not hvd.nccl_built():
+            raise UnsupportedError(
+                "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
+                "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
+            )
+        job.join(parts.layout, settings)
+        broadcast_weights(parts.model)
+        parts.phases.watch(parts.model)  # its hooks come before Horovod's
         self.compression = COMPRESSIONS[compression]
+        prepared, ranks = distribute(parts, self.compression), Job(hvd.rank(), hvd.size())
+        super().__init__(prepared, ranks, reduce=self.synchronise, faults=faults)
+        self.distributed: Any = prepared.optimiser
 
     def synchronise(self) -> None:
         """Wait for the mean gradients; the study's first code clipped its own ones before."""

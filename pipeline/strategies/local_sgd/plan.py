@@ -77,6 +77,6 @@ class LocalSgd(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Keep the weights that all ranks begin with. Collective."""
-        from pipeline.strategies.local_sgd.step import build
+        from pipeline.strategies.local_sgd.step import LocalStepper
 
-        return build(parts, self.inner_steps, self.outer_learning_rate, self.outer_momentum)
+        return LocalStepper(parts, self)

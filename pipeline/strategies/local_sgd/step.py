@@ -12,28 +12,21 @@ from torch import Tensor
 
 from pipeline.parallel.cut import ROWS_NAME, Rows
 from pipeline.parallel.group import Group, buckets, flattened, mesh_of
-from pipeline.parallel.state import fill, of_another_model, pieces_of, slots_of
+from pipeline.parallel.state import fill, pieces_of, reading, slots_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import (
     Parts,
-    Prepared,
     SavedState,
     Shards,
     StepResult,
     slot_name,
     weight_name,
 )
+from pipeline.strategies.local_sgd.plan import LocalSgd
 
 LOCAL, OUTER, ALONE = "local", "outer_", "steps_alone"
 """Names in a checkpoint: a slot of a rank's own weights, the beginning of the outer optimiser's
 slots, and the number of steps since the last synchronisation."""
-
-
-def build(parts: Parts, inner_steps: int, rate: float, momentum: float) -> LocalStepper:
-    """Join the ranks, whose weights are those of one seed. Collective."""
-    group = Group.join(parts.layout)
-    ranks = mesh_of(parts.layout).get_group()
-    return LocalStepper(parts.prepare(), group, ranks, inner_steps, rate, momentum)
 
 
 class LocalStepper(Stepper):
@@ -42,20 +35,18 @@ class LocalStepper(Stepper):
     `anchors` are the weights of the last synchronisation, the same on all ranks, by parameter.
     """
 
-    def __init__(
-        self,
-        parts: Prepared,
-        group: Group,
-        ranks: dist.ProcessGroup,
-        inner_steps: int,
-        rate: float,
-        momentum: float,
-    ) -> None:
-        super().__init__(parts, group)
-        self.ranks, self.inner_steps, self.alone = ranks, inner_steps, 0
+    def __init__(self, parts: Parts, knobs: LocalSgd) -> None:
+        """Join the ranks, whose weights are those of one seed. Collective."""
+        group = Group.join(parts.layout)
+        self.ranks = mesh_of(parts.layout).get_group()
+        super().__init__(parts.prepare(), group)
+        self.inner_steps, self.alone = knobs.inner_steps, 0
         self.anchors = {p: p.detach().clone() for p in self.model.parameters()}
         self.outer = torch.optim.SGD(
-            self.anchors.values(), lr=rate, momentum=momentum, nesterov=momentum > 0
+            self.anchors.values(),
+            lr=knobs.outer_learning_rate,
+            momentum=knobs.outer_momentum,
+            nesterov=knobs.outer_momentum > 0,
         )
 
     def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
@@ -119,7 +110,7 @@ class LocalStepper(Stepper):
     def load(self, state: SavedState) -> None:
         """Continue from `state`, of as many ranks; raises StudyError for another state."""
         slots = slots_of(state)
-        try:
+        with reading(state):
             for name, parameter in self.model.named_parameters():
                 anchor = self.anchors[parameter]
                 for slot in slots[name]:
@@ -134,10 +125,6 @@ class LocalStepper(Stepper):
             for name, tensor in self._kept():
                 fill(tensor, tensor, state, name)
             self.alone = int(state.scalars[ALONE])
-        except KeyError as error:
-            raise of_another_model(error) from None
-        finally:
-            state.close()
 
     def close(self) -> str:
         """End the round, so that all ranks have the same weights, and leave."""

@@ -11,43 +11,32 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA, Degrees, Layout
-from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.parallel.wire import ANSWERED, Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
 
-ENGINES = ("process_group", "data_parallel")
-
 
 @dataclass(frozen=True)
 class ParameterServer(Strategy):
-    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.faults`.
+    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.types.Faults`.
 
     `process_group` sends over torch.distributed, on any device and number of nodes;
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
     """
 
     whole_forward = True
+    split = "optimiser state, which the root alone holds"
     use = "to compare with: the root's link carries everything"
+    choices = (("engine", ("process_group", "data_parallel")),)
 
     engine: str = "process_group"
     empty_cache: bool = False
 
-    @property
-    def split(self) -> str:
-        """The optimiser is the root's alone."""
-        return "optimiser state, which the root alone holds"
-
     def layout(self, world: WorldSpec) -> Layout:
         """One rank per device, or one process with all of a node's devices."""
-        if self.engine not in ENGINES:
-            raise StudyError(
-                f"parameter_server engine {self.engine!r} is unknown; "
-                f"use one of {', '.join(ENGINES)}"
-            )
         if self.engine == "process_group":
             return super().layout(world)
         if world.nodes != 1:
@@ -100,5 +89,5 @@ class ParameterServer(Strategy):
         """A star of sends and receives, or nn.DataParallel around the shared step."""
         from pipeline.strategies.parameter_server import step
 
-        make = step.star if self.engine == "process_group" else step.data_parallel
+        make = step.Star if self.engine == "process_group" else step.data_parallel
         return make(parts, Faults(self.empty_cache))

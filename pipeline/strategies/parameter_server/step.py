@@ -11,28 +11,23 @@ from torch.nn import DataParallel
 
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.faults import Faults
 from pipeline.parallel.group import Group, flattened, unflatten
-from pipeline.parallel.step import Stepper, within
-from pipeline.parallel.types import Batch, Parts, Prepared, StepResult
+from pipeline.parallel.step import Stepper, Within
+from pipeline.parallel.types import Batch, Faults, Parts, StepResult
 
 ROOT = 0
 
 
-def star(parts: Parts, faults: Faults) -> Star:
-    """The engine `process_group`: a process for each device. Collective."""
-    group = Group.join(parts.layout)
-    return Star(parts.prepare(), group, faults)
-
-
 class Star(Stepper):
-    """Rank 0 is the server and one of the workers; the others are workers only.
+    """The engine `process_group`: a process for each device.
 
-    The root adds the gradients in the order of the ranks, so equal inputs give equal bits.
+    Rank 0 is the server and one of the workers; the others are workers only. The root adds the
+    gradients in the order of the ranks, so equal inputs give equal bits.
     """
 
-    def __init__(self, parts: Prepared, group: Group, faults: Faults) -> None:
-        super().__init__(parts, group, reduce=self.push, faults=faults)
+    def __init__(self, parts: Parts, faults: Faults) -> None:
+        group = Group.join(parts.layout)
+        super().__init__(parts.prepare(), group, reduce=self.push, faults=faults)
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """Pull the parameters, then the shared step."""
@@ -113,6 +108,6 @@ def data_parallel(parts: Parts, faults: Faults) -> Stepper:
             "device; set compile to false or use engine process_group"
         )
     # It runs a thread for each device, which must enter autocast by itself.
-    casting = within(parts.model, parts.precision.autocast)
+    casting = Within(parts.model, parts.precision.autocast)
     wrapped = DataParallel(casting, device_ids=list(range(parts.layout.devices_per_process)))
     return Stepper(parts.prepare(), forward=wrapped, faults=faults)

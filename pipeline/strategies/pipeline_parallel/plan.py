@@ -9,7 +9,7 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -17,7 +17,7 @@ from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import SEND, Sends
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Choices, Footprint, Strategy, along
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -38,6 +38,8 @@ class Pipelined(Strategy):
     )
     needs_of_torch = ("torch.distributed.pipelining:Schedule1F1B.step(return_outputs)",)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
+    choices: ClassVar[Choices] = (("schedule", tuple(schedules.CHUNKS)),)
+    cuts_weights = True  # other stages are dropped
 
     schedule: str = "1f1b"
     chunks: int = 0
@@ -111,7 +113,8 @@ class Pipelined(Strategy):
         own += sizes.ends(spec.model).held(is_first, is_last)
         share = own / models.num_parameters(spec.model)
         cut = schedule.microbatches // spec.workload.accumulation_steps
-        flight = schedule.in_flight(place)
+        model, products = spec.model, sizes.product_weights(spec.model)
+        head, flight = model.vocab_rows * model.width, schedule.in_flight(place)
         activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
         return Footprint(
             buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
@@ -122,24 +125,14 @@ class Pipelined(Strategy):
             gradient_share=share,
             optimiser_share=share,
             held_share=share,
-            copy_share=self._products(spec, layers, is_last),
+            # the weights of products: those of the layers, and of the output layer
+            copy_share=(layers * (products - head) / model.num_layers + head * is_last) / products,
             activation_share=activations,
             input_share=activations,
             block_share=1 / cut,
             # log-probabilities of the last stage's micro-batches, two gradients of one of them
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )
-
-    def _products(self, spec: RunSpec, layers: int, is_last: bool) -> float:
-        """Share of the weights of products: those of the layers, and of the output layer."""
-        model, products = spec.model, models.family(spec.model).product_weights(spec.model)
-        head = model.vocab_rows * model.width
-        return (layers * (products - head) / model.num_layers + head * is_last) / products
-
-    @property
-    def cuts_weights(self) -> bool:
-        """Other stages are dropped."""
-        return True
 
     @property
     def split(self) -> str:
@@ -221,6 +214,6 @@ class PipelineParallel(Pipelined):
 
     def build(self, parts: Parts) -> Trainable:
         """Keep this rank's stages of the model, and run micro-batches through all of them."""
-        from pipeline.strategies.pipeline_parallel.step import build
+        from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 
-        return build(parts, self)
+        return PipelineStepper(parts, self)

@@ -56,17 +56,6 @@ class Stages:
         layers = sum(len(self.layers_of(stage)) for stage in self.of_rank(rank))
         return layers, rank == self.rank_of(0), rank == self.rank_of(self.count - 1)
 
-    def check(self, name: str) -> None:
-        """Raise StudyError where a stage would have no layer."""
-        if self.count > self.layers:
-            chunks = self.chunks if self.chunks <= self.layers else 1
-            raise StudyError(
-                f"{name}: {self.ranks} pipeline ranks x {self.chunks} chunks are {self.count} "
-                f"stages, but the model has {self.layers} layers, and each stage needs one; the "
-                f"nearest that fits is {self.layers // chunks} ranks x {chunks} chunks, or "
-                f"model.num_layers {self.count}"
-            )
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -110,10 +99,6 @@ class Schedule:
 
 def check_name(schedule: str, chunks: int) -> int:
     """Chunks of a rank under a schedule, 0 for its own; StudyError where they do not fit."""
-    if schedule not in CHUNKS:
-        raise StudyError(
-            f"pipeline schedule {schedule!r} is unknown; use one of {', '.join(CHUNKS)}"
-        )
     if schedule in ONE_STAGE and chunks > 1:
         raise StudyError(
             f"pipeline schedule {schedule} has one stage on each rank, given {chunks} chunks; set "
@@ -145,7 +130,14 @@ def make(
 
     `asked` and `sequences` as in `pieces`.
     """
-    stages.check(run)
+    if stages.count > stages.layers:
+        chunks = stages.chunks if stages.chunks <= stages.layers else 1
+        raise StudyError(
+            f"{run}: {stages.ranks} pipeline ranks x {stages.chunks} chunks are {stages.count} "
+            f"stages, but the model has {stages.layers} layers, and each stage needs one; the "
+            f"nearest that fits is {stages.layers // chunks} ranks x {chunks} chunks, or "
+            f"model.num_layers {stages.count}"
+        )
     cut = pieces(asked, sequences, accumulation, stages.ranks)
     if sequences % cut:
         raise StudyError(

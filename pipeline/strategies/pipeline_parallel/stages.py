@@ -51,9 +51,12 @@ class StagedModel:
         for stage in range(stages.count):
             for layer in stages.layers_of(stage):
                 place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
-        self.entries = {
-            name: Entry(_whole_shape(p), place[id(p)]) for name, p in model.named_parameters()
-        }
+        self.entries: dict[str, Entry] = {}
+        for name, p in model.named_parameters():
+            shape = list(p.shape)
+            if (cut := cut_of(p)) is not None:
+                shape[cut.dim] = cut.length
+            self.entries[name] = Entry(tuple(shape), place[id(p)])
         shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
         kept = {id(p) for p in before} if rank == first else set()
         kept |= {id(p) for p in after} if rank == last else set()
@@ -139,14 +142,6 @@ class Absent(nn.Module):
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         """(sequences, context, width) -> same; (sequences, context) -> zero."""
         return x if x.dim() > 2 else torch.zeros((), device=x.device)
-
-
-def _whole_shape(parameter: Tensor) -> tuple[int, ...]:
-    shape = list(parameter.shape)
-    cut = cut_of(parameter)
-    if cut is not None:
-        shape[cut.dim] = cut.length
-    return tuple(shape)
 
 
 class Waits:

@@ -28,7 +28,7 @@ from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.reduction import Reduction, mean_of
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts, Prepared
+from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages, check_name, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
@@ -42,38 +42,6 @@ SCHEDULES: dict[str, Any] = {
     "interleaved": ScheduleInterleaved1F1B,
     "zero_bubble": ScheduleInterleavedZeroBubble,
 }
-
-
-def build(
-    parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
-) -> PipelineStepper:
-    """Cut layers over a tensor axis, where there is one, and keep this rank's stages. Collective.
-
-    `sequence`: as with strategy tensor. `zero_stage`: 1 to shard the optimiser's state over data.
-    """
-    layout, sizes = parts.layout, dict(parts.layout.axes)
-    group, mesh = Group.join(layout), mesh_of(layout)
-    cut_over = None
-    if sizes.get(TENSOR, 1) > 1:
-        cut_over = TensorAxis(
-            mesh[TENSOR].get_group(), sequence=sequence, reduced=parts.precision.reduced
-        )
-        cut_layers(parts.model, cut_over)
-    any_model: Any = parts.model
-    chunks = check_name(knobs.schedule, knobs.chunks)
-    stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
-    staged = StagedModel(parts.model, stages, layout.coordinate(group.rank)[PIPELINE])
-    if zero_stage and layout.data_parallel > 1:
-        parts.materialise()
-        optimiser = ShardedOptimiser(
-            parts.model.parameters(), parts.make_optimiser, mesh[DATA].get_group(), parts.precision
-        )
-        prepared = parts.prepared(optimiser)
-    else:
-        prepared = parts.prepare()
-    return PipelineStepper(
-        prepared, group, knobs, staged, Axes.of(layout, group.rank, mesh), cut_over
-    )
 
 
 @dataclass(frozen=True)
@@ -104,22 +72,37 @@ class PipelineStepper(Stepper):
     """The shared step over a rank's stages."""
 
     def __init__(
-        self,
-        parts: Prepared,
-        group: Group,
-        knobs: Pipelined,
-        staged: StagedModel,
-        axes: Axes,
-        cut_over: TensorAxis | None,
+        self, parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
     ) -> None:
-        super().__init__(parts, group, reduce=self.average)
-        self.knobs, self.staged, self.axes, self.cut_over = knobs, staged, axes, cut_over
+        """Cut layers over a tensor axis, where there is one, and keep this rank's stages.
+
+        `sequence`: as with strategy tensor. `zero_stage`: 1 to shard the optimiser's state over
+        data. Collective.
+        """
+        layout, sizes = parts.layout, dict(parts.layout.axes)
+        group, mesh = Group.join(layout), mesh_of(layout)
+        self.cut_over: TensorAxis | None = None
+        if sizes.get(TENSOR, 1) > 1:
+            self.cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
+            cut_layers(parts.model, self.cut_over)
+        any_model: Any = parts.model
+        chunks = check_name(knobs.schedule, knobs.chunks)
+        stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
+        place = layout.coordinate(group.rank)[PIPELINE]
+        self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
+        self.sharded: ShardedOptimiser | None = None
+        if zero_stage and layout.data_parallel > 1:
+            parts.materialise()
+            self.sharded = ShardedOptimiser(parts, mesh[DATA].get_group())
+            prepared = parts.prepared(self.sharded)
+        else:
+            prepared = parts.prepare()
+        self.axes = Axes.of(layout, group.rank, mesh)
+        super().__init__(prepared, group, reduce=self.average)
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
-        optimiser = parts.optimiser
-        self.sharded = optimiser if isinstance(optimiser, ShardedOptimiser) else None
         self.rows: dict[Any, nn.Parameter] = {} if self.sharded is None else self.sharded.rows
-        owners = self.precision.owners(self.model, optimiser)
+        owners = self.precision.owners(self.model, self.optimiser)
         self._names: dict[Tensor, str] = {owner: name for name, _, owner in owners}
         self.averaging: Reduction | None = None
         if self.sharded is not None:

@@ -20,8 +20,6 @@ from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
-STAGES = (1, 2, 3)
-
 
 @dataclass(frozen=True)
 class Sharded(Strategy):
@@ -37,6 +35,7 @@ class Sharded(Strategy):
     precisions = (
         "fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "bf16_masters", "bf16_reduced"
     )  # fmt: skip
+    choices = (("stage", (1, 2, 3)),)
     variants = ({"stage": 1}, {"stage": 2})
 
     use = "weights, gradients or optimiser state do not fit one device"
@@ -56,9 +55,7 @@ class Sharded(Strategy):
         return ", ".join(parts[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on a stage or an offload that cannot be."""
-        if self.stage not in STAGES:
-            raise StudyError(f"sharded stage {self.stage} is unknown; use one of 1, 2, 3")
+        """One process per device; raises StudyError on an offload that cannot be."""
         if self.offload and world.device == "cpu":
             raise StudyError(
                 "sharded option offload: weights lie on the CPU already with cluster.device cpu; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, Rows, cut_of
 from pipeline.parallel.group import buckets, ring_reduce_scatter
 from pipeline.parallel.reduction import Reduction
+from pipeline.parallel.types import Parts
 from pipeline.precision import Precision
 from pipeline.precision.master import narrow
 
@@ -101,24 +101,18 @@ class Bucket:
 class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter, then all gather the rows.
 
-    The parameter group holds the rows, which the optimiser that `make` gives steps, and the model's
-    own parameters as `wholes`. Buckets are those of DDP, the last parameters first.
+    The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
+    parameters as `wholes`. Buckets are those of DDP, the last parameters first.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        make: Callable[[Iterable[nn.Parameter]], Optimizer],
-        ranks: dist.ProcessGroup,
-        precision: Precision,
-    ) -> None:
-        members = buckets(list(parameters)[::-1])
-        self.buckets = [Bucket(some, ranks, precision) for some in members]
+    def __init__(self, parts: Parts, ranks: dist.ProcessGroup) -> None:
+        members = buckets(list(parts.model.parameters())[::-1])
+        self.buckets = [Bucket(some, ranks, parts.precision) for some in members]
         self.reduction, self.ranks = Reduction(self.buckets), ranks
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]
         super().__init__([{"params": rows, "wholes": wholes}], {})
-        self.inner = make(rows)
+        self.inner = parts.make_optimiser(rows)
         self.rows = dict(zip(wholes, rows, strict=True))
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -28,21 +28,16 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
+from pipeline.precision import Precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 
 
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group, ranks = Group.join(parts.layout), mesh_of(parts.layout).get_group()
-    optimiser = ShardedOptimiser(
-        parts.model.parameters(), parts.make_optimiser, ranks, parts.precision
-    )
-    return ShardedStepper(
-        parts.prepared(optimiser),
-        group,
-        ranks=ranks,
-        reduction=optimiser.reduction,
-    )
+    optimiser = ShardedOptimiser(parts, ranks)
+    prepared = parts.prepared(optimiser)
+    return ShardedStepper(prepared, group, ranks=ranks, reduction=optimiser.reduction)
 
 
 def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
@@ -51,48 +46,31 @@ def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepp
     group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if offload else None)
     if parts.layout.device == "cuda":
         parts.phases.untimed()  # collectives run on streams of their own
-    root = shard(
-        parts.model,
-        mesh_of(parts.layout),
-        reshard=reshard,
-        offload=offload,
-        narrow=parts.precision.narrow_weights,
-        gradients=parts.precision.gradients,
-        reduced=parts.precision.reduced,
-    )
+    mesh = mesh_of(parts.layout)
+    root = shard(parts.model, mesh, parts.precision, reshard=reshard, offload=offload)
     parts.materialise()
-    return ShardedStepper(
-        # The policy narrows, so the precision need not.
-        parts.prepared(parts.make_optimiser(parts.model.parameters())),
-        group,
-        accumulating=lambda: without_reduction(root),
-    )
+    # The policy narrows, so the precision need not.
+    prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
+    return ShardedStepper(prepared, group, accumulating=lambda: without_reduction(root))
 
 
 def shard(
-    model: nn.Module,
-    mesh: DeviceMesh,
-    *,
-    reshard: bool,
-    offload: bool = False,
-    narrow: torch.dtype | None = None,
-    gradients: torch.dtype | None = None,
-    reduced: torch.dtype | None = None,
+    model: nn.Module, mesh: DeviceMesh, precision: Precision, *, reshard: bool, offload: bool
 ) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
-    `offload`: shards of weights and gradients lie on the host, where the optimiser steps. `narrow`:
-    what is gathered and computed has this type; the shards keep theirs. Gradients add up in the
-    type `gradients` and travel in `reduced`, without these as they are computed.
+    `offload`: shards of weights and gradients lie on the host, where the optimiser steps. What is
+    gathered and computed is as narrow as the precision's weights; the shards keep their type.
     """
+    narrow, reduced = precision.narrow_weights, precision.reduced
     blocks: Any = model.blocks
     # Weights of targets, which the model itself is given, stay as they are.
     policies: dict[str, Any] = {
         "mesh": mesh,
         "offload_policy": CPUOffloadPolicy() if offload else OffloadPolicy(),
-        "mp_policy": MixedPrecisionPolicy(narrow, gradients, cast_forward_inputs=False),
+        "mp_policy": MixedPrecisionPolicy(narrow, precision.gradients, cast_forward_inputs=False),
     }
     for block in blocks:
         fully_shard(block, reshard_after_forward=reshard, **policies)

@@ -123,15 +123,11 @@ class Tensor(Strategy):
         {"ranks": 2, "sequence": True},
     )
 
+    cuts_weights = True  # products and the vocabulary, along the tensor axis
     use = "a layer or its activations do not fit, and links are fast"
 
     ranks: int = 0
     sequence: bool = False
-
-    @property
-    def cuts_weights(self) -> bool:
-        """Products and the vocabulary, along the tensor axis."""
-        return True
 
     @property
     def split(self) -> str:
@@ -202,6 +198,6 @@ class Tensor(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""
-        from pipeline.strategies.tensor.step import build
+        from pipeline.strategies.tensor.step import TensorStepper
 
-        return build(parts, sequence=self.sequence)
+        return TensorStepper(parts, sequence=self.sequence)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.parallel.cut import cut, cut_of
+from pipeline.parallel.cut import Cut, cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.reduction import mean_of
@@ -28,25 +28,6 @@ from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
 
 NOTHING: Mapping[Any, Tensor] = {}
-
-
-def build(parts: Parts, *, sequence: bool) -> TensorStepper:
-    """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective."""
-    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
-    axis = TensorAxis(mesh[TENSOR].get_group(), sequence=sequence, reduced=parts.precision.reduced)
-    cut_layers(parts.model, axis)
-    prepared = parts.prepare()
-    options: dict[str, Any] = {}
-    if parts.layout.data_parallel > 1 and parts.precision.wide_gradients:
-        options["reduction"] = mean_of(parts, mesh[DATA].get_group())
-    elif parts.layout.data_parallel > 1:
-        options["forward"] = DistributedDataParallel(
-            parts.model,
-            process_group=mesh[DATA].get_group(),
-            gradient_as_bucket_view=True,
-            broadcast_buffers=False,  # positions are the same on all ranks
-        )
-    return TensorStepper(prepared, group, axis=axis, **options)
 
 
 class TensorAxis:
@@ -57,11 +38,7 @@ class TensorAxis:
     """
 
     def __init__(
-        self,
-        ranks: dist.ProcessGroup,
-        *,
-        sequence: bool = False,
-        reduced: torch.dtype | None = None,
+        self, ranks: dist.ProcessGroup, sequence: bool, reduced: torch.dtype | None
     ) -> None:
         self.ranks, self.sequence, self.reduced = ranks, sequence, reduced
         self.size = ranks.size()
@@ -100,71 +77,49 @@ class TensorAxis:
             flat = flattened(seen)
             unflatten(self.add(flat.to(self.reduced or flat.dtype)), seen)
 
+    def same(self, x: Tensor) -> Tensor:
+        """The tensor as it is: what all ranks hold alike."""
+        return x.view_as(x)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all ranks, on each of them."""
+        return self.add(x.clone(memory_format=torch.contiguous_format))
+
     def enter(self, x: Tensor) -> Tensor:
         """The input of a column cut: unchanged, or gathered where sequences are cut.
 
         The backward pass adds up the gradients.
         """
-        kind = _Gather if self.sequence else _Enter
-        out: Tensor = kind.apply(x, self)  # type: ignore[no-untyped-call]
-        return out
+        return across(x, self, *(("gather", "scatter") if self.sequence else ("same", "sum")))
 
     def leave(self, x: Tensor) -> Tensor:
-        """The sum over all ranks, of this rank's tokens where sequences are cut."""
-        return self.scattered(x) if self.sequence else self.total(x)
+        """The sum over all ranks, of this rank's tokens where sequences are cut.
 
-    def scattered(self, x: Tensor) -> Tensor:
-        """This rank's tokens of the sum; the backward pass gathers the gradients of all."""
-        out: Tensor = _Scatter.apply(x, self)  # type: ignore[no-untyped-call]
-        return out
+        The backward pass then gathers the gradients of all.
+        """
+        return across(x, self, "scatter", "gather") if self.sequence else self.total(x)
 
     def total(self, x: Tensor) -> Tensor:
         """The whole sum; the backward pass hands its gradient on as it is."""
-        out: Tensor = _Leave.apply(x, self)  # type: ignore[no-untyped-call]
+        return across(x, self, "sum", "same")
+
+
+class _Across(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
+        ctx.axis, ctx.back = axis, back
+        out: Tensor = getattr(axis, there)(x)
         return out
 
-
-class _Enter(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
-        ctx.axis = axis
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.axis.add(gradients[0].clone(memory_format=torch.contiguous_format)), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return getattr(ctx.axis, ctx.back)(gradients[0]), None, None, None
 
 
-class _Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
-        return axis.add(x.clone(memory_format=torch.contiguous_format))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
-        ctx.axis = axis
-        return axis.gather(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.axis.scatter(gradients[0]), None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: TensorAxis) -> Tensor:
-        ctx.axis = axis
-        return axis.scatter(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.axis.gather(gradients[0]), None
+def across(x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
+    """One method of the axis on the way there, and on the gradient's way back its conjugate."""
+    out: Tensor = _Across.apply(x, axis, there, back)  # type: ignore[no-untyped-call]
+    return out
 
 
 class Entry:
@@ -223,7 +178,7 @@ class VocabularyEmbedding(nn.Module):
         super().__init__()
         self.axis = axis
         self.weight = cut(layer.weight, 0, 1, axis.ranks)
-        self.start = first_row(layer.num_embeddings, axis.ranks)
+        [(self.start, _)] = Cut(0, layer.num_embeddings, 1, axis.ranks).spans()
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) -> (..., width)."""
@@ -242,12 +197,6 @@ class OwnPositions(nn.Module):
         """(..., context) -> (..., this rank's tokens, width)."""
         own = positions.chunk(self.axis.size, dim=-1)[self.axis.ranks.rank()]
         return F.embedding(own, self.weight)
-
-
-def first_row(rows: int, ranks: dist.ProcessGroup) -> int:
-    """The first of this rank's rows; the first ranks have one more where they do not divide."""
-    each, more = divmod(rows, ranks.size())
-    return ranks.rank() * each + min(ranks.rank(), more)
 
 
 def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
@@ -314,9 +263,27 @@ def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
 class TensorStepper(Stepper):
     """The shared step over cut layers."""
 
-    def __init__(self, *given: Any, axis: TensorAxis, **options: Any) -> None:
-        super().__init__(*given, reduce=lambda: axis.add_uncut(self.model), **options)
-        self.axis = axis
+    def __init__(self, parts: Parts, *, sequence: bool) -> None:
+        """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective.
+
+        Along the latter DDP reduces, or where gradients are wider than weights our own buckets.
+        """
+        group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+        self.axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
+        cut_layers(parts.model, self.axis)
+        prepared = parts.prepare()
+        options: dict[str, Any] = {}
+        if parts.layout.data_parallel > 1 and parts.precision.wide_gradients:
+            options["reduction"] = mean_of(parts, mesh[DATA].get_group())
+        elif parts.layout.data_parallel > 1:
+            options["forward"] = DistributedDataParallel(
+                parts.model,
+                process_group=mesh[DATA].get_group(),
+                gradient_as_bucket_view=True,
+                broadcast_buffers=False,  # positions are the same on all ranks
+            )
+        add_uncut = partial(self.axis.add_uncut, parts.model)
+        super().__init__(prepared, group, reduce=add_uncut, **options)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from pipeline.archive.layout import (
     MANIFEST_FILE,
     METRICS_FILE,
     STUDY_FILE,
+    SUMS_FILE,
     YARDSTICK_FILE,
     is_noted,
     products,
@@ -28,6 +32,8 @@ from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from tests.fake_bench import make_yardstick
 from tests.fake_records import make_manifest, make_record, make_study
+
+Members = dict[str, bytes]
 
 CELLS = [
     {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32"},
@@ -59,6 +65,28 @@ def finished_study(results: Path, **changes: Any) -> Path:
     noted = (results / name for name in products(Study.of(study)) if is_noted(name))
     note_made(noted, results / METRICS_FILE)
     return results
+
+
+def repack(
+    archive: Path,
+    change: Callable[[Members], object],
+    *,
+    summed: bool = True,
+    method: int = zipfile.ZIP_DEFLATED,
+) -> None:
+    """Pack an archive again with other members, by default with the sums that they have."""
+    with zipfile.ZipFile(archive) as opened:
+        members = {name: opened.read(name) for name in opened.namelist()}
+    change(members)
+    if summed:
+        members[SUMS_FILE] = "".join(
+            f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+            for name, content in members.items()
+            if name != SUMS_FILE and not name.endswith("/")
+        ).encode()
+    with zipfile.ZipFile(archive, "w", method) as opened:
+        for name, content in members.items():
+            opened.writestr(name, content)
 
 
 @pytest.fixture(scope="session")

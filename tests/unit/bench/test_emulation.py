@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 
 from bench import emulation
-from bench.emulated.lanes import Lanes
-from bench.emulated.runs import STUDY, Runs, Taken, Variant
-from bench.emulated.undisturbed import Machine
+from bench.emulated.runs import STUDY, Lanes, Machine, Runs, Taken, Variant
 from pipeline import strategies
 from pipeline.study.load import load_study
 
@@ -26,14 +25,14 @@ class FakeRuns(Runs):
 
 
 def test_every_factor_is_held_against_real_time() -> None:
-    found = emulation.accuracy(FakeRuns(), "horovod", emulation.Extent())
+    found = emulation.accuracy(FakeRuns(), "horovod", emulation.FACTORS, 2, beside=False)
     assert found["step_seconds"]["value"] == pytest.approx(0.04)
     said = [(one["factor"], one["yardstick"]) for one in found["ratios"]]
     assert said == [(3, False), (5, False), (10, False), (5, True), (10, True)]
     assert [one["value"] for one in found["ratios"]] == pytest.approx([0.8] * 5)
 
 
-@pytest.mark.parametrize("name", emulation.Extent.strategies)
+@pytest.mark.parametrize("name", emulation.CELLS + emulation.OTHERS)
 def test_every_strategy_can_run(name: str) -> None:
     found = emulation.variants(FakeRuns(), name, (5,))
     assert len(found) == (3 if name in emulation.CELLS else 2)
@@ -49,11 +48,11 @@ class FakeLane:
     def __init__(self) -> None:
         self.asked: list[Sequence[Variant]] = []
 
-    def send(self, variants: Sequence[Variant]) -> None:
+    def submit(self, take: object, variants: Sequence[Variant]) -> Future[list[Taken]]:
         self.asked.append(variants)
-
-    def recv(self) -> list[Taken]:
-        return [Taken(one.factor, one.factor) for one in self.asked[-1]]
+        taken = Future[list[Taken]]()
+        taken.set_result([Taken(one.factor, one.factor) for one in variants])
+        return taken
 
 
 def test_real_time_has_a_lane_and_all_other_variants_share_one() -> None:

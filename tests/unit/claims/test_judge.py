@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.claims.choose import choose
 from pipeline.claims.decide import Contrast, Found, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
-from pipeline.claims.quantities import measure, over_repeats, ratio
+from pipeline.claims.quantities import measure, ratio
 from pipeline.claims.types import (
     NOT_REPRODUCED,
     NOT_TESTABLE,
@@ -23,7 +23,7 @@ from pipeline.claims.types import (
     Region,
     Selector,
 )
-from pipeline.claims.worlds import Evidence, Place
+from pipeline.claims.worlds import Evidence, Place, choose
 from pipeline.claims.write import count, counted, to_dict, total
 from pipeline.metrics import contrasts
 from pipeline.metrics.statistics import Interval
@@ -59,11 +59,39 @@ def cpu() -> Evidence:
     return Evidence(Study.of(make_study()), make_table(repeats=3))
 
 
-def with_cores(evidence: Evidence, cores: int) -> Evidence:
-    """The same of machines of so many cores."""
-    table = evidence.table.copy()
-    table.loc[table["metric"] == "num_cores", "value"] = float(cores)
-    return Evidence(evidence.study, table)
+Change = Callable[[Evidence], Evidence]
+
+
+def put(metric: str, cell: str | None = None, **values: Any) -> Change:
+    """The same study with other values of a metric, of one cell or of all."""
+
+    def change(evidence: Evidence) -> Evidence:
+        table = evidence.table.copy()
+        rows = table["metric"] == metric
+        table.loc[rows if cell is None else rows & (table["cell"] == cell), [*values]] = [
+            *values.values()
+        ]
+        return Evidence(evidence.study, table)
+
+    return change
+
+
+def one_process(evidence: Evidence) -> Evidence:
+    table = evidence.table
+    gone = (table["level"] != "step") & (table["rank"] > 0).fillna(False)
+    return Evidence(evidence.study, table[~gone])
+
+
+def short(evidence: Evidence) -> Evidence:
+    table = evidence.table
+    return Evidence(evidence.study, table[~(table["step"] >= 60).fillna(False)])
+
+
+def emulated(evidence: Evidence, bias: float | None) -> Evidence:
+    """The same on emulated nodes of four cores, whose times may be off by a share."""
+    own = put("cores_per_node", value=4.0)(evidence)
+    own.table["network"] = "emulated"
+    return Evidence(own.study, own.table, bias)
 
 
 def with_cell(*names: str, **changes: Any) -> Evidence:
@@ -104,14 +132,6 @@ def test_a_ratio_is_narrower_than_the_farthest_corners() -> None:
         ratio(Interval(1, 1, 1, 6, "x"), Interval(1, 0, 2, 6, "y"))
 
 
-def test_twenty_repeats_are_not_bounded_by_their_extremes() -> None:
-    """Extremes of 20 values lie farther out than those of 6, though the median is better known."""
-    values = [1.0 + number / 100 for number in range(20)]
-    found = over_repeats(values).interval
-    assert values[0] < found.low < found.value < found.high < values[-1]
-    assert "95 % interval from order statistics of 20 repeats" in found.how
-
-
 @pytest.mark.parametrize("repeats", [2, 5])
 def test_fewer_than_six_repeats_decide_nothing(world: Evidence, repeats: int) -> None:
     table = world.table[~(world.table["repeat"] >= repeats).fillna(False)].copy()
@@ -134,24 +154,16 @@ def test_on_a_cpu_the_line_says_so_and_what_ran_instead(cpu: Evidence) -> None:
 
 
 def test_speed_of_mixed_precision_is_asked_only_where_it_is_measured_to_be_fast(world, cpu) -> None:
-    slow = Evidence(cpu.study, cpu.table)
-    found = judge(ANY_MIXED, slow)
+    found = judge(ANY_MIXED, Evidence(cpu.study, cpu.table))
     assert found.verdict == NOT_TESTABLE and found.effect is None
     assert found.why.startswith(
         "needs a low-precision peak of at least 2 times the fp32 peak, and here it is 1.00 times ("
     )
     assert judge(MIXED, world).verdict != NOT_TESTABLE
     gone = world.table["metric"] != "peak_flops_per_second"
-    unknown = judge(MIXED, Evidence(world.study, world.table[gone]))
-    assert (
-        unknown.verdict == NOT_TESTABLE and "ddp-mixed [apex O2, bf16] recorded none" in unknown.why
-    )
-
-
-def test_memory_of_mixed_precision_does_not_ask_for_its_speed(world: Evidence) -> None:
-    gone = world.table["metric"] != "peak_flops_per_second"
-    evidence = Evidence(world.study, world.table[gone].copy())
-    assert judge(CLAIMS["amp-halves-memory"], evidence).verdict != NOT_TESTABLE
+    unknown = Evidence(world.study, world.table[gone].copy())
+    assert "ddp-mixed [apex O2, bf16] recorded none" in judge(MIXED, unknown).why
+    assert judge(CLAIMS["amp-halves-memory"], unknown).verdict != NOT_TESTABLE
 
 
 def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_it() -> None:
@@ -177,15 +189,10 @@ def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_
     assert judge(halves, evidence).verdict == REPRODUCED
 
 
-def test_a_claim_names_software_that_a_record_can_tell() -> None:
-    own: dict[str, Any] = {"strategy": "horovod", "precision": "fp32"}
-    content = {"ring": own | {"software": "Horovod"}, "wire": own | {"software": "NCCL"}}
-    world = make_world(cells=[c for c in world_study()["cells"] if c["name"] == "ring"])
-    for name, cell in content.items():
-        selector = Selector(name=name, **cell)
-        [place, *_] = world.places(selector)
-        assert not world.substituted(place)
-    assert world.substituted(replace(place, selector=replace(selector, software="Gloo")))
+@pytest.mark.parametrize("software", ["Horovod", "NCCL", "Gloo"])
+def test_a_claim_names_software_that_a_record_can_tell(world: Evidence, software: str) -> None:
+    [place, *_] = world.places(Selector("x", "horovod", "fp32", software=software))
+    assert world.substituted(place) == (software == "Gloo")
 
 
 def test_a_cell_that_did_not_run_gives_no_verdict(cpu: Evidence) -> None:
@@ -195,25 +202,20 @@ def test_a_cell_that_did_not_run_gives_no_verdict(cpu: Evidence) -> None:
 
 
 def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> None:
-    one, eight = (with_cores(cpu, cores) for cores in (1, 8))
+    one, eight = (put("num_cores", value=cores)(cpu) for cores in (1.0, 8.0))
     assert "2 ranks share 1 core, so that not each has its own" in judge(SLOWER, one).why
     found = judge(SLOWER, eight)
     assert "tested on 4 CPU ranks" in found.scale
     assert [name for name, _ in found.worlds] == ["4 nodes with 4 ranks", "2 nodes with 2 ranks"]
 
 
-def test_one_rank_exchanges_nothing() -> None:
+def test_one_rank_exchanges_nothing_and_one_repeat_has_no_interval() -> None:
     cluster = {**make_study()["cluster"], "nodes": [1]}
-    evidence = Evidence(
-        Study.of(make_study(cluster=cluster)), make_table(repeats=2, cluster=cluster)
-    )
-    assert "several ranks on one machine, and here each has one" in judge(SLOWER, evidence).why
-
-
-def test_one_repeat_has_no_interval() -> None:
+    alone = Evidence(Study.of(make_study(cluster=cluster)), make_table(repeats=2, cluster=cluster))
+    assert "several ranks on one machine, and here each has one" in judge(SLOWER, alone).why
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("one", "server")]
-    evidence = make_world(cells=cells, repeats=1)
-    assert "has one finished run, so no interval" in judge(SLOWER, evidence).why
+    once = make_world(cells=cells, repeats=1)
+    assert "has one finished run, so no interval" in judge(SLOWER, once).why
 
 
 @pytest.mark.parametrize(
@@ -231,60 +233,57 @@ def test_unequal_work_is_not_compared(changes: dict[str, Any], field: str) -> No
 
 
 def test_two_updates_a_step_are_unequal_work() -> None:
-    found = judge(CLAIMS["amp-horovod-gains-more"],
-                  with_cell("ring-mixed", "ring", "ddp-mixed", "ddp",
-                            options={"optimiser_steps": 2}))  # fmt: skip
-    assert "did unequal work, in updates per step" in found.why
+    cells = ("ring-mixed", "ring", "ddp-mixed", "ddp")
+    evidence = with_cell(*cells, options={"optimiser_steps": 2})
+    why = judge(CLAIMS["amp-horovod-gains-more"], evidence).why
+    assert "did unequal work, in updates per step" in why
 
 
-def test_another_training_is_not_compared(world: Evidence) -> None:
-    evidence = copy(world)
-    rows = (evidence.table["metric"] == "parity_verdict") & (evidence.table["cell"] == "server")
-    assert rows.any()
-    evidence.table.loc[rows, "text"] = "NOT EQUAL"
-    assert "server on 4 ranks did not compute the same training" in judge(SLOWER, evidence).why
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("sps-slower-than-one", put("parity_verdict", "server", text="NOT EQUAL"),
+         "server on 4 ranks did not compute the same training"),
+        ("amp-fits-batch-4", put("gpus", text="NVIDIA H200"), "needs a V100: what fits depends on"),
+        ("amp-fits-batch-4", put("num_parameters", value=1e6),
+         "needs a model of 106 M parameters, and this one"),
+        ("sps-utilisation", one_process, "recorded 1 of 4 devices"),
+        ("horovod-symmetric-time", one_process, "recorded one process"),
+        ("dps-reaches-loss-first", put("loss", "ring", value=float("nan")), "no finite loss"),
+        ("horovod-apex-steady", short,
+         "a 95th percentile needs 100 timed steps, and a run of ring-mixed [apex O1, bf16] has"),
+    ],
+)  # fmt: skip
+def test_what_was_not_measured_so_gives_its_reason(
+    world: Evidence, name: str, change: Change, why: str
+) -> None:
+    found = judge(CLAIMS[name], change(world))
+    assert found.verdict == NOT_TESTABLE and why in found.why
 
 
 def test_apex_is_preferred_and_the_level_as_published() -> None:
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ddp-mixed")]
     extra = [
-        {
-            "name": f"also-{precision}".replace("_", "-"),
-            "label": "x",
-            "strategy": "ddp",
-            "precision": precision,
-        }
-        for precision in ("amp_o2", "apex_o1")
+        {"name": name, "label": "x", "strategy": "ddp", "precision": precision}
+        for name, precision in (("also-amp", "amp_o2"), ("also-apex", "apex_o1"))
     ]
-    evidence = make_world(cells=[*extra, *cells], repeats=2, profile=None)
-    found = judge(MIXED, evidence)
+    found = judge(MIXED, make_world(cells=[*extra, *cells], repeats=2, profile=None))
     assert "throughput of ddp-mixed [apex O2, bf16] over ddp" in found.why and not found.notes
-    fewer = [*extra, *(c for c in cells if c["name"] != "ddp-mixed")]
-    without = make_world(cells=fewer, repeats=2, profile=None)
+    without = make_world(cells=[*extra, cells[0]], repeats=2, profile=None)
     assert "throughput of x [apex O1, bf16] over ddp" in judge(MIXED, without).why
 
 
-def test_a_run_that_broke_settles_robustness(world: Evidence) -> None:
-    claim = CLAIMS["horovod-apex-robust"]
-    evidence = arranged(world, claim, (1.2, 1.3, 1.4))
-    assert judge(claim, evidence).verdict == REPRODUCED
+def test_a_run_that_broke_settles_robustness_and_six_runs_what_fits(world: Evidence) -> None:
+    fits, robust = CLAIMS["amp-fits-batch-4"], CLAIMS["horovod-apex-robust"]
+    evidence = arranged(arranged(world, fits, (0.5, 0.6, 0.7)), robust, (1.2, 1.3, 1.4))
+    assert judge(fits, evidence).verdict == judge(robust, evidence).verdict == REPRODUCED
     table = evidence.table
     rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
     rows &= table["level"] == "run"
     table.loc[rows & (table["nodes"] == 2), "text"] = "timeout"
-    found = judge(claim, Evidence(evidence.study, table))
+    found = judge(robust, Evidence(evidence.study, table))
     assert found.verdict == NOT_REPRODUCED
     assert "1 run of ring-mixed [apex O1, bf16] on 8 ranks ended as timeout" in found.why
-
-
-def test_fewer_than_six_runs_decide_neither_what_fits_nor_what_broke(world: Evidence) -> None:
-    fits, robust = CLAIMS["amp-fits-batch-4"], CLAIMS["horovod-apex-robust"]
-    evidence = arranged(world, fits, (0.5, 0.6, 0.7))
-    assert judge(fits, evidence).verdict == REPRODUCED
-    table = evidence.table
-    rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
-    table.loc[rows & (table["level"] == "run"), "text"] = "timeout"
-    assert judge(robust, evidence).verdict == NOT_REPRODUCED
     five = Evidence(evidence.study, table[(table["repeat"] != 5).fillna(True)])
     found = judge(fits, five)
     assert found.verdict == NOT_TESTABLE and "has 5 runs of the 6 that a decision" in found.why
@@ -300,40 +299,7 @@ def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
     assert judge(BEST, evidence).verdict == NOT_REPRODUCED
 
 
-def test_what_fits_is_asked_on_the_published_device_and_model_only(world: Evidence) -> None:
-    claim = CLAIMS["amp-fits-batch-4"]
-    other = copy(world)
-    other.table.loc[other.table["metric"] == "gpus", "text"] = "NVIDIA H200"
-    assert judge(claim, other).why.startswith("needs a V100: what fits depends on")
-    assert "this study ran on NVIDIA H200" in judge(claim, other).scale
-    other = copy(world)
-    other.table.loc[other.table["metric"] == "num_parameters", "value"] = 1e6
-    assert judge(claim, other).why.startswith("needs a model of 106 M parameters, and this one")
-
-
-def test_the_devices_of_one_process_have_no_utilisation_of_their_own(world: Evidence) -> None:
-    evidence = copy(world)
-    gone = (evidence.table["level"] != "step") & (evidence.table["rank"] > 0).fillna(False)
-    one = Evidence(evidence.study, evidence.table[~gone])
-    assert "recorded 1 of 4 devices" in judge(CLAIMS["sps-utilisation"], one).why
-    assert "recorded one process" in judge(CLAIMS["horovod-symmetric-time"], one).why
-
-
-def test_a_metric_that_was_not_measured_is_named(world: Evidence) -> None:
-    gone = world.table["metric"] == "peak_memory_bytes"
-    evidence = Evidence(world.study, world.table[~gone])
-    why = judge(CLAIMS["amp-halves-memory"], evidence).why
-    assert why == "the metrics hold no peak_memory_bytes of ddp-mixed [apex O2, bf16]"
-
-
-def test_a_loss_that_is_nowhere_finite_gives_no_time_to_it(world: Evidence) -> None:
-    evidence = copy(world)
-    table = evidence.table
-    table.loc[(table["metric"] == "loss") & (table["cell"] == "ring"), "value"] = float("nan")
-    assert "no finite loss" in judge(CLAIMS["dps-reaches-loss-first"], evidence).why
-
-
-def test_roughness_leaves_the_warm_up_out(world: Evidence) -> None:
+def test_roughness_leaves_the_warm_up_out_and_has_one_value_a_seed(world: Evidence) -> None:
     evidence = copy(world)
     [place, *_] = evidence.places(CLAIMS["small-batch-diverges"].test["a"])
     set_metric(evidence, place, "loss_roughness", (1.0, 1.0, 1.0))
@@ -342,24 +308,9 @@ def test_roughness_leaves_the_warm_up_out(world: Evidence) -> None:
     table.loc[early, "value"] = 1e6
     found = measure(Evidence(evidence.study, table), place, "loss_roughness")
     assert found.interval.value == 1.0 and len(found.values) == 6
-
-
-def test_runs_of_one_seed_have_one_roughness(world: Evidence) -> None:
-    evidence = copy(world)
-    evidence.table.loc[evidence.table["seed"].notna(), "seed"] = 1
-    [place, *_] = evidence.places(CLAIMS["small-batch-diverges"].test["a"])
-    assert measure(evidence, place, "loss_roughness").interval.n == 1
-
-
-def test_a_95th_percentile_needs_a_hundred_steps(world: Evidence) -> None:
-    claim = CLAIMS["horovod-apex-steady"]
-    short = world.table[~(world.table["step"] >= 60).fillna(False)]
-    found = judge(claim, Evidence(world.study, short))
-    assert found.verdict == NOT_TESTABLE
-    assert (
-        "a 95th percentile needs 100 timed steps, and a run of ring-mixed [apex O1, bf16] has"
-        in found.why
-    )
+    # Runs of one seed have the same losses.
+    table.loc[table["seed"].notna(), "seed"] = 1
+    assert measure(Evidence(evidence.study, table), place, "loss_roughness").interval.n == 1
 
 
 def test_time_is_uneven_where_one_rank_computes_while_the_others_wait(world: Evidence) -> None:
@@ -372,14 +323,6 @@ def test_time_is_uneven_where_one_rank_computes_while_the_others_wait(world: Evi
     evidence.table.loc[unmarked, "value"] = 0.0
     with pytest.raises(NotTestableError, match="tell no communication apart"):
         measure(Evidence(evidence.study, evidence.table), place, "time_asymmetry")
-
-
-def test_time_to_a_loss_counts_from_the_first_timed_step(world: Evidence) -> None:
-    """`set_metric` gives each untimed step a thousand seconds."""
-    evidence, claim = copy(world), CLAIMS["dps-reaches-loss-first"]
-    arrange(evidence, claim, (1.2, 1.3, 1.4))
-    effect = judge(claim, evidence).effect
-    assert effect is not None and effect.value == pytest.approx(1.3)
 
 
 def test_loss_of_speedup_is_not_communication_where_little_is_sent(world: Evidence) -> None:
@@ -417,14 +360,6 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
     assert f"no comparison of ddp with {places[-1].cell} was planned" in found.why
     whole = decide(evidence, places[0], places[-1], contrasts.FASTER, 0.01)
     assert judge(claim, whole).verdict == REPRODUCED
-
-
-def test_a_pair_whose_comparison_was_not_planned_is_undecided(world: Evidence) -> None:
-    claim = replace(MIXED, region=Region("above", 1.0, 0.0))
-    evidence = arranged(world, claim, (1.4, 1.5, 1.6))
-    assert judge(claim, evidence).verdict == REPRODUCED
-    found = judge(claim, apart(evidence, *judge_places(evidence, claim)))
-    assert found.verdict == UNDECIDED and "was planned" in found.why, found.why
 
 
 def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> None:
@@ -534,20 +469,14 @@ def test_times_on_emulated_nodes_count_outside_of_the_emulation_s_own_bias(
     world: Evidence, region: Region, bounds: tuple[float, float], bias: float, verdict: str
 ) -> None:
     claim, (low, high) = replace(SLOWER, region=region), bounds
-    evidence = arranged(world, claim, (low, (low + high) / 2, high))
-    evidence.table["network"] = "emulated"
-    evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
-    found = judge(claim, Evidence(evidence.study, evidence.table, bias))
+    found = judge(claim, emulated(arranged(world, claim, (low, (low + high) / 2, high)), bias))
     assert found.verdict == verdict, found.line
     said = "within the emulation's own bias of 5.0 % of the bound" in found.why
     assert said == (verdict == UNDECIDED)
 
 
 def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence) -> None:
-    evidence = arranged(world, SLOWER, (3.0, 4.0, 5.0))
-    evidence.table["network"] = "emulated"
-    evidence.table.loc[evidence.table["metric"] == "cores_per_node", "value"] = 4.0
-    found = judge(SLOWER, Evidence(evidence.study, evidence.table, None))
+    found = judge(SLOWER, emulated(arranged(world, SLOWER, (3.0, 4.0, 5.0)), None))
     assert found.verdict == UNDECIDED
     assert "how far emulated times are off was not measured" in found.why
 

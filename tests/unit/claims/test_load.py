@@ -56,52 +56,83 @@ def test_a_claim_has_its_full_source_scale_and_region() -> None:
 
 
 FIRST = ("claims", 0)
+TEST = (*FIRST, "test")
+A = ("cells", "a")
+OVER = (*FIRST, "published", "over")
+RATIOS = {"metric": "step_seconds", "where": "one_machine", "comparison": "above", "bound": 1}
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
         (("extra",), 1, "extra"),
-        (("cells", "a", "precison"), "fp32", "precison"),
-        (("cells", "a", "precision"), "amp_o1", "amp_o1"),
+        ((*A, "precison"), "fp32", "precison"),
+        ((*A, "precision"), "amp_o1", "amp_o1"),
         ((*FIRST, "sentense"), "x", "sentense"),
         ((*FIRST, "source", "place"), ..., "place"),
-        ((*FIRST, "test", "kind"), "vibes", "vibes"),
-        ((*FIRST, "test", "metric"), "joules", "joules"),
-        ((*FIRST, "test", "bound"), ..., "bound"),
-        ((*FIRST, "test", "comparison"), "nearly", "nearly"),
-        ((*FIRST, "test", "expected"), [1.0], "expected"),
-        ((*FIRST, "test", "a"), "c", "claim first names the cell 'c'; use one of a, b"),
+        ((*FIRST, "id"), "a" * 300, "id"),
+        ((*TEST, "kind"), "vibes", "vibes"),
+        ((*TEST, "metric"), "joules", "joules"),
+        ((*TEST, "bound"), ..., "bound"),
+        ((*TEST, "comparison"), "nearly", "nearly"),
+        ((*TEST, "expected"), [1.0], "expected"),
+        ((*TEST, "a"), "c", "claim first names the cell 'c'; use one of a, b"),
         ((*FIRST, "source", "key"), "blog", "names the source 'blog'; use one of talk"),
-        ((*FIRST, "published", "over"), ["step-z"], "no number 'step-z'"),
+        (OVER, ["step-z"], "no number 'step-z'"),
         (("reference",), ..., "has published figures, but the file names no reference"),
-        (("claims",), [*SMALL["claims"], *SMALL["claims"]], "'first' stands twice"),
         (("claims",), SMALL["claims"] * 301, "breaks maxItems: 300"),
         (("reference",), "../smoke", "no published figures of '../smoke'; use one of"),
         ((*FIRST, "sentence"), " \u200b", "'visible'"),
-        (("publication",), "\u00a0", "'visible'"),
-        ((*FIRST, "test", "bound"), 0, "bound"),
-        ((*FIRST, "test", "tolerance"), 1.5, "tolerance"),
-        ((*FIRST, "test", "b"), "a", "a and b are both 'a'; name two cells"),
+        ((*TEST, "bound"), 0, "bound"),
+        ((*TEST, "tolerance"), 1.5, "tolerance"),
+        # A file whose parts are right by themselves and mean nothing together.
+        ((*A, "strategy"), "nobody", "use one of"),
+        ((*A, "strategy"), "../ddp", "use one of"),
+        ((*A, "strategy"), "_star", "use one of"),
+        ((*A, "strategy"), "dd\u0440", "use one of"),
+        ((*A, "options"), {"no_knob": True}, "no option 'no_knob'"),
+        ((*A, "options"), {"static_graph": "yes"}, "static_graph"),
+        (A, {"strategy": "tensor", "precision": "fp32", "axes": {"tenser": 2}},
+         "no axis 'tenser'; expected data,"),
+        (A, {"strategy": "annotated", "precision": "fp32", "axes": {"n": 2},
+             "options": {"axes": {"data": 0, "m": 2}}}, "no axis 'n'"),
+        (A, {"strategy": "single", "precision": "fp32", "nodes": 2}, "single runs on 1 rank"),
+        (A, {"strategy": "ddp", "precision": "fp32", "min_batch_per_rank": 9,
+             "max_batch_per_rank": 3}, "min_batch_per_rank 9"),
+        ((*A, "nodes"), 10**9, "nodes"),
+        (("cells", ""), SMALL["cells"]["a"], "cells"),
+        (("cells", "twin"), SMALL["cells"]["a"], "select the same runs"),
+        ((*FIRST, "needs"), {"hardware": "", "because": "x"}, "hardware"),
+        ((*TEST, "b"), "a", "a and b are both 'a'; name two cells"),
+        (TEST, {"kind": "ratio_of_ratios", "a": "a", "b": "b", "c": "b", "d": "b", **RATIOS},
+         "c and d are both 'b'"),
+        (TEST, {"kind": "ratio_of_ratios", "a": "a", "b": "b", "c": "a", "d": "b", **RATIOS},
+         "both ratios are 'a' over 'b'"),
+        (TEST, {"kind": "fits", "fits": "a", "too_large": "a", "where": "one_machine"}, "name two"),
+        ((*TEST, "comparison"), "above", "leave tolerance out"),
+        ((*TEST, "tolerance"), ..., "never exactly its bound"),
+        (TEST, {"kind": "utilisation", "a": "a", "where": "one_machine", "expected": [0],
+                "tolerance": 0.1}, "expected"),
+        ((*FIRST, "published", "under"), ["speedup-amp-horovod"], "both over and under"),
+        (OVER, ["speedup-amp-horovod"] * 400, "over"),
+        (OVER, [f"utilisation-sps/{'9' * 150}/rank"], "no cell"),
+        (OVER, ["utilisation-sps/\u0661/utilisation"], "no cell"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(path: tuple[Any, ...], value: Any, message: str) -> None:
     with pytest.raises(ClaimError, match=message):
         parse(changed(path, value), "here")
 
 
-def test_the_small_file_itself_is_sound(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
-    assert [claim.id for claim in load_claims(tmp_path / "small.yaml")] == ["first"]
-
-
-def test_a_file_that_is_missing_or_not_yaml_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ClaimError, match="does not exist; see workflow/config"):
-        load_claims(tmp_path / "none.yaml")
-    (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(ClaimError, match="is not YAML") as caught:
-        load_claims(tmp_path / "bad.yaml")
-    assert "\n" not in str(caught.value)
+def test_an_id_stands_once(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL))
+    assert [claim.id for claim in load_claims(path)] == ["first"]
+    with pytest.raises(ClaimError, match="'first' stands twice, also in"):
+        load_claims(path, path)
+    path.write_text(yaml.safe_dump(changed(("claims",), SMALL["claims"] * 2)))
+    with pytest.raises(ClaimError, match="'first' stands twice, also in"):
+        load_claims(path)
 
 
 def test_a_study_that_names_unknown_claims_is_refused() -> None:

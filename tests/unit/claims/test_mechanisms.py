@@ -11,7 +11,7 @@ import pytest
 from pipeline import strategies
 from pipeline.claims.decide import corrected
 from pipeline.claims.judge import judge
-from pipeline.claims.load import FOLDER, load_claims, parse
+from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import (
     NOT_REPRODUCED,
     NOT_TESTABLE,
@@ -25,7 +25,7 @@ from pipeline.claims.write import effect_text, to_dict
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import RunSpec
-from tests.claims_worlds import REPEATS, make_world, selectors, world_study
+from tests.claims_worlds import REPEATS, a_claim, make_world, selectors, world_study
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -73,23 +73,7 @@ def claim(kind: str, metric: str, comparison: str, bound: float, tolerance: floa
     pair = {"a": "a", "b": "b"} if kind == "ratio" else {"a": "a"}
     test = {"kind": kind, "metric": metric, **pair, "where": "several_nodes",
             "comparison": comparison, "bound": bound}  # fmt: skip
-    return claimed(test | ({"tolerance": tolerance} if tolerance else {}))
-
-
-def claimed(test: dict[str, Any]) -> Claim:
-    cells = {"a": "ddp", "b": "horovod"}
-    content = {
-        "publication": "PTD-P",
-        "reference": "ptdp2021",
-        "sources": {"paper": "arXiv 2104.04473"},
-        "made_at": {"device": "cuda", "hardware": "A100", "nodes": 8, "ranks_per_node": 8,
-                    "parameters": 1e9},
-        "cells": {name: {"strategy": strategy, "precision": "fp32"}
-                  for name, strategy in cells.items()},
-        "claims": [{"id": "one", "sentence": "It does.", "source": {"key": "paper", "place": "x"},
-                    "test": test}],
-    }  # fmt: skip
-    return parse(content, "here")[0]
+    return a_claim(test | ({"tolerance": tolerance} if tolerance else {}))
 
 
 def test_one_run_has_its_bytes_exactly(world: Evidence) -> None:
@@ -148,6 +132,15 @@ def test_a_bubble_is_decided_by_its_interval(world, ends, verdict) -> None:
     assert found.p_value == (None if verdict == UNDECIDED else pytest.approx(1 / 32))
 
 
+@pytest.mark.parametrize(("alone", "verdict"), [(0.75, UNDECIDED), (0.95, NOT_REPRODUCED)])
+def test_a_bubble_of_unequal_passes_says_nothing_of_its_schedule(world, alone, verdict) -> None:
+    schedule = {"cell": "ddp", "level": "cell", "metric": "phase_bubble_schedule", "value": alone}
+    rows = [*bubble("ddp", 0.95, 0.96, 0.97, formula=0.75), schedule]
+    found = judge(claim("formula", "phase_bubble", "about", 1, 0.1), add(world, rows))
+    assert found.verdict == verdict, found.line
+    assert ("passes of equal length would give 1" in found.why) == (verdict == UNDECIDED)
+
+
 def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
     rows = [*bubble("ddp", 0.36, 0.37, 0.38, formula=0.375),
             *bubble("ring", 0.74, 0.75, 0.76, formula=0.75)]  # fmt: skip
@@ -166,7 +159,7 @@ def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
 
 
 def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
-    same = claimed({"kind": "same_steps", "cells": ["a", "b"]})
+    same = a_claim({"kind": "same_steps", "cells": ["a", "b"]})
     rows = world.table["metric"] == "parity_verdict"
     for word, verdict in (
         ("equal", REPRODUCED),

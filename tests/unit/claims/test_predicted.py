@@ -10,7 +10,7 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import configurations, predicted
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim, Selector, Verdict
-from pipeline.claims.write import _contradiction, to_dict
+from pipeline.claims.write import to_dict
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row, write
 from pipeline.cost.score import source_of
@@ -92,7 +92,6 @@ def test_no_prediction_is_a_verdict() -> None:
         # As nothing was measured, nothing else than this may be said, whatever is predicted.
         one = to_dict(Verdict(claim, NOT_TESTABLE, "why", "made on x"))
         validate({"schema_version": 1, "study": "s", "verdicts": [one]}, "verdicts", "here")
-        assert _contradiction(one, "s") is None
 
 
 def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:

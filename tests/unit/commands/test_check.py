@@ -1,6 +1,5 @@
 """`python -m pipeline check`: all that can be said of a study before its first job."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     shipped = load_study(Path("workflow/config/cluster-check/study.yaml"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "LICENSE").write_text("text")
-    os.mkfifo(tmp_path / "fifo")
     return shipped.to_dict()
 
 
@@ -30,21 +28,6 @@ def check(study: dict[str, Any]) -> int:
 def test_a_good_study_is_told_its_results(study, capsys) -> None:
     assert check(study) == 0
     assert capsys.readouterr().out == "results/cluster-check\n"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"repeats": 6.0}, "my study.yaml at $.repeats: 6.0"),
-        ({"corpus": {"source": "json", "paths": ["fifo"]}}, "fifo: it is a FIFO"),
-        ({"corpus": {"source": "json", "paths": ["none"]}}, "none: No such file"),
-        ({"claims": ["nobody"]}, "'nobody'"),
-    ],
-)
-def test_what_is_wrong_is_one_line(study, capsys, changes, words) -> None:
-    assert check(study | changes) == 2
-    shown = capsys.readouterr().err
-    assert words in shown and shown.startswith("error: ") and shown.count("\n") == 1
 
 
 def test_a_path_with_a_line_end_is_one_line_too(study, capsys) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pipeline.records import Step
 from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
 CELLS = {"repeats": 2, "profile": {"steps": 4}}
+SINGLE = "runs/single/n1/r0"
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,17 @@ def change_loss(step: Step) -> Step:
     return replace(step, loss=(step.loss or 0) * (1 + 1e-6)) if step.step >= 7 else step
 
 
-def slower(step: Step) -> Step:
-    return replace(step, seconds=step.seconds * 3)
+def last_bit(step: Step) -> Step:
+    other = math.nextafter(step.loss or 0, 9)
+    return replace(step, loss=other) if (step.step, step.rank) == (3, 1) else step
 
 
 def call(pair, *more: str) -> int:
     return main(["compare", *map(str, pair), *more])
+
+
+def read(pair, allowed: float = 0.0):
+    return compare(ResultSet.read(pair[0]), ResultSet.read(pair[1]), allowed)
 
 
 def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
@@ -54,9 +61,10 @@ def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
     )
 
 
-def test_the_first_differing_step_is_named_with_both_values(pair, capsys) -> None:
+def test_the_first_differing_step_is_named_with_both_values(pair, tmp_path, capsys) -> None:
     edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
-    assert call(pair) == 1
+    assert call(pair, "--losses", "1e-5") == 0
+    assert call(pair, "--losses", "1e-7", "--out", str(tmp_path / "out")) == 1
     shown = capsys.readouterr().out
     assert "dps, 2 nodes: loss differs from step 7 of r1: " in shown and "(1.0e-6)" in shown
     assert "gradient norm differs" not in shown and "DIFFERENT" in shown
@@ -64,36 +72,22 @@ def test_the_first_differing_step_is_named_with_both_values(pair, capsys) -> Non
     [first] = found.differences
     assert (first.step, first.repeat) == (7, 1)
     assert first.other == pytest.approx(first.one * (1 + 1e-6), rel=1e-12)
-
-
-def read(pair, allowed: float = 0.0):
-    return compare(ResultSet.read(pair[0]), ResultSet.read(pair[1]), allowed)
-
-
-def test_a_small_difference_may_be_allowed(pair) -> None:
-    edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
-    assert call(pair, "--losses", "1e-5") == 0
-    assert call(pair, "--losses", "1e-7") == 1
-
-
-def test_a_gradient_norm_alone_counts(pair) -> None:
-    edit_steps(
-        pair[1] / "runs/single/n1/r0", lambda s: replace(s, grad_norm=2 * (s.grad_norm or 0))
-    )
-    assert call(pair) == 1
-    assert call(pair, "--losses", "0.5") == 1
+    [written] = (tmp_path / "out").iterdir()
+    assert written.name == "compare.md"
+    assert all(word in written.read_text() for word in ("**different**", "step 7 of r1"))
 
 
 def test_a_loss_that_is_not_finite_on_one_side_differs(pair) -> None:
-    edit_steps(pair[1] / "runs/single/n1/r0", lambda step: replace(step, loss=None))
+    edit_steps(pair[1] / SINGLE, lambda step: replace(step, loss=None))
     assert call(pair, "--losses", "0.9") == 1
-    edit_steps(pair[0] / "runs/single/n1/r0", lambda step: replace(step, loss=None))
+    edit_steps(pair[0] / SINGLE, lambda step: replace(step, loss=None))
     assert call(pair) == 0
 
 
 def test_times_count_only_where_asked(pair, capsys) -> None:
     for repeat in (0, 1):
-        edit_steps(pair[1] / f"runs/horovod/n2/r{repeat}", slower)
+        folder = pair[1] / f"runs/horovod/n2/r{repeat}"
+        edit_steps(folder, lambda step: replace(step, seconds=step.seconds * 3))
     assert call(pair) == 0
     shown = capsys.readouterr().out
     assert "times differ in 1 of 9 cells (same within 5 % in 8, undecided in 0)" in shown
@@ -104,62 +98,53 @@ def test_times_count_only_where_asked(pair, capsys) -> None:
     assert call(pair, "--margin", "1") == 2
 
 
-def test_a_rank_that_is_not_the_root_counts(pair, capsys) -> None:
-    def change(step):
-        last_bit = math.nextafter(step.loss, 9)
-        return replace(step, loss=last_bit) if (step.step, step.rank) == (3, 1) else step
-
-    edit_steps(pair[1] / "runs/dps/n2/r1", change)
-    assert call(pair) == 1
-    assert "loss differs from step 3 of r1 on rank 1: " in capsys.readouterr().out
+def new_torch(other: Path) -> None:
+    edit_record(other / "runs/dps/n1/r0", lambda run: run["versions"].update(torch="9.9"))
 
 
-def test_sets_whose_runs_were_made_differently_say_so(pair, capsys) -> None:
-    edit_record(pair[1] / "runs/dps/n1/r0", lambda run: run["versions"].update(torch="9.9"))
-    assert call(pair) == 0
-    assert "mixed: B: torch 2.13.0 and 9.9" in capsys.readouterr().out
-
-
-def test_a_missing_cell_differs(pair, capsys) -> None:
-    shutil.rmtree(pair[1] / "runs" / "dps")
-    assert call(pair) == 1
-    assert "dps, 1 node: only in A" in capsys.readouterr().out
-
-
-def test_a_missing_repeat_and_another_status_differ(pair, capsys) -> None:
-    shutil.rmtree(pair[1] / "runs" / "dps" / "n1" / "r1")
-    assert call(pair) == 1
-    said = capsys.readouterr().out
-    assert "r1 is ok and absent" in said
-    assert "same in losses and gradient norms; NOT THE SAME RUNS in both sets" in said
-
-
-def test_a_record_in_the_folder_of_another_run_is_refused(pair, capsys) -> None:
-    shutil.rmtree(pair[1] / "runs/dps/n1/r1")
-    (pair[1] / "runs/dps/n1/r0").rename(pair[1] / "runs/dps/n1/r1")
-    assert call(pair) == 2
-    assert "r1 holds the record of" in capsys.readouterr().err
-
-
-def test_versions_and_specs_are_listed_and_do_not_decide(pair, made, tmp_path, capsys) -> None:
-    edit_record(pair[1] / "runs/dps/n1/r0", lambda run: run["versions"].update(torch="9.9"))
+def another_limit(other: Path) -> None:
     study = make_study(**CELLS, timeout_seconds=299)
-    study["cluster"] = study["cluster"] | {"nodes": [1, 2]}
-    other = tmp_path / "c"
-    write_records(other / "runs", study)
-    assert call(pair) == 0
-    assert "versions.torch: 2.13.0 and 2.13.0, 9.9" in capsys.readouterr().out
-    assert call((pair[0], other)) == 0
-    assert "spec timeout_seconds: 300 and 299" in capsys.readouterr().out
+    shutil.rmtree(other)
+    write_records(other / "runs", study | {"cluster": study["cluster"] | {"nodes": [1, 2]}})
 
 
-def test_a_table_is_written(pair, tmp_path) -> None:
-    edit_steps(pair[1] / "runs/dps/n2/r1", change_loss)
-    out = tmp_path / "out"
-    assert call(pair, "--out", str(out)) == 1
-    assert [path.name for path in out.iterdir()] == ["compare.md"]
-    text = (out / "compare.md").read_text()
-    assert "**different**" in text and "step 7 of r1" in text
+def exchange(other: Path) -> None:
+    shutil.rmtree(other / "runs/dps/n1/r1")
+    (other / "runs/dps/n1/r0").rename(other / "runs/dps/n1/r1")
+
+
+def profiled(other: Path) -> None:
+    for cell in ("dps", "horovod"):
+        edit_steps(other / f"runs/{cell}/n2/p0", change_loss)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        (lambda b: edit_steps(b / SINGLE, lambda s: replace(s, grad_norm=2 * (s.grad_norm or 0))),
+         1, "gradient norm differs"),
+        (lambda b: edit_steps(b / "runs/dps/n2/r1", last_bit), 1, "step 3 of r1 on rank 1: "),
+        (new_torch, 0, "mixed: B: torch 2.13.0 and 9.9"),
+        (new_torch, 0, "versions.torch: 2.13.0 and 2.13.0, 9.9"),
+        (another_limit, 0, "spec timeout_seconds: 300 and 299"),
+        (lambda b: shutil.rmtree(b / "runs/dps"), 1, "dps, 1 node: only in A"),
+        (lambda b: shutil.rmtree(b / "runs/dps/n1/r1"), 1, "r1 is ok and absent"),
+        (lambda b: shutil.rmtree(b / "runs/dps/n1/r1"), 1, "norms; NOT THE SAME RUNS in both sets"),
+        (exchange, 2, "r1 holds the record of"),
+        (lambda b: shutil.rmtree(b), 2, "b does not exist; give the folder"),
+        (lambda b: shutil.rmtree(b / "runs"), 2, "b holds no record; give the folder of a study"),
+        (lambda b: (b / "runs/dps/n1/r0/run.json").write_text("{"), 2, "not JSON"),
+        (profiled, 0, "DIFFER"),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_another_set(
+    pair, capsys, change: Callable[[Path], object], status: int, said: str
+) -> None:
+    change(pair[1])
+    assert call(pair) == status
+    shown = capsys.readouterr()
+    # Profiled runs are no repeats.
+    assert (said in (shown.err if status == 2 else shown.out)) == (change is not profiled)
 
 
 @pytest.mark.parametrize("losses", ["exact", "-1", "nan", "1e400"])
@@ -168,28 +153,10 @@ def test_a_strictness_that_is_none_is_refused(pair, losses, capsys) -> None:
     assert repr(losses) in capsys.readouterr().err
 
 
-def test_a_folder_without_records_is_refused(pair, tmp_path, capsys) -> None:
-    assert call((pair[0], tmp_path / "none")) == 2
-    shown = capsys.readouterr().err
-    assert "none does not exist; give the folder" in shown and shown.count("\n") == 1
-
-
-def test_a_broken_record_is_refused(pair, capsys) -> None:
-    (pair[1] / "runs/dps/n1/r0/run.json").write_text("{")
-    assert call(pair) == 2
-    assert "not JSON" in capsys.readouterr().err
-
-
-def test_nothing_in_common_is_refused_and_no_success(pair, tmp_path, capsys) -> None:
+def test_nothing_in_common_is_refused_and_no_success(pair, capsys) -> None:
     shutil.rmtree(pair[0] / "runs/dps")
-    other = tmp_path / "c"
-    shutil.copytree(pair[1] / "runs/dps", other / "runs/dps")
-    assert call((pair[0], other)) == 2
+    for path in (pair[1] / "runs").iterdir():
+        if path.name != "dps":
+            shutil.rmtree(path)
+    assert call(pair) == 2
     assert "no run finished in both" in capsys.readouterr().err
-
-
-def test_profiled_runs_are_no_repeats(pair) -> None:
-    edit_steps(pair[1] / "runs/dps/n2/p0", change_loss)
-    edit_steps(pair[1] / "runs/horovod/n2/p0", change_loss)
-    assert call(pair) == 0
-    assert {r for runs in ResultSet.read(pair[0]).runs.values() for r in runs} == {0, 1}

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.manifest import Manifest
 from pipeline.corpus.shards import ShardWriter
 from pipeline.errors import CorpusError
+
+ROOT = Path(__file__).parents[3]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -34,13 +39,8 @@ def json_spec(
 ) -> dict[str, Any]:
     path = tmp_path / file
     path.write_text(json.dumps(strings))
-    return {
-        "corpus": {"source": "json", "paths": [str(path)]},
-        "tokenizer": {"kind": "char"},
-        "context": 2,
-        "model_vocab_size": 100,
-        "min_tokens": 3,
-    } | changes
+    return {"corpus": {"source": "json", "paths": [str(path)]}, "tokenizer": {"kind": "char"},
+            "context": 2, "model_vocab_size": 100, "min_tokens": 3} | changes  # fmt: skip
 
 
 def test_documents_come_back_between_separators(tmp_path: Path) -> None:
@@ -62,11 +62,8 @@ def test_same_bytes_for_any_number_of_processes_and_blocks(
     tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(text_spec, tmp_path / "one")
-    assert set(contents(tmp_path / "one")) == {
-        "manifest.json",
-        "tokenizer.json",
-        "shard-00000.bin",
-    }
+    names = {"manifest.json", "tokenizer.json", "shard-00000.bin"}
+    assert set(contents(tmp_path / "one")) == names
     for num_proc in (2, 3):
         make(text_spec, tmp_path / f"n{num_proc}", num_proc)
         assert contents(tmp_path / f"n{num_proc}") == contents(tmp_path / "one")
@@ -76,9 +73,7 @@ def test_same_bytes_for_any_number_of_processes_and_blocks(
     assert contents(tmp_path / "blocks") == contents(tmp_path / "one")
 
 
-def test_the_folder_of_the_corpus_does_not_matter(
-    tmp_path: Path, text_spec: dict[str, Any]
-) -> None:
+def test_the_folder_of_the_corpus_does_not_matter(tmp_path, text_spec) -> None:
     make(text_spec, tmp_path / "one")
     moved = tmp_path / "elsewhere"
     moved.mkdir()
@@ -101,9 +96,7 @@ def test_a_half_written_folder_starts_clean(tmp_path: Path, text_spec: dict[str,
     assert contents(half) == contents(tmp_path / "fresh")
 
 
-def test_nothing_is_left_when_it_breaks_in_the_middle(
-    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monkeypatch) -> None:
     make(text_spec, tmp_path / "out")
 
     def full(self: ShardWriter, tokens: object) -> None:
@@ -144,17 +137,31 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_spec_has_exactly_its_keys(text_spec: dict[str, Any]) -> None:
-    with pytest.raises(CorpusError, match="unknown keys 'contxt'"):
-        TokensSpec.from_dict(text_spec | {"contxt": 3})
-    with pytest.raises(CorpusError, match="is not of type 'object'"):
-        TokensSpec.from_dict([])
-
-
-def test_bpe_trains_on_a_bounded_part(
-    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.corpus.tokenisers.BPE_TRAINING_CHARACTERS", 1500)
+def test_bpe_trains_on_a_bounded_part(tmp_path, text_spec, monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.corpus.tokenisers.TRAINING_CHARACTERS", 1500)
     manifest = make(text_spec, tmp_path / "out")
     assert manifest.tokenizer["trained_on_every_nth_piece"] == -(-manifest.num_characters // 1500)
     assert manifest.num_documents == 120
+
+
+def test_the_stage_leaves_nothing_in_the_home_folder_and_imports_no_torch(
+    tmp_path: Path, text_spec: dict[str, Any]
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps(text_spec))
+    code = (
+        "import sys; from pipeline.__main__ import main; status = main(sys.argv[1:]); "
+        "sys.exit(status or 'torch' in sys.modules)"
+    )
+    arguments = ["tokens", "--spec", str(spec), "--out", str(tmp_path / "out"), "--num-proc", "2"]
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=variables | {"HOME": str(home)}, cwd=ROOT,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tokens: 120 documents, ")
+    assert list(home.rglob("*")) == []
+    assert Manifest.load(tmp_path / "out", verify=True).num_documents == 120

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,9 +38,7 @@ def _tokeniser(kind: str) -> Tokenizer:
 
 @given(texts, sizes)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_blocks_are_those_between_blank_lines_whatever_is_read_at_once(
-    text: str, size: int
-) -> None:
+def test_blocks_are_those_between_blank_lines_whatever_is_read_at_once(text, size) -> None:
     blocks = [
         block.removesuffix("\n")
         for block in re.split(r"^[^\S\n]*(?:\n|\Z)", text, flags=re.MULTILINE)
@@ -79,9 +75,7 @@ def test_tokens_are_those_of_whole_documents_whatever_the_size_of_a_piece(
 
 @pytest.mark.parametrize("kind", ["plain", "metaspace", "prepend", "bytes"])
 @pytest.mark.parametrize("size", range(1, 30))
-def test_a_document_over_the_limit_has_the_tokens_of_the_whole_one(
-    kind: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_over_the_limit_has_the_tokens_of_the_whole_one(kind, size, monkeypatch) -> None:
     tokenizer = _tokeniser(kind)
     text = "ab 漢b a.b\nab  bab\n\nab 漢漢 b." * 3
     monkeypatch.setattr(encode, "DOCUMENT_CHARACTERS", 16)
@@ -95,25 +89,16 @@ def test_a_document_over_the_limit_has_the_tokens_of_the_whole_one(
     assert ids == tokenizer.encode(text).ids
 
 
-def test_sockets_of_the_processes_do_not_lie_below_a_long_tmpdir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_of_the_processes_do_not_lie_below_a_long_tmpdir(tmp_path, monkeypatch) -> None:
     long = tmp_path / ("x" * 120)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("some words\n\nother words\n", encoding="utf-8")
-    data = {
-        "corpus": {
-            "source": "text",
-            "paths": [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")],
-            "document": "block",
-        },
-        "tokenizer": {"kind": "bpe", "vocab_size": 300},
-        "context": 2,
-        "model_vocab_size": 300,
-        "min_tokens": 3,
-    }
-    manifest = build(TokensSpec.from_dict(json.loads(json.dumps(data))), tmp_path / "out", 2)
+    paths = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    data = {"corpus": {"source": "text", "paths": paths, "document": "block"},
+            "tokenizer": {"kind": "bpe", "vocab_size": 300}, "context": 2,
+            "model_vocab_size": 300, "min_tokens": 3}  # fmt: skip
+    manifest = build(TokensSpec.from_dict(data), tmp_path / "out", 2)
     assert manifest.num_documents == 4
     assert tempfile.tempdir == str(long)

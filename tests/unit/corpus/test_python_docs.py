@@ -30,21 +30,13 @@ def library(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_units_are_topics_then_modules_by_name_without_tests_and_local_files(
-    library: Path,
-) -> None:
-    assert python_docs.units(library) == ["pydoc_data/topics.py", "abc.py", "json/__init__.py"]
-
-
-def test_docstrings_are_read_without_importing(library: Path) -> None:
-    assert list(python_docs.documents(library, "json/__init__.py")) == [
-        "Module.\n\nClass.\n\nMethod.\n\nCoroutine."
-    ]
-
-
-def test_topics_come_by_key(library: Path) -> None:
-    documents = list(python_docs.documents(library, "pydoc_data/topics.py"))
-    assert documents == ["First topic.", "Last topic."]
+def test_topics_come_by_key_then_docstrings_by_module_without_importing(library: Path) -> None:
+    """Without tests, packages of others and local files."""
+    units = python_docs.units(library)
+    assert units == ["pydoc_data/topics.py", "abc.py", "json/__init__.py"]
+    topics, _, of_json = (list(python_docs.documents(library, unit)) for unit in units)
+    assert topics == ["First topic.", "Last topic."]
+    assert of_json == ["Module.\n\nClass.\n\nMethod.\n\nCoroutine."]
 
 
 def test_missing_topics_are_named(tmp_path: Path) -> None:
@@ -55,10 +47,8 @@ def test_missing_topics_are_named(tmp_path: Path) -> None:
 def test_this_interpreter_has_real_prose() -> None:
     root = python_docs.standard_library()
     units = python_docs.units(root)
-    assert {"argparse.py", "json/__init__.py", "pathlib.py"} <= set(units) or sys.version_info >= (
-        3,
-        13,
-    )
+    known = {"argparse.py", "json/__init__.py", "pathlib.py"}
+    assert known <= set(units) or sys.version_info >= (3, 13)
     topics = list(python_docs.documents(root, python_docs.TOPICS))
     assert sum(map(len, topics)) > 300_000
     assert any("context manager" in topic for topic in topics)

@@ -24,12 +24,7 @@ def test_smallest_type_that_fits(vocab_size: int, dtype: str) -> None:
     shard_tokens=st.integers(min_value=1, max_value=9),
     dtype=st.sampled_from(["uint16", "uint32"]),
 )
-def test_shards_hold_the_stream_in_order(
-    tmp_path_factory: pytest.TempPathFactory,
-    parts: list[list[int]],
-    shard_tokens: int,
-    dtype: str,
-) -> None:
+def test_shards_hold_the_stream_in_order(tmp_path_factory, parts, shard_tokens, dtype) -> None:
     folder = tmp_path_factory.mktemp("shards")
     with ShardWriter(folder, dtype, shard_tokens) as writer:
         for part in parts:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +32,17 @@ def text_source(path: Path, document: str) -> Source:
     return source_of({"source": "text", "paths": [str(path)], "document": document})
 
 
-def test_blocks_are_separated_by_blank_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("document", "content", "expected"),
+    [
+        ("block", b"\n\none\r\ntwo\r\n\r\n \t\r\nthree\n\n\n\nfour", ["one\ntwo", "three", "four"]),
+        ("file", b"one\n\ntwo\n", ["one\n\ntwo\n"]),
+    ],
+)
+def test_a_document_is_a_block_or_a_file(tmp_path: Path, document, content, expected) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(b"\n\none\r\ntwo\r\n\r\n \t\r\nthree\n\n\n\nfour")
-    assert documents(text_source(path, "block")) == ["one\ntwo", "three", "four"]
-
-
-def test_a_file_is_a_document(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one\n\ntwo\n")
-    assert documents(text_source(path, "file")) == ["one\n\ntwo\n"]
+    path.write_bytes(content)
+    assert documents(text_source(path, document)) == expected
 
 
 @pytest.mark.parametrize("document", ["block", "file"])
@@ -66,38 +66,6 @@ def test_json_files_in_their_order(tmp_path: Path) -> None:
     assert source.describe() == {"source": "json", "files": ["b.json", "a.json"]}
 
 
-@pytest.mark.parametrize("source", ["text", "json"])
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("fifo", "a FIFO, not a regular file"),
-        ("folder", "a folder, not a regular file"),
-        ("/dev/zero", "a device, not a regular file"),
-        ("latin", "byte 0xf6 is not UTF-8"),
-        ("binary", "a NUL byte"),
-        ("none", "No such file"),
-        ("nul\0", "NUL"),
-    ],
-)
-def test_what_is_no_text_file_is_one_line(
-    tmp_path: Path, source: str, name: str, words: str
-) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "latin").write_bytes("Größe".encode("latin-1"))
-    (tmp_path / "binary").write_bytes(b'["a\0"]')
-    paths = [str(tmp_path / name)]
-    with pytest.raises(CorpusError) as caught:
-        documents(source_of({"source": source, "paths": paths, "document": "block"}))
-    assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_python_docs_names_the_version() -> None:
-    source = source_of({"source": "python-docs"})
-    assert source.is_local
-    assert set(source.describe()) == {"source", "python"}
-
-
 @pytest.fixture
 def hub_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "set"
@@ -108,25 +76,16 @@ def hub_folder(tmp_path: Path) -> Path:
 
 
 def hub(folder: Path, **changes: Any) -> Source:
-    section = {
-        "source": "hub",
-        "name": str(folder),
-        "split": "train",
-        "revision": REVISION,
-        "column": "body",
-    }
+    section = {"source": "hub", "name": str(folder), "split": "train", "revision": REVISION,
+               "column": "body"}  # fmt: skip
     return source_of(section | changes)
 
 
-def test_hub_streams_a_folder(hub_folder: Path) -> None:
+def test_hub_streams_a_folder_and_describes_no_path(hub_folder: Path) -> None:
     assert documents(hub(hub_folder)) == ["one", "two", "three"]
     assert documents(hub(hub_folder, max_documents=2)) == ["one", "two"]
-
-
-def test_hub_describes_the_revision_and_no_path(hub_folder: Path) -> None:
     described = hub(hub_folder).describe()
-    assert described["revision"] == REVISION
-    assert described["name"] == "set"
+    assert (described["revision"], described["name"]) == (REVISION, "set")
 
 
 def test_hub_passes_the_pinned_revision_and_streams(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +123,7 @@ def test_a_hub_that_cannot_be_reached_is_said_at_once(monkeypatch: pytest.Monkey
         ({"split": "dev"}, ["dev", REVISION, "corpus.name"]),
     ],
 )
-def test_hub_errors_name_the_value(
-    hub_folder: Path, changes: dict[str, str], words: list[str]
-) -> None:
+def test_hub_errors_name_the_value(hub_folder, changes, words) -> None:
     with pytest.raises(CorpusError) as caught:
         documents(hub(hub_folder, **changes))
     for word in words:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from pipeline.corpus.sources import TextFiles
 from pipeline.corpus.text_store import TextStore, store_text
-from pipeline.corpus.tokenisers import Tokeniser, make_tokeniser
+from pipeline.corpus.tokenisers import Tokeniser, check_folder, make_tokeniser
 from pipeline.errors import CorpusError
 
 TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
@@ -28,9 +28,7 @@ def make(store: TextStore, tmp_path: Path, **section: Any) -> Tokeniser:
     return make_tokeniser(section, store, store.survey(), tmp_path / "cache")
 
 
-def test_bpe_has_the_separator_first_and_gives_any_text_back(
-    store: TextStore, tmp_path: Path
-) -> None:
+def test_bpe_has_the_separator_first_and_gives_any_text_back(store, tmp_path) -> None:
     tokeniser = make(store, tmp_path, kind="bpe", vocab_size=270)
     assert tokeniser.separator_id == 0
     assert 257 < tokeniser.vocab_size <= 270
@@ -40,15 +38,32 @@ def test_bpe_has_the_separator_first_and_gives_any_text_back(
         assert max(ids) < tokeniser.vocab_size
 
 
-def test_bpe_is_the_same_in_every_process_and_thread_count(
+def test_wordpiece_has_berts_special_tokens_and_pieces_of_lower_case_words(
     store: TextStore, tmp_path: Path
 ) -> None:
+    tokeniser = make(store, tmp_path, kind="wordpiece", vocab_size=60)
+    tokenizer, special = tokeniser.tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert [tokenizer.token_to_id(one) for one in special] == [*range(5)]
+    assert (tokeniser.separator_id, tokeniser.vocab_size) == (3, 5 + 2 * 13 + 6)
+    added = tokenizer.get_added_tokens_decoder().values()
+    assert [one.content for one in added] == special, "letters are none"
+    assert tokenizer.encode("THE cat, the Cât").tokens == ["the", "cat", "[UNK]", "the", "cat"]
+    assert tokenizer.encode("catthe").tokens == ["cat", "##t", "##he"]
+    assert tokenizer.decode(tokenizer.encode("the dog").ids) == "the dog"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(
+    store: TextStore, kind: str
+) -> None:
+    """Pairs of this text are equally frequent."""
+    size = {"bpe": 290, "wordpiece": 60}[kind]
     code = (
         "import sys, pathlib\n"
         "from pipeline.corpus.text_store import TextStore\n"
         "from pipeline.corpus.tokenisers import make_tokeniser\n"
         "store = TextStore(tuple(map(pathlib.Path, sys.argv[1:])))\n"
-        "section = {'kind': 'bpe', 'vocab_size': 290}\n"
+        f"section = {{'kind': '{kind}', 'vocab_size': {size}}}\n"
         "made = make_tokeniser(section, store, store.survey(), pathlib.Path('none'))\n"
         "print(made.tokenizer.to_str())\n"
     )
@@ -82,15 +97,6 @@ def test_char_keeps_the_most_frequent_and_counts_the_rest(store: TextStore, tmp_
     assert tokeniser.description["num_unknown_characters"] == len(TEXT) - kept
 
 
-def test_vocabulary_over_the_models_is_an_error(store: TextStore, tmp_path: Path) -> None:
-    tokeniser = make(store, tmp_path, kind="char")
-    tokeniser.check_fits(tokeniser.vocab_size)
-    with pytest.raises(CorpusError) as caught:
-        tokeniser.check_fits(10)
-    assert f"{tokeniser.vocab_size} entries" in str(caught.value)
-    assert "at most model.vocab_size 10" in str(caught.value)
-
-
 def pretrained_folder(store: TextStore, tmp_path: Path, settings: object) -> Path:
     folder = tmp_path / "made-before"
     folder.mkdir()
@@ -113,24 +119,24 @@ def pretrained_folder(store: TextStore, tmp_path: Path, settings: object) -> Pat
         ({"eos_token": None, "sep_token": "</done>"}, "</done>"),
     ],
 )
-def test_pretrained_from_a_folder(
-    store: TextStore, tmp_path: Path, settings: object, separator: str
-) -> None:
+def test_pretrained_from_a_folder(store, tmp_path, settings, separator) -> None:
     folder = pretrained_folder(store, tmp_path, settings)
     tokeniser = make(store, tmp_path, kind="pretrained", name=str(folder), revision=None)
     assert tokeniser.separator == separator
     # Truncation and padding of the file must not shorten or lengthen documents.
     assert tokeniser.tokenizer.decode(tokeniser.tokenizer.encode(TEXT).ids) == TEXT
-    assert tokeniser.description == {
-        "kind": "pretrained",
-        "name": "made-before",
-        "revision": None,
-    }
+    described = {"kind": "pretrained", "name": "made-before", "revision": None}
+    assert tokeniser.description == described
 
 
-def test_pretrained_from_the_hub_asks_for_the_pinned_revision(
-    store: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folders_vocabulary_over_the_models_is_seen_before_any_job(store, tmp_path) -> None:
+    section = {"kind": "pretrained", "name": str(pretrained_folder(store, tmp_path, None))}
+    check_folder(section, 1000)
+    with pytest.raises(CorpusError, match=r"entries; expected at most model\.vocab_size 100"):
+        check_folder(section, 100)
+
+
+def test_pretrained_from_the_hub_asks_for_the_pinned_revision(store, tmp_path, monkeypatch) -> None:
     folder = pretrained_folder(store, tmp_path, {"eos_token": "</done>"})
     asked = []
 
@@ -141,30 +147,7 @@ def test_pretrained_from_the_hub_asks_for_the_pinned_revision(
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid")
     tokeniser = make(store, tmp_path, kind="pretrained", name="a/b", revision="f" * 40)
-    assert asked == [
-        ("a/b", "tokenizer.json", "f" * 40),
-        ("a/b", "tokenizer_config.json", "f" * 40),
-    ]
+    files = ("tokenizer.json", "tokenizer_config.json")
+    assert asked == [("a/b", file, "f" * 40) for file in files]
     assert tokeniser.separator == "</done>"
     assert tokeniser.description == {"kind": "pretrained", "name": "a/b", "revision": "f" * 40}
-
-
-def test_pretrained_errors(store: TextStore, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"tokenizer\.revision is null"):
-        make(store, tmp_path, kind="pretrained", name="no/folder", revision=None)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(CorpusError, match=r"tokenizer\.json of tokeniser .* cannot be read"):
-        make(store, tmp_path, kind="pretrained", name=str(tmp_path / "empty"), revision=None)
-
-
-def test_a_pretrained_tokeniser_without_an_end_is_an_error(
-    store: TextStore, tmp_path: Path
-) -> None:
-    folder = tmp_path / "endless"
-    folder.mkdir()
-    content = json.loads(make(store, tmp_path, kind="char").tokenizer.to_str())
-    content["added_tokens"] = []
-    del content["model"]["vocab"]["<|endoftext|>"]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(CorpusError, match="no end-of-text token"):
-        make(store, tmp_path, kind="pretrained", name=str(folder), revision=None)

@@ -9,9 +9,8 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import CONFIGURATION
-from pipeline.cost.points import ADDED, predict_row, read
-from pipeline.cost.score import FOLDER
-from pipeline.errors import PredictionError
+from pipeline.cost.points import ADDED, families, predict_from_base, predict_row, read
+from pipeline.cost.score import FOLDER, grown
 
 MEASURED = ("step_s", "samples_per_s", "tokens_per_s_gpu", "tflops_gpu_published", "mem_gib")
 
@@ -89,12 +88,6 @@ def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path, capsys) -> None
     assert {row["mine"] for row in found} == {"x"}
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(PredictionError, match="has no columns hardware and gpus"):
-        read(tmp_path / "x.csv")
-
-
 def test_what_is_too_large_does_not_fit() -> None:
     row = rows("seqsel2022_a100")[2]
     assert predicted(row)["fits"] == "true"
@@ -115,3 +108,44 @@ def test_no_row_is_too_strange_to_be_answered() -> None:
         if not found["reason"]:
             low, middle, high = (float(found[f"step_s_{k}"]) for k in ("low", "pred", "high"))
             assert 0 < low <= middle <= high < 1e30, row
+
+
+@pytest.fixture
+def growing() -> list[dict[str, str]]:
+    """Rows of one family, of which the first has the smallest world."""
+    return rows("internevo_a100")[:8]
+
+
+def test_a_family_differs_in_its_world_alone(growing) -> None:
+    assert list(families(growing)) == [list(range(8))]
+    growing[3]["micro"] = "4"
+    assert list(families(growing)) == [[0, 1, 2, 4, 5, 6, 7], [3]]
+
+
+def test_the_base_alone_is_read(growing) -> None:
+    before = predict_from_base(growing, Constants())
+    for row in growing[1:]:
+        row["step_s"] = "1e9"
+    assert predict_from_base(growing, Constants()) == before
+    growing[0]["step_s"] = str(2 * float(growing[0]["step_s"]))
+    after = predict_from_base(growing, Constants())
+    assert after[0] == before[0] == {**predict_row(growing[0], Constants()), "base": ""}
+    assert all(
+        float(a["step_s_pred"]) > float(b["step_s_pred"])
+        for a, b in zip(after[1:], before[1:], strict=True)
+    )
+
+
+def test_a_base_without_a_measurement_is_a_reason(growing) -> None:
+    growing[0]["step_s"] = ""
+    found = predict_from_base(growing, Constants())[1]
+    assert found["reason"] == "the smallest world has no measured step_s"
+    assert found["step_s_pred"] == ""
+
+
+def test_a_base_makes_predictions_better_than_linear() -> None:
+    errors = [
+        sum(abs(getattr(one, way) / one.measured - 1) for one in grown()) / len(grown())
+        for way in ("predicted", "linear")
+    ]
+    assert errors[0] < errors[1]

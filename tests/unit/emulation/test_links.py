@@ -6,14 +6,18 @@ from pipeline.emulation import links
 from pipeline.study.link import LinkSpec
 
 
+def shaped(link: LinkSpec, factor: float) -> list[str]:
+    return links.shaping_commands("eth0", link.rate_mbits, link, factor)
+
+
 def test_a_link_is_slowed_by_the_factor() -> None:
-    (command,) = links.sending_commands(LinkSpec("1gbit", 1000), 4.0)
+    (command,) = shaped(LinkSpec("1gbit", 1000), 4.0)
     assert command.startswith("qdisc add dev eth0 root handle 1: tbf rate 250000000bit burst 22688")
 
 
 def test_what_an_idle_link_sends_at_once_grows_with_the_rate_and_holds_a_segment() -> None:
-    (slow,) = links.sending_commands(LinkSpec("slow", 10), 1.0)
-    (fast,) = links.sending_commands(LinkSpec("fast", 10_000), 1.0)
+    (slow,) = shaped(LinkSpec("slow", 10), 1.0)
+    (fast,) = shaped(LinkSpec("fast", 10_000), 1.0)
     assert "burst 20000 " in slow
     assert "burst 205500 " in fast
     assert links.MIN_BURST_BYTES > links.SEGMENT_BYTES > links.MTU + links.FRAME_BYTES
@@ -26,7 +30,7 @@ def test_both_ends_of_a_cable_take_large_packets() -> None:
 
 
 def test_a_delay_is_stretched_and_lies_at_both_ends() -> None:
-    _, delay = links.sending_commands(LinkSpec("far", 1000, 500), 4.0)
+    _, delay = shaped(LinkSpec("far", 1000, 500), 4.0)
     assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1000us limit 100000"
 
 
@@ -38,26 +42,6 @@ def test_copies_of_a_world_have_networks_apart() -> None:
     names |= {links.bridge(copy, side) for copy in range(12) for side in (0, 1)}
     assert len(names) == 144 + 24 + 24
     assert max(map(len, names)) <= 15  # the kernel's limit
-
-
-def test_an_asymmetric_link_is_shaped_to_its_other_rate_at_the_switch() -> None:
-    link = LinkSpec("dsl", 1000, receive_mbits=250)
-    (sent,) = links.sending_commands(link, 2.0)
-    (received,) = links.receiving_commands(0, 1, link, 2.0)
-    assert "dev eth0 root" in sent and "rate 500000000bit" in sent
-    assert "dev port0n1 root" in received and "rate 125000000bit" in received
-    (plain,) = links.receiving_commands(0, 1, LinkSpec("1gbit", 1000), 2.0)
-    assert "rate 500000000bit" in plain
-
-
-def test_one_switch_has_no_uplink() -> None:
-    link = LinkSpec("1gbit", 1000)
-    assert links.switch_commands(0, link) == [
-        "link add switch0 type bridge",
-        "link set switch0 up",
-    ]
-    assert links.uplink_commands(0, link, 1.0) == []
-    assert {links.side_of(node, 8, link) for node in range(8)} == {0}
 
 
 def test_an_uplink_joins_two_switches_and_is_shaped_both_ways() -> None:
@@ -74,7 +58,6 @@ def test_an_uplink_joins_two_switches_and_is_shaped_both_ways() -> None:
     ends = links.uplink_commands(3, link, 4.0)
     assert [end.split()[3] for end in ends] == ["uplink3a", "uplink3b"]
     assert all("rate 100000000bit" in end and "netem" not in end for end in ends)
-    assert "master switch3b " in links.port_commands(3, 2, links.side_of(2, 4, link))[0]
 
 
 @pytest.mark.parametrize(

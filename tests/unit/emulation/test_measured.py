@@ -17,7 +17,6 @@ from pipeline.emulation.dilation import Dilation
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
 from pipeline.study.link import LinkSpec
-from pipeline.study.spec import RunSpec
 from tests.parity.cases import Case
 
 PLAIN = Case("ddp").spec(2)
@@ -68,20 +67,40 @@ CASES: dict[str, tuple[list[list[float]], list[list[float]], tuple[Any, ...], fl
 """Looks at the cores, at the rates, what is taken, the seconds, and how many lines are told."""
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_figures_are_those_of_a_quiet_machine(clock, name) -> None:
-    cores, rates, taken, seconds, lines = CASES[name]
-    told: list[str] = []
+def measure(link: LinkSpec = LINK, repeat: int = 0, count: int = 2, tell: Any = print) -> Any:
+    """The record of a run on so many nodes."""
+    spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
+    nodes: Any = SimpleNamespace(count=count, tcp=dict)
+    return measured.measure(spec, nodes, Shares([[0], [1]]), Dilation(1.0, 1), tell)
 
-    def wait(had: Sequence[float]) -> str:
-        time.sleep(PAUSE)
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the session keeps."""
+    kept: dict[str, object] = {}
+    monkeypatch.setattr(session, "keep", kept.__setitem__)
+    monkeypatch.setattr(session, "recall", lambda key, seconds: kept.get(key))
+    monkeypatch.setattr(measured, "_latency", lambda *_: 7.5)
+    return kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_figures_are_those_of_a_quiet_machine(clock, kept, monkeypatch, name) -> None:
+    cores, rates, taken, seconds, lines = CASES[name]
+    look, rate, told = answers(*cores), answers(*rates), list[str]()
+
+    def wait(pause: float, late: Sequence[int]) -> str:
+        time.sleep(pause)
         return SPINNER if not told else f"{SPINNER}, other (process 8)"
 
-    found = measured._when_quiet(
-        answers(*cores), answers(*rates), 0.7, LINK, LATE, wait, told.append
-    )
-    assert (found, clock[0]) == (taken, seconds)
+    for function, fake in (("_cores", look), ("_rates", rate)):
+        monkeypatch.setattr(measured, function, lambda *_, fake=fake: fake())
+    monkeypatch.setattr(measured, "busy_programs", wait)
+    found = measure(count=2 if rates[0] else 1, tell=told.append)
+    keys = ("measured_cores", "measured_mbits", "disturbed_by")
+    assert (tuple(found.get(key) for key in keys), clock[0]) == (taken, seconds)
     assert told == [f"waits: {SPINNER}", "the machine is quiet again"][:lines]
+    assert kept["busy"] == (taken[-1] is not None)
 
 
 def test_a_run_that_was_disturbed_is_no_result() -> None:
@@ -128,46 +147,27 @@ def test_a_rate_is_missed_where_a_node_gets_less_than_its_way_lets_through(
         measured.check_rates(found)
 
 
-def test_rates_of_the_same_links_are_measured_once_in_a_while(monkeypatch) -> None:
-    kept: dict[str, object] = {}
-    monkeypatch.setattr(session, "keep", kept.__setitem__)
-    monkeypatch.setattr(session, "recall", lambda key, seconds: kept.get(key))
+def test_rates_of_the_same_links_are_measured_once_in_a_while(kept, monkeypatch) -> None:
     measuring: list[str] = []
 
-    def found(name: str, figures: list[float]) -> Callable[..., list[float]]:
-        def measure(*_: object) -> list[float]:
-            measuring.append(name)
-            return figures
+    def noted(name: str, figures: list[float], *_: object) -> list[float]:
+        measuring.append(name)
+        return figures
 
-        return measure
-
-    monkeypatch.setattr(measured, "_cores", found("cores", [1.0, 1.0]))
-    monkeypatch.setattr(measured, "_rates", found("rates", [95.0, 96.0]))
-    monkeypatch.setattr(measured, "_latency", lambda *_: 7.5)
-    nodes = SimpleNamespace(count=2, tcp=dict)
-    shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
-
-    def record(repeat: int, link: LinkSpec) -> dict[str, object]:
-        spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
-        return measured.measure(spec, nodes, shares, dilation, print)  # type: ignore[arg-type]
-
+    monkeypatch.setattr(measured, "_cores", partial(noted, "cores", [1.0, 1.0]))
+    monkeypatch.setattr(measured, "_rates", partial(noted, "rates", [95.0, 96.0]))
     link = LinkSpec("fast", 100)
-    first, second = record(0, link), record(1, link)
+    first, second = measure(link, 0), measure(link, 1)
     assert measuring == ["cores", "rates", "cores"]
     assert first["measured_mbits"] == second["measured_mbits"] == [95.0, 96.0]
     assert first["latency_us"] == second["latency_us"] == 7.5
     assert "rates_measured_by" not in first
     assert second["rates_measured_by"] == replace(SPEC, repeat=0).run_id
-    assert "rates_measured_by" not in record(2, LinkSpec("other", 99))
+    assert "rates_measured_by" not in measure(LinkSpec("other", 99), 2)
 
 
-def test_rates_that_were_not_reached_are_not_kept(monkeypatch, clock) -> None:
-    kept: dict[str, object] = {}
-    monkeypatch.setattr(session, "keep", kept.__setitem__)
+def test_rates_that_were_not_reached_are_not_kept(kept, monkeypatch, clock) -> None:
     monkeypatch.setattr(measured, "_cores", lambda *_: [1.0, 1.0])
     monkeypatch.setattr(measured, "_rates", lambda *_: [95.0, 20.0])
-    nodes = SimpleNamespace(count=2, tcp=dict)
-    shares, dilation = Shares([[0], [1]]), Dilation(1.0, 1)
-    spec: RunSpec = replace(SPEC, world=replace(SPEC.world, link=LinkSpec("slow", 100)))
-    measured.measure(spec, nodes, shares, dilation, print)  # type: ignore[arg-type]
+    measure(LinkSpec("slow", 100))
     assert kept == {"busy": False}

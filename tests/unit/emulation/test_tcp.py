@@ -56,12 +56,6 @@ def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
     tcp.without_ipv6()
 
 
-def test_open_settings_are_set(kernel: Path) -> None:
-    tcp.configure()
-    for name, value in tcp.SETTINGS.items():
-        assert (kernel / "sys/ipv4" / name).read_text() == value
-
-
 ROUTE: dict[str, object] = {
     "dst": "10.77.0.0/24",
     "metrics": [{"rto_min": 800, "quickack": 1, "initcwnd": 500, "congestion": "reno"}],

@@ -52,12 +52,9 @@ def job(tmp_path: Path, small_tokens: Path):
         folder.mkdir(exist_ok=True)
         (folder / "spec.json").write_text(a_spec().to_json())
         return subprocess.Popen(
-            ["sh", str(script), str(folder)],
-            cwd=tmp_path,
-            env={**os.environ, **variables},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            ["sh", str(script), str(folder)], cwd=tmp_path, env={**os.environ, **variables},
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     return start
 

@@ -30,13 +30,9 @@ def run(
     ):
         put(folder / ".venv/bin" / name, words)
     return subprocess.run(
-        ["/bin/sh", str(SCRIPT), *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        ["/bin/sh", str(SCRIPT), *arguments], cwd=folder, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -93,9 +89,7 @@ def test_a_program_that_is_missing_is_one_line(tmp_path: Path, monkeypatch, miss
     assert done.stderr.startswith(f"error: the program '{missing}' is missing; install")
 
 
-def test_a_user_without_a_name_or_a_folder_for_caches_gets_both(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_user_without_a_name_or_a_folder_for_caches_gets_both(tmp_path, monkeypatch) -> None:
     put(tmp_path / "bin/id", '[ "$1" = -u ] && echo 54321')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", "/dev/null")

@@ -13,35 +13,27 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-def test_an_environment_behind_a_symlink_is_not_cleared_for_another_checkout(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("is_linked", [True, False])
+def test_what_set_up_cannot_do_is_one_line(tmp_path: Path, is_linked: bool) -> None:
+    """An environment behind a symlink is not cleared for another checkout; no lock, no set-up."""
     other, here = tmp_path / "other" / ".venv", tmp_path / "here"
-    (other / "bin").mkdir(parents=True)
-    (other / ".home").write_text(f"{other.parent}\n")
     (here / "envs").mkdir(parents=True)
     for name in ("setup.sh", "preflight.sh"):
         shutil.copy(ROOT / "envs" / name, here / "envs")
-    (here / "envs/requirements.lock").touch()
-    (here / ".venv").symlink_to(other)
+    said = "error: envs/requirements.lock is missing"
+    if is_linked:
+        (other / "bin").mkdir(parents=True)
+        (other / ".home").write_text(f"{other.parent}\n")
+        (here / "envs/requirements.lock").touch()
+        (here / ".venv").symlink_to(other)
+        said = f"error: .venv is a symlink to {other}, the environment of"
     done = subprocess.run(
         ["sh", "envs/setup.sh", ".venv/.stamp"], cwd=here, capture_output=True, text=True
     )
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"error: .venv is a symlink to {other}, the environment of")
-    assert (other / "bin").is_dir() and not (other / ".stamp").exists()
-
-
-def test_a_lock_that_is_missing_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "envs").mkdir()
-    for name in ("setup.sh", "preflight.sh"):
-        shutil.copy(ROOT / "envs" / name, tmp_path / "envs")
-    done = subprocess.run(
-        ["sh", "envs/setup.sh", ".venv/.stamp"], cwd=tmp_path, capture_output=True, text=True
-    )
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: envs/requirements.lock is missing")
-    assert not (tmp_path / ".venv").exists()
+    assert done.stderr.startswith(said)
+    assert (here / ".venv").exists() == is_linked == (other / "bin").is_dir()
+    assert not (other / ".stamp").exists()
 
 
 @pytest.fixture

@@ -63,12 +63,3 @@ def _is_of_an_arm(line: Any) -> bool:
 
 def _points(line: Any) -> list[tuple[float, float]]:
     return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
-
-
-def test_the_slower_link_gives_the_lower_throughput(table: pd.DataFrame) -> None:
-    def highest(lines: Any) -> float:
-        """Throughput of the fastest cell at any of the three node counts."""
-        return max(float(max(line.get_ydata())) for line in lines if len(line.get_xdata()) == 3)
-
-    slow, fast = (highest(axes.lines) for axes in draw("throughput", table).axes[:2])
-    assert slow < fast

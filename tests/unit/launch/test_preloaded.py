@@ -60,8 +60,18 @@ def wait_until(condition) -> None:
         time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+@pytest.fixture
+def asked(server, tmp_path):
+    """Ask for a run that waits; the asker, and the process of the run."""
+    file = tmp_path / "pid"
+
+    def ask(script: str = ASK, *words: str) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", script, *words, str(file), "wait"]
+        asker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: file.is_file() and file.read_text())
+        return asker, int(file.read_text())
+
+    return ask
 
 
 def test_the_run_has_the_arguments_environment_folder_and_output_of_the_asker(
@@ -80,31 +90,15 @@ def test_the_run_has_the_arguments_environment_folder_and_output_of_the_asker(
     assert (tmp_path / "here.txt").is_file()
 
 
-@pytest.mark.parametrize("victim", ["asker", "server"])
-def test_the_run_ends_with_the_asker_and_with_the_server(server, tmp_path, victim) -> None:
-    file = tmp_path / "pid"
-    asker = subprocess.Popen([sys.executable, "-c", ASK, str(file), "wait"])
-    wait_until(lambda: file.is_file() and file.read_text())
-    pid = int(file.read_text())
-    assert alive(pid)
-    os.kill((asker if victim == "asker" else server).pid, signal.SIGKILL)
-    code = asker.wait(timeout=20)
-    assert victim == "asker" or code == 128 + signal.SIGKILL
-    wait_until(lambda: not alive(pid))
-
-
-@pytest.mark.parametrize("victim", ["guard", "run"])
-def test_a_kill_of_the_guard_or_of_the_run_is_told_as_such(server, tmp_path, victim) -> None:
-    file = tmp_path / "pid"
-    command = [sys.executable, "-c", ASK, str(file), "wait"]
-    asker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: file.is_file() and file.read_text())
-    pid = int(file.read_text())
-    os.kill(pid if victim == "run" else psutil.Process(pid).ppid(), signal.SIGKILL)
+@pytest.mark.parametrize("victim", ["asker", "server", "guard", "run"])
+def test_all_end_together_and_a_kill_is_told_as_such(server, asked, victim) -> None:
+    asker, run = asked()
+    pids = {"asker": asker.pid, "server": server.pid, "guard": psutil.Process(run).ppid()}
+    os.kill(pids.get(victim, run), signal.SIGKILL)
     _, said = asker.communicate(timeout=20)
-    assert asker.returncode == 128 + signal.SIGKILL
-    assert ("ended without an answer" in said) == (victim == "guard")
-    wait_until(lambda: not alive(pid))
+    assert victim == "asker" or asker.returncode == 128 + signal.SIGKILL
+    assert ("ended without an answer" in said) == (victim in ("guard", "server"))
+    wait_until(lambda: not Path(f"/proc/{run}").exists())
 
 
 INTERRUPTED = """
@@ -119,55 +113,31 @@ sys.exit(fork_server.ask("SAMESTEP_PRELOADED_1", sys.argv[1:]))
 """
 
 
-def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(server, tmp_path) -> None:
-    file = tmp_path / "pid"
-    asker = subprocess.Popen([sys.executable, "-c", INTERRUPTED, "rank", str(file), "wait"])
-    wait_until(lambda: file.is_file() and file.read_text())
+def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(asked) -> None:
+    asker, run = asked(INTERRUPTED, "rank")
     asker.terminate()
-    assert asker.wait(timeout=20) == 128 + signal.SIGTERM
-    assert not alive(int(file.read_text()))
+    asker.communicate(timeout=20)
+    assert asker.returncode == 128 + signal.SIGTERM
+    assert not Path(f"/proc/{run}").exists()
 
 
-def test_a_stage_is_done_here_where_the_process_that_forked_it_was_killed(
-    server, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({ONE_THREAD: ""}, ""),
+        ({ONE_THREAD: "samestep-gone"}, "does not answer: the run loads for itself ([Errno 111]"),
+        ({"LONG": "x" * (1 << 21)}, "the run loads for itself ([Errno 90] Message too long)"),
+        ({"OMP_NUM_THREADS": "63", preloaded.variable(63): "SERVER"}, ""),
+    ],
+    ids=["none", "gone", "too long for the socket", "other threads than it loaded torch with"],
+)
+def test_where_no_fit_process_answers_nobody_waits(
+    server, monkeypatch, capsys, variables, said
 ) -> None:
-    file = tmp_path / "pid"
-    monkeypatch.setenv(preloaded.STAGES, os.environ[ONE_THREAD])
-    command = (
-        "import sys; from pipeline.launch import preloaded as p; print(p.ask_stage(sys.argv[1:]))"
-    )
-    asker = subprocess.Popen(
-        [sys.executable, "-c", command, "rank", str(file), "wait"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(lambda: file.is_file() and file.read_text())
-    server.kill()
-    said, note = asker.communicate(timeout=20)
-    assert said.splitlines()[-1] == "None"
-    assert "ended without an answer; the stage is started again" in note
-
-
-def test_a_process_that_is_gone_is_not_waited_for(monkeypatch, capsys) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.delenv(ONE_THREAD, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, os.environ[ONE_THREAD] if value == "SERVER" else value)
     assert preloaded.ask("rank", ["x", "0"]) is None
-    monkeypatch.setenv(ONE_THREAD, "samestep-gone")
-    assert preloaded.ask("rank", ["x", "0"]) is None
-    assert "does not answer: the run loads for itself" in capsys.readouterr().err
-
-
-def test_an_environment_too_long_for_the_socket_is_no_kill(server, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("LONG", "x" * (1 << 21))
-    assert preloaded.ask("rank", ["x", "0"]) is None
-    assert "the run loads for itself ([Errno 90] Message too long)" in capsys.readouterr().err
-
-
-def test_other_threads_than_torch_was_loaded_with_are_refused(server, monkeypatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "63")
-    monkeypatch.setenv(preloaded.variable(63), os.environ[ONE_THREAD])
-    assert preloaded.ask("rank", ["x", "0"]) is None
+    assert said in capsys.readouterr().err
 
 
 def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:

@@ -146,9 +146,7 @@ def test_a_run_never_resumes_on_another_network(stage, tmp_path, monkeypatch) ->
     assert stage(spec, out_of_time) == ["--resume-from=0"]
 
 
-@pytest.mark.parametrize(
-    ("code", "name"), [(1, "rank1.error.json"), (0, "rank1.json")], ids=["a reason", "its part"]
-)
+@pytest.mark.parametrize(("code", "name"), [(1, "rank1.error.json"), (0, "rank1.json")])
 def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -> None:
     (paths.ranks / "rank0.json").touch()
     looks = []

@@ -49,30 +49,21 @@ def test_threads_share_the_cores_of_one_machine(run, cores, network, expected) -
     assert resolve(run).threads_on(cores) == expected
 
 
-def test_a_real_network_is_not_pinned_to_the_loopback(run, monkeypatch) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    run = replace(run, world=replace(run.world, network="real", nodes=1))
-    assert "GLOO_SOCKET_IFNAME" not in planned(run, Place(2, 1)).environment
-
-
-def test_several_machines_are_never_replaced_by_this_one(run) -> None:
-    run = replace(run, world=replace(run.world, network="real"))
-    launch = planned(run, Place(2, 1))
-    assert launch.commands == ()
-    assert launch.unsupported is not None and "needs 4 machines" in launch.unsupported
-
-
 @pytest.fixture
 def emulated(run) -> RunSpec:
     world = replace(run.world, network="emulated", link=LinkSpec("1gbit", 1000), cores_per_node=2)
     return replace(run, world=world)
 
 
-def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch, preloaded) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
+    if preloaded:
+        monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
     launch = planned(emulated, Place(num_cores=2, port=1234))
     ((_, *command),) = launch.commands
-    assert command[:2] == ["-m", "pipeline.launch.emulated.build"]
+    module = ["preloaded", "emulated"] if preloaded else ["emulated.build"]
+    assert command[: 1 + len(module)] == ["-m", f"pipeline.launch.{module[0]}", *module[1:]]
     assert "--spec=spec.json" in command
     here = on_this_machine(resolve(emulated))
     assert (here.network, here.network_reason) == ("emulated", None)
@@ -92,13 +83,6 @@ def test_launchers_and_ranks_ask_what_is_preloaded_for_their_threads(run, monkey
     assert not any("pipeline.launch.preloaded" in command for command in other), "of two threads"
 
 
-def test_what_is_preloaded_is_asked_for_emulated_nodes_too(emulated, monkeypatch) -> None:
-    monkeypatch.setattr(launcher, "why_not", lambda link: None)
-    monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
-    ((_, *command),) = planned(emulated, Place(num_cores=2, port=1234)).commands
-    assert command[:3] == ["-m", "pipeline.launch.preloaded", "emulated"]
-
-
 @pytest.mark.parametrize("where", ["image", "inside", "nodes"])
 def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) -> None:
     monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
@@ -111,11 +95,14 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
         place = replace(place, image=Path("i.sif"))
     elif where == "inside":
         monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
+        place = replace(place, image=Path("i.sif"))
     else:
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         run, place = over_nodes(run), Place(1, 1234, "10.0.0.1", SRUN)
     for command in planned(run, place).commands:
         assert "pipeline.launch.preloaded" not in command
+        assert ("--image-digest=sha256:1" in command) == (where != "nodes")
+        assert (command[0] == "apptainer") == (where == "image"), "inside nothing enters it again"
 
 
 def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
@@ -125,16 +112,6 @@ def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypa
     assert (here.network, here.network_reason) == ("loopback", "there is no tc; install iproute2")
     assert len(launch.commands) == 4
     assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
-
-
-def test_more_nodes_than_memory_allows_are_refused(emulated, monkeypatch) -> None:
-    monkeypatch.setattr(launcher, "why_not", lambda link: None)
-    monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
-    monkeypatch.setattr(launcher, "usable_cores", lambda: [0, 1])
-    launch = planned(emulated, Place(num_cores=2, port=1234))
-    assert launch.commands == ()
-    assert "4 ranks on emulated nodes need about" in str(launch.unsupported)
-    assert "lower cluster.nodes" in str(launch.unsupported)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +146,9 @@ def test_copies_of_the_nodes_need_memory_too(
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
     run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
     launch = planned(run, Place(num_cores=24, port=1234))
+    assert launch.commands == ()
     assert f"{ranks} ranks on emulated nodes need about" in str(launch.unsupported)
+    assert "lower cluster.nodes" in str(launch.unsupported)
     assert launcher.network_text(resolve(run)) == f"emulated nodes ({nodes})"
 
 
@@ -194,11 +173,13 @@ def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None
     assert not any(word.startswith("--node-rank") for word in command)
 
 
-def test_a_scheduler_s_command_outside_of_an_allocation_starts_nothing(run, monkeypatch) -> None:
+@pytest.mark.parametrize("scheduler", [(), SRUN])
+def test_several_machines_are_never_replaced_by_this_one(run, monkeypatch, scheduler) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    launch = planned(over_nodes(run), Place(2, 1, scheduler=SRUN))
+    launch = planned(over_nodes(run), Place(2, 1, scheduler=scheduler))
     assert launch.commands == ()
-    assert launch.unsupported is not None and "profiles/slurm" in launch.unsupported
+    assert "needs 4 machines" in str(launch.unsupported)
+    assert "profiles/slurm" in str(launch.unsupported)
 
 
 def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
@@ -218,14 +199,6 @@ def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypat
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     (command,) = planned(over_nodes(run), Place(2, 1, "a", SRUN, Path("i.sif"))).commands
     assert command[4:8] == ("apptainer", "exec", "i.sif", "python")
-
-
-def test_inside_the_image_nothing_enters_it_again(run, monkeypatch) -> None:
-    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-    monkeypatch.setattr(container, "digest_from_within", lambda: "sha256:1")
-    launch = planned(run, Place(2, 1, image=Path("i.sif")))
-    assert launch.commands[0][0] == sys.executable
-    assert "--image-digest=sha256:1" in launch.commands[0]
 
 
 @pytest.mark.parametrize("network", ["loopback", "emulated", "real"])

@@ -31,21 +31,14 @@ def hierarchy(tmp_path, monkeypatch):
     return make
 
 
-def test_without_a_quota_the_affinity_counts(hierarchy) -> None:
-    hierarchy(V2, "0::/mine\n", {"mine": {"cpu.max": "max 100000\n"}})
-    assert control_groups.cpu_quota() is None
-    assert control_groups.usable_cores() == list(range(64))
-
-
-def test_a_container_of_two_cores_has_two_of_64(hierarchy) -> None:
-    hierarchy(V2, "0::/\n", {"": {"cpu.max": "200000 100000\n"}})
-    assert control_groups.usable_cores() == [0, 1]
-
-
-@pytest.mark.parametrize(("quota", "cores"), [("250000", 2), ("50000", 1)])
-def test_a_part_of_a_core_is_no_core_but_one_is_left(hierarchy, quota: str, cores: int) -> None:
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("max", 64), ("200000", 2), ("250000", 2), ("50000", 1)],
+    ids=["none", "two cores", "a part of a core is none", "but one is left"],
+)
+def test_a_container_has_the_cores_of_its_quota(hierarchy, quota: str, cores: int) -> None:
     hierarchy(V2, "0::/\n", {"": {"cpu.max": f"{quota} 100000\n"}})
-    assert len(control_groups.usable_cores()) == cores
+    assert control_groups.usable_cores() == list(range(cores))
 
 
 def test_the_smallest_quota_on_the_way_to_the_root_counts(hierarchy) -> None:
@@ -59,19 +52,14 @@ def test_the_smallest_quota_on_the_way_to_the_root_counts(hierarchy) -> None:
 
 
 @pytest.mark.parametrize("mounted", ["/", "/docker/4f"])
-def test_version_1_with_and_without_a_namespace(hierarchy, mounted: str) -> None:
-    files = {"cpu.cfs_quota_us": "400000\n", "cpu.cfs_period_us": "100000\n"}
+@pytest.mark.parametrize(("quota", "cores"), [("400000", 4), ("-1", None)])
+def test_version_1_with_and_without_a_namespace(hierarchy, mounted, quota, cores) -> None:
+    files = {"cpu.cfs_quota_us": f"{quota}\n", "cpu.cfs_period_us": "100000\n"}
     mount = f"30 29 0:26 {mounted} {{root}} rw - cgroup cgroup rw,cpu,cpuacct\n"
     inside = "docker/4f" if mounted == "/" else ""
     root = hierarchy(mount, "1:cpu,cpuacct:/docker/4f\n0::/\n", {inside: files})
     assert control_groups.lineage()[0] == control_groups.ControlGroup(root / inside, 1)
-    assert control_groups.cpu_quota() == 4
-
-
-def test_no_limit_in_version_1(hierarchy) -> None:
-    files = {"cpu.cfs_quota_us": "-1\n", "cpu.cfs_period_us": "100000\n"}
-    hierarchy("30 29 0:26 / {root} rw - cgroup cgroup rw,cpu\n", "1:cpu:/\n", {"": files})
-    assert control_groups.cpu_quota() is None
+    assert control_groups.cpu_quota() == cores
 
 
 def test_nodes_are_not_emulated_on_a_part_of_a_core(hierarchy) -> None:

@@ -29,7 +29,7 @@ def test_a_rank_has_what_is_listed_or_stated_and_nothing_else(given, stated) -> 
     rest = {k: v for k, v in found.items() if k not in {inherited.STATED, *inherited.OWN, *stated}}
     assert all(inherited.NEEDED.fullmatch(name) for name in rest)
     assert rest.items() <= given.items()
-    assert inherited.again_for_ranks(given | found) == found
+    assert inherited.for_ranks(given | found, inherited.stated(found)) == found
 
 
 @given(ENVIRONMENTS, ENVIRONMENTS)

@@ -31,7 +31,9 @@ def test_it_is_held_in_a_folder_of_this_user_alone(own: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_what_others_could_have_put_there_is_refused(own: Path, tmp_path: Path) -> None:
+def test_what_others_could_have_put_there_is_refused(
+    own: Path, tmp_path: Path, monkeypatch
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     own.symlink_to(elsewhere)
@@ -44,17 +46,10 @@ def test_what_others_could_have_put_there_is_refused(own: Path, tmp_path: Path) 
         timed_alone("run").__enter__()
     own.chmod(0o700)
     (own / FILE).symlink_to(elsewhere / "theirs")
-    with pytest.raises(LaunchError, match="symbolic links"):
-        timed_alone("run").__enter__()
-    (own / FILE).unlink()
-    (own / FILE).mkdir()
-    with pytest.raises(LaunchError, match="remove what is there or set TMPDIR"):
+    with pytest.raises(LaunchError, match=r"symbolic links.*remove what is there or set TMPDIR"):
         timed_alone("run").__enter__()
     assert not list(elsewhere.iterdir())
-
-
-def test_a_folder_of_another_user_is_refused(own: Path, tmp_path: Path, monkeypatch) -> None:
-    """Whoever owns it can put another lock there, however it may be written to now."""
+    # Of another user, who can put another lock there, however it may be written to now.
     other = os.getuid() + 1
     (tmp_path / f"samestep-{other}").mkdir(mode=0o700)
     monkeypatch.setattr("os.getuid", lambda: other)
@@ -101,13 +96,6 @@ def stopped_holder(out: Path) -> int:
     while not is_stopped(pid):
         time.sleep(0.01)
     return pid
-
-
-def test_an_earlier_start_that_is_stopped_is_continued(own: Path, tmp_path: Path, capsys) -> None:
-    pid = stopped_holder(tmp_path / "run")
-    with timed_alone("smoke/dps/n8/r3", tmp_path / "run"):
-        assert os.waitpid(pid, 0)[1] == 0
-    assert "is stopped" not in capsys.readouterr().err
 
 
 def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, capsys) -> None:

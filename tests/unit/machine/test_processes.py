@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -19,25 +20,18 @@ CHILD = (
 )
 
 
-def gone(pid: int) -> bool:
-    """Wait a little for a process to end."""
-    for _ in range(100):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def test_children_die_with_a_parent_that_is_killed(tmp_path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "log")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    assert psutil.pid_exists(child)
+    child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    assert gone(child)
+    deadline = time.monotonic() + 5
+    with suppress(psutil.NoSuchProcess):
+        while child.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:

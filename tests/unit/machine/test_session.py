@@ -16,12 +16,9 @@ def begun(monkeypatch: pytest.MonkeyPatch):
         os.close(session._handle)
 
 
-def test_without_a_session_nothing_is_kept() -> None:
-    session.keep("rate", [1.0])
-    assert session.recall("rate", 60) is None
-
-
-def test_forks_share_it_and_keep_at_once() -> None:
+def test_forks_share_what_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    session.keep("rate 0", [1.0])
+    assert session.recall("rate 0", 60) is None, "it has not begun"
     session.begin()
     children = []
     for number in range(8):
@@ -32,11 +29,6 @@ def test_forks_share_it_and_keep_at_once() -> None:
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
     assert [session.recall(f"rate {n}", 60) for n in range(8)] == [[n, 2.5] for n in range(8)]
     assert session.recall("another", 60) is None
-
-
-def test_it_is_not_known_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    session.begin()
-    session.keep("rate", 1)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 61)
-    assert session.recall("rate", 60) is None
+    assert session.recall("rate 0", 60) is None

@@ -1,23 +1,27 @@
-"""Accuracy of the emulated times, from runs in real time."""
+"""Accuracy of the emulated times, from runs in real time and passes of a yardstick."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline.errors import SamestepError
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.metrics.emulation import accuracy_of, bias_of, bias_sentence
+from pipeline.metrics.emulation import bias_of, bias_sentence, load_uncertainty
 from pipeline.metrics.select import pick, records
 from pipeline.records import write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from pipeline.tables.write import made as made_table
+from tests.fake_bench import make_yardstick
 from tests.fake_records import EMULATED, make_record, make_study, with_steps
 
 CELLS = [
@@ -51,8 +55,8 @@ def seconds(spec: RunSpec) -> float:
 
 def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
     table = made(tmp_path)
-    single, sps, worst = records(accuracy_of(table))
-    assert [one["cell"] for one in (single, sps, worst)] == ["single", "sps", "dps"]
+    accurate = {one["cell"]: one for one in records(pick(table, "cell", "accuracy"))}
+    single, sps, worst = (accurate[name] for name in ("single", "sps", "dps"))
     assert worst["value"] == pytest.approx(0.1275 / 0.1025)
     assert single["value"] == sps["value"] == pytest.approx(1)
     assert 1.24 < worst["high"] < 1 + (bias_of(table) or 0) < 1.3
@@ -101,3 +105,33 @@ def test_no_time_of_these_runs_goes_anywhere_else(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(
         with_them[~own].reset_index(drop=True), rest.reset_index(drop=True)
     )
+
+
+ROUNDS = 40
+
+
+def write_yardstick(path: Path, *passes: Any) -> Path:
+    """A yardstick whose passes took these seconds in its rounds."""
+    path.write_text(json.dumps(make_yardstick(*passes)))
+    return path
+
+
+def test_what_all_passes_share_is_no_uncertainty(tmp_path: Path) -> None:
+    level = np.random.default_rng(1).uniform(0.5, 2.0, ROUNDS)
+    path = write_yardstick(tmp_path / "y.json", 0.01 * level, 0.02 * level, 0.04 * level)
+    assert load_uncertainty(path) == pytest.approx(0, abs=1e-12)
+    assert load_uncertainty(None) == 0
+
+
+def test_what_one_pass_varies_by_is(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(2).normal(0, 0.1, (2, ROUNDS))
+    few = load_uncertainty(write_yardstick(tmp_path / "few.json", *(0.01 * np.exp(drawn))))
+    more = np.random.default_rng(2).normal(0, 0.1, (2, 25 * ROUNDS))
+    many = load_uncertainty(write_yardstick(tmp_path / "many.json", *(0.01 * np.exp(more))))
+    assert 0.01 < few < 0.08
+    assert many < few / 2
+
+
+def test_rounds_that_are_missing_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SamestepError, match=r"all need as many rounds; remove the file"):
+        load_uncertainty(write_yardstick(tmp_path / "y.json", [0.1, 0.1, 0.1], [0.1, 0.1]))

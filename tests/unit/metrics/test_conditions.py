@@ -5,10 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.metrics.contrasts import against_plain
 from pipeline.metrics.select import pick
 from pipeline.metrics.statistics import Interval, interval_of_ratio
 from pipeline.metrics.table import check
-from pipeline.metrics.verdicts import against_plain, faster_than_base
 from tests.fake_records import CONDITIONED, EMULATED, PLAIN, make_study, make_table
 
 CELLS = make_study()["cells"][:4]
@@ -36,6 +36,8 @@ def test_every_cell_under_a_condition_has_a_ratio_of_step_times(table, found) ->
     conditions = ["straggler", "jitter", "asymmetric", "oversubscribed"]
     assert found["condition"].tolist() == [c for c in conditions for _ in range(3)]
     assert found["arm"].tolist() == ["sps", "dps", "horovod"] * 4
+    adds = ["one node at 0.5 speed", "jitter 0.3", "receives 250 Mbit/s", "uplink 1 Gbit/s"]
+    assert found["adds"].tolist() == [text for text in adds for _ in range(3)]
     assert set(found["nodes"]) == {4}
     for row in found.to_dict("records"):
         one, plain = (step_seconds(table, name) for name in (row["cell"], row["plain"]))
@@ -56,32 +58,6 @@ def test_the_words_are_of_the_test_and_of_the_interval(found: pd.DataFrame) -> N
     assert near["verdict"] == "undecided" and near["low"] < 1 < near["high"]
 
 
-def test_each_condition_is_a_family_of_comparisons_of_its_own(table: pd.DataFrame) -> None:
-    rows = pick(table, "comparison", "p_value")
-    told = rows[(rows["cell"] == "dps-jitter") & (rows["other"] == "dps-plain")]["text"].iloc[0]
-    assert told == (
-        "exact rank-sum test (Wilcoxon, Mann & Whitney), corrected for 3 cells against themselves "
-        "without conditions over 1 Gbit/s, jitter 0.3 (Holm)"
-    )
-    assert not ((rows["cell"] == "dps-plain") & (rows["other"] == "dps-plain")).any()
-
-
-def test_a_condition_is_told_by_what_it_adds(found: pd.DataFrame) -> None:
-    texts = dict(zip(found["condition"], found["adds"], strict=True))
-    assert texts == {
-        "straggler": "one node at 0.5 speed", "jitter": "jitter 0.3",
-        "asymmetric": "receives 250 Mbit/s", "oversubscribed": "uplink 1 Gbit/s",
-    }  # fmt: skip
-    assert set(found["plain_link"]) == {"1 Gbit/s"}
-
-
-def test_the_base_of_the_speedup_is_compared_as_before(table: pd.DataFrame) -> None:
-    against = faster_than_base(table, "dps-straggler", 4, "single, 1 node")
-    assert against is not None and against.compared
-    plain = faster_than_base(table, "dps-straggler", 4, "dps-plain, 4 nodes")
-    assert plain is not None and plain.verdict == "slower"
-
-
 @pytest.mark.parametrize(
     "links",
     [EMULATED["links"], [PLAIN | {"rate_mbits": 500}, *CONDITIONED["links"][1:]]],
@@ -100,23 +76,3 @@ def test_each_rate_has_its_own_reference() -> None:
     made = against_plain(make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS))
     pairs = dict(zip(made["cell"], made["plain"], strict=True))
     assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"
-
-
-def test_what_fell_back_to_the_loopback_was_under_no_condition() -> None:
-    fell = make_table(repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: True)
-    assert against_plain(fell).empty
-    part = make_table(
-        repeats=2, cluster=CLUSTER, cells=CELLS, fell_back=lambda spec: spec.cell == "dps-plain"
-    )
-    assert set(against_plain(part)["arm"]) == {"sps", "horovod"}
-
-
-def test_another_training_is_not_compared(table: pd.DataFrame) -> None:
-    own = table.copy()
-    rows = (own["level"] == "comparison") & (own["cell"] == "dps-jitter")
-    rows &= own["other"] == "dps-plain"
-    own.loc[rows & (own["metric"] == "speed_verdict"), "text"] = "not compared: schedule differ"
-    own = own[~(rows & (own["metric"] != "speed_verdict"))]
-    made = against_plain(own)
-    row = made[made["cell"] == "dps-jitter"].iloc[0]
-    assert pd.isna(row["ratio"]) and row["verdict"].startswith("not compared")

@@ -11,10 +11,15 @@ import pytest
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import Group
-from pipeline.metrics.contrasts import contrast_rows, fewest_repeats, largest_family
+from pipeline.metrics.contrasts import (
+    Verdict,
+    compared,
+    contrast_rows,
+    fewest_repeats,
+    largest_family,
+)
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import pick
-from pipeline.metrics.verdicts import Verdict, compared, faster_than_base
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
@@ -130,14 +135,14 @@ def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats:
 
 def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
-    verdicts = [faster_than_base(table, cell, 4, "a, 1 node") for cell in ("b", "c")]
-    assert [v.verdict if v else None for v in verdicts] == ["faster", "slower"]
+    faster_one, slower_one = (compared(table, (cell, 4), ("a", 1)) for cell in ("b", "c"))
+    assert faster_one and slower_one
+    assert (faster_one.verdict, slower_one.verdict) == ("faster", "slower")
     rows = pick(table, "cell", "speedup")
     speedup = rows[(rows["cell"] == "b") & (rows["nodes"] == 4)].iloc[0]
-    assert verdicts[0] is not None
-    bounds = (verdicts[0].low, verdicts[0].ratio, verdicts[0].high)
+    bounds = (faster_one.low, faster_one.ratio, faster_one.high)
     assert bounds == (speedup["low"], speedup["value"], speedup["high"])
-    assert faster_than_base(table, "a", 1, "a, 1 node") is None
+    assert compared(table, ("a", 1), ("a", 1)) is None
 
 
 def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
@@ -151,13 +156,6 @@ def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
     )
     # Twice the work in twice the time: the rates are the same.
     assert faster(declared, "b", "c", 2).ratio == pytest.approx(1.0)
-
-
-def test_weak_scaling_compares_the_batch_of_a_rank(tmp_path: Path) -> None:
-    work = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4), workload=work)
-    found = faster_than_base(table, "b", 4, "a, 1 node")
-    assert found is not None and found.compared
 
 
 def test_another_training_is_not_compared(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The result in sentences stays short where a study has many cells."""
+"""The result in sentences, words for several things, and rows in order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from pipeline.metrics.headline import headline
-from pipeline.metrics.select import few
+from pipeline.metrics.labels import short_label
+from pipeline.metrics.select import listed, pick
 from pipeline.tables.write import made
 from tests.fake_records import make_study, make_table
 
@@ -20,13 +21,6 @@ def cells(*strategies: str) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("count", "words"), [(4, "0, 1, 2 and 3"), (5, "0, 1, 2 and 2 more"), (1, "0"), (0, "")]
-)
-def test_of_many_things_some_are_named_and_the_others_counted(count: int, words: str) -> None:
-    assert few(range(count)) == words
-
-
 def test_a_winner_of_many_is_compared_with_three() -> None:
     table = make_table(
         cells=cells("ddp", *["parameter_server"] * 5),
@@ -35,7 +29,7 @@ def test_a_winner_of_many_is_compared_with_three() -> None:
         workload=SHORT,
     )
     told = headline(table)
-    assert "Cell 0 was faster than all 5 other fp32 cells: " in told["result"]
+    assert "Cell 0 was faster than Cell " in told["result"] and " and 2 more: " in told["result"]
     assert told["result"].count("times as many as Cell") == 3
 
 
@@ -62,3 +56,43 @@ def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:
             for name in ("sent_bytes", "predicted_sent_bytes")
         ]))  # fmt: skip
     assert told[0] == told[1] and "The rank that sends most sent" in told[0][0]
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a and b"),
+        (["a", "b", "c"], "a, b and c"),
+        (["a", "b, x", "c"], "a; b, x and c"),
+    ],
+)
+def test_items_are_listed_so_that_each_is_seen(items: list[str], text: str) -> None:
+    assert listed(items) == text
+
+
+def test_rows_are_picked_in_the_order_of_cells_nodes_repeats_and_steps() -> None:
+    table = make_table(repeats=2)
+    mixed = table.sample(frac=1, random_state=1)
+    keys = ["cell_order", "nodes", "repeat", "rank", "step"]
+    rows = pick(mixed, "step", "loss", "step_seconds")
+    chosen = mixed[(mixed["level"] == "step") & mixed["metric"].isin(["loss", "step_seconds"])]
+    in_order = chosen.sort_values(keys, kind="stable").reset_index(drop=True)
+    pd.testing.assert_frame_equal(rows, in_order)
+
+
+@pytest.mark.parametrize(
+    ("label", "ran", "is_short"),
+    [
+        ("DPS + AMP O2", "torch amp O2, bf16", True),
+        ("Horovod + Apex", "apex O1, fp16", True),
+        ("Horovod + Apex", "torch amp O1, bf16", False),
+        ("Mixed DPS", "torch amp O2, bf16", False),
+        ("AMP, not Apex", "torch amp O2, bf16", False),
+    ],
+)
+def test_what_ran_is_said_where_the_label_does_not(label: str, ran: str, is_short: bool) -> None:
+    whole = f"{label} [{ran}], 1 Gbit/s"
+    expected = f"{label}, 1 Gbit/s" if is_short else whole
+    assert short_label({"label": whole, "precision_ran": ran}) == expected

@@ -43,22 +43,11 @@ def test_one_node_is_a_cell_of_the_arm_and_over_no_link(table: pd.DataFrame) -> 
     assert run_counts(table).text == f"{2 * 26} timed and 26 profiled runs"
 
 
-def test_time_outs_of_tcp_are_in_time_of_the_cluster(table: pd.DataFrame) -> None:
-    rows = pick(table, "run", "tcp_rto_min_seconds")
-    assert set(rows.loc[rows["nodes"] == 4, "value"]) == {0.2}  # 400 ms at a dilation of 2
-
-
 def test_both_links_take_their_base_from_the_one_node(table: pd.DataFrame) -> None:
     for cell in ("dps-amp-slow", "dps-amp-fast"):
         assert set(of(table, "speedup", cell)["base"]) == {"single, 1 node"}
         assert of(table, "ideal_speedup", cell).loc[4, "value"] == 4
     assert set(of(table, "parity_verdict", "dps-amp-fast")["text"]) == {"equal"}
-
-
-def test_one_node_is_compared_and_told_once(table: pd.DataFrame) -> None:
-    pairs = pick(table, "comparison", "speed_verdict")
-    at_one = pairs[(pairs["nodes"] == 1) & (pairs["other_nodes"] == 1)]
-    assert len(at_one) == 10
 
 
 def test_a_claim_on_scaling_takes_the_one_node_too(table: pd.DataFrame) -> None:

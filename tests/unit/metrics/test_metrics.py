@@ -14,7 +14,7 @@ from pipeline.__main__ import main
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.comparison import require_equal_work
+from pipeline.metrics.comparison import FIELDS, require_equal_work
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record
@@ -39,7 +39,7 @@ def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
 
 
-def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
+def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.DataFrame) -> None:
     row = row_of(table, "speedup", "dps", 4)
     base, own = row_of(table, "step_seconds", "single", 1), row_of(table, "step_seconds", "dps", 4)
     assert row["value"] == pytest.approx(base["value"] / own["value"])
@@ -48,37 +48,22 @@ def test_speedup_is_taken_against_single_and_named(table: pd.DataFrame) -> None:
     assert math.isnan(row["low"]) and math.isnan(row["high"])
     efficiency = row_of(table, "efficiency", "dps", 4)["value"]
     assert efficiency == pytest.approx(row["value"] / 4)
-
-
-def test_a_cell_has_its_scaling_over_its_own_fewest_nodes(table: pd.DataFrame) -> None:
     few, many = (row_of(table, "tokens_per_second", "dps", nodes)["value"] for nodes in (1, 4))
     found = row_of(table, "own_speedup", "dps", 4)
     assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
 
 
-def test_without_single_the_base_is_the_cell_itself(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] == "dps-amp"]
-    write_records(tmp_path, study)
-    own = build(Study.of(study), tmp_path)
-    assert row_of(own, "speedup", "dps-amp", 2)["base"] == "dps-amp, 1 node"
-    assert row_of(own, "speedup", "dps-amp", 1)["value"] == 1.0
-
-
-def test_a_step_lasts_as_long_as_its_slowest_rank(table: pd.DataFrame, runs: Path) -> None:
-    record = read_record(runs / "dps" / "n4" / "r0")
-    slowest = max(step.seconds for step in record.steps if step.step == 7)
-    rows = pick(table, "step", "step_seconds")
-    rows = rows[(rows["run_id"] == "fake/dps/n4/r0") & (rows["step"] == 7)]
-    assert rows["value"].tolist() == [slowest]
-
-
-def test_untimed_steps_are_left_out_of_the_time(table: pd.DataFrame) -> None:
-    row = pick(table, "run", "step_seconds").iloc[0]
+def test_the_time_of_a_run_is_the_median_of_its_timed_steps_by_the_slowest_rank(
+    table: pd.DataFrame, runs: Path
+) -> None:
+    slowest: dict[int, float] = {}
+    for step in read_record(runs / "dps/n4/r0").steps:
+        slowest[step.step] = max(step.seconds, slowest.get(step.step, 0.0))
     steps = pick(table, "step", "step_seconds")
-    steps = steps[steps["run_id"] == row["run_id"]]
-    assert row["value"] == steps.loc[steps["step"] >= 5, "value"].median()
-    assert row["n"] == 25
+    steps = steps[steps["run_id"] == "fake/dps/n4/r0"]
+    assert dict(zip(steps["step"], steps["value"], strict=True)) == slowest
+    found = pick(table, "run", "step_seconds").set_index("run_id").loc["fake/dps/n4/r0"]
+    assert (found["value"], found["n"]) == (steps.loc[steps["step"] >= 5, "value"].median(), 25)
 
 
 def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Path) -> None:
@@ -89,7 +74,14 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     assert pick(table, "cell", "p95_step_seconds").empty
     record = read_record(runs / "dps" / "n2" / "r0")
     stall = [replace(step, step=step.step + 30 * n) for n in range(5) for step in record.steps]
-    assert "p95_step_seconds" in load_run(RunRecord(record.run, stall), {}).tails
+    ranks = [
+        {**rank, "free_running": {"steps": 50, "step_seconds": 0.01 * (1 + rank["rank"])}}
+        for rank in record.run["ranks"]
+    ]
+    tails = load_run(RunRecord({**record.run, "ranks": ranks}, stall), {}).tails
+    assert "p95_step_seconds" in tails
+    # A freely running step is that of the slowest rank.
+    assert tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
 
 
 def test_a_study_says_how_exact_its_speedups_are(table: pd.DataFrame) -> None:
@@ -98,22 +90,6 @@ def test_a_study_says_how_exact_its_speedups_are(table: pd.DataFrame) -> None:
     assert 0 <= exact["value"] <= exact["n"] and exact["n"] > 5
     assert about.loc[["spread_of_runs"], "value"].between(0, 0.2).all()
     assert "spread_of_runs" not in set(make_table(repeats=1)["metric"])
-
-
-def test_a_freely_running_step_is_that_of_the_slowest_rank(runs: Path) -> None:
-    record = read_record(runs / "dps" / "n2" / "r0")
-    ranks = [
-        {**rank, "free_running": {"steps": 50, "step_seconds": 0.01 * (1 + rank["rank"])}}
-        for rank in record.run["ranks"]
-    ]
-    free = RunRecord({**record.run, "ranks": ranks}, record.steps)
-    assert load_run(free, {}).tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
-    assert "free_step_seconds" not in load_run(record, {}).tails
-
-
-def test_the_mesh_of_a_run_is_a_fact_of_it(table: pd.DataFrame) -> None:
-    axes = pick(table, "run", "axis:data")
-    assert set(axes.loc[axes["cell"] == "dps", "value"]) == {1.0, 2.0, 4.0}
 
 
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
@@ -125,23 +101,6 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     notes = " ".join(missing_notes(table))
     assert "oom in 1 of 3 runs at 4 nodes" in notes
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
-
-
-def test_labels_name_library_and_type(table: pd.DataFrame) -> None:
-    labels = dict(table.dropna(subset=["cell"])[["cell", "label"]].to_numpy())
-    assert labels["dps-amp"].endswith("[torch amp O1, bf16]")
-    assert labels["horovod-apex"].endswith("[apex_o1 (did not run)]")
-    assert labels["dps"] == "Distributed Parameter Server (DDP)"
-
-
-def test_parity_of_equal_cells(table: pd.DataFrame) -> None:
-    verdicts = pick(table, "cell", "parity_verdict")
-    assert set(verdicts["text"]) == {"equal"}
-    assert set(verdicts.loc[verdicts["cell"] == "dps-amp", "base"]) == {
-        "single, 1 node",
-        "dps-amp, 1 node",
-    }
-    assert verdicts[verdicts["cell"] == "single"].empty
 
 
 @pytest.mark.parametrize(
@@ -261,18 +220,9 @@ def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
         tidy.read(path)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("global_batch", 32),
-        ("schedule", "another"),
-        ("updates_per_step", 2),
-        ("data", "e" * 64),
-        ("model", "another"),
-        ("precision", "amp_o2"),
-    ],
-)
-def test_unequal_work_is_refused_by_name_unless_declared(table, field, value) -> None:
+@pytest.mark.parametrize("field", FIELDS)
+def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
+    value = 32 if field in ("global_batch", "updates_per_step") else "another"
     fp32 = table[(table["precision"] == "fp32") | (table["level"] == "study")].copy()
     require_equal_work(fp32, set())
     fp32.loc[fp32["cell"] == "sps", field] = value
@@ -282,11 +232,6 @@ def test_unequal_work_is_refused_by_name_unless_declared(table, field, value) ->
     declared = fp32.copy()
     declared.loc[declared["metric"] == "compares", "text"] = field
     require_equal_work(declared, set())
-
-
-def test_only_known_fields_can_be_declared(table: pd.DataFrame) -> None:
-    with pytest.raises(ComparisonError, match="'luck', which is no field"):
-        require_equal_work(table, {"luck"})
 
 
 def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path) -> None:

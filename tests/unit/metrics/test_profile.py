@@ -1,10 +1,11 @@
-"""Rows of profiled runs: what they say, and that nothing else hears of them."""
+"""Rows of profiled runs: what they say, and that nothing else hears of them; rounds of steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.records import RunRecord, Step
-from pipeline.study.profiling import IN_STEP, PHASES, profiled
+from pipeline.study.profiling import IN_STEP, profiled
 from pipeline.study.study import Study
 from tests.fake_records import (
     edit_steps,
@@ -28,6 +29,7 @@ from tests.fake_records import (
     row_of,
     write_records,
 )
+from tests.unit.figures.drawn import draw, words
 
 STUDY = make_study(profile={"steps": 8})
 PROFILED = next(make_record(s) for s in profiled(Study.of(STUDY)) if s.world.nodes == 2)
@@ -49,18 +51,6 @@ def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd
     assert not table[table["level"] != "profile"]["run_id"].str.contains("/p").any()
 
 
-def test_mean_phases_add_up_to_the_mean_step_of_the_slowest_rank(table: pd.DataFrame) -> None:
-    record = next(
-        make_record(s) for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 4)
-    )
-    timed = [step for step in record.steps if step.timed]
-    assert {step.step for step in timed} == set(range(5, 13))
-    parts = [cell(table, f"phase_mean_seconds:{name}")["value"] for name in IN_STEP]
-    assert sum(parts) == pytest.approx(load_run(record, {}).timed_seconds.mean())
-    waited = [s.phases["communication"] for s in timed if s.phases and s.rank == 0]
-    assert parts[IN_STEP.index("communication")] == pytest.approx(sum(waited) / len(waited))
-
-
 @given(st.lists(st.tuples(*[st.floats(1e-3, 10)] * 5), min_size=8, max_size=8))
 def test_phases_of_unequal_ranks_add_up_to_the_step_of_all_other_figures(parts) -> None:
     """Four steps of two ranks, whose phases have any lengths."""
@@ -74,28 +64,11 @@ def test_phases_of_unequal_ranks_add_up_to_the_step_of_all_other_figures(parts) 
     assert each[list(IN_STEP)].sum(axis=1).to_numpy() == pytest.approx(load_run(record, {}).seconds)
 
 
-def test_shares_of_one_run_have_no_interval(table: pd.DataFrame) -> None:
-    shares = [cell(table, f"phase_share:{name}") for name in IN_STEP]
-    assert sum(share["value"] for share in shares) == pytest.approx(1)
-    assert all(pd.isna(share["low"]) and pd.isna(share["high"]) for share in shares)
-    assert shares[0]["interval"].startswith("no interval: under 6 runs")
-    assert cell(table, "phase_share:communication", "single", 1)["value"] == 0
-
-
 def slower_and_worse(step: Step) -> Step:
     """Twice the time and a quarter more loss."""
     assert step.phases is not None and step.loss is not None
     doubled = {name: 2 * seconds for name, seconds in step.phases.items()}
     return replace(step, loss=step.loss * 1.25, seconds=step.seconds * 2, phases=doubled)
-
-
-def test_every_rank_has_its_own_rows(table: pd.DataFrame) -> None:
-    rows = pick(table, "profile", "phase_seconds:communication")
-    own = rows[(rows["cell"] == "dps") & (rows["nodes"] == 4)]
-    assert list(own["rank"]) == [0, 1, 2, 3]
-    assert set(own["run_id"]) == {"fake/dps/n4/p0"}
-    every = pick(table, "profile", *(f"phase_seconds:{name}" for name in PHASES))
-    assert len(every) == len(rows) * len(PHASES)
 
 
 def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:
@@ -143,3 +116,40 @@ def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path
     count = 2 * spec.workload.accumulation_steps
     assert share["value"] == pytest.approx(1 / count), "(p - 1) / m"
     assert len(pick(table, "cell", "phase_bubble_formula")) == 1
+
+
+ROUND_CELLS = [
+    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
+    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
+    {"name": "local", "label": "Local", "strategy": "local_sgd", "precision": "fp32",
+     "options": {"inner_steps": 5}},
+]  # fmt: skip
+ROUNDS = make_study(cells=ROUND_CELLS, compares=["schedule"], profile={"steps": 10})
+
+
+def test_times_are_means_of_rounds() -> None:
+    """Of ten timed steps every fifth takes ten times as long: a median would not see it."""
+    spec = next(s for s in profiled(Study.of(ROUNDS)) if s.strategy == "local_sgd")
+    record = make_record(spec)
+    slow = [
+        replace(step, seconds=1.0 if step.step % 5 == 4 else 0.1, phases=None)
+        for step in record.steps
+    ]
+    record = type(record)(record.run, slow)
+    assert np.allclose(load_run(record, {}).timed_seconds, [0.28, 0.28])
+    assert np.allclose(phase_steps(record)["step"], 0.28)
+
+
+def test_the_loss_is_drawn_over_bytes_where_steps_differ() -> None:
+    table = make_table(**{k: ROUNDS[k] for k in ("cells", "compares", "profile")})
+    verdict = row_of(table, "parity_verdict", "local", 4)
+    assert verdict["text"].startswith("not compared"), "to the parity of another step"
+    assert "Sent so far" not in words(draw("loss_step", table)), "nothing was counted"
+    counted = table["metric"].astype(str).str.replace("predicted_sent_bytes:", "sent_bytes:")
+    table = table.assign(metric=counted)
+    figure = draw("loss_step", table)
+    assert "Sent so far [MB]" in words(figure) and "Steps differ by intent" in words(figure)
+    often, seldom = (float(np.max(line.get_xdata())) for line in figure.axes[1].lines[:2])
+    assert often == pytest.approx(5 * seldom)
+    alike = table[table["metric"] != "compares"]
+    assert "Sent so far" not in words(draw("loss_step", alike))

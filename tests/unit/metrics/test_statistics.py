@@ -14,15 +14,7 @@ from pipeline.metrics.statistics import (
     interval_of_ratio,
     median_interval,
     repeats_interval,
-    values_interval,
 )
-
-
-@pytest.mark.parametrize("n", [2, 6, 20])
-def test_one_value_a_run_has_the_interval_of_run_medians(n: int) -> None:
-    values = [float(value) for value in range(1, n + 1)]
-    assert values_interval(values) == repeats_interval([np.array([v]) for v in values])
-    assert values_interval([3.0]).how == NO_INTERVAL
 
 
 @pytest.mark.parametrize(
@@ -89,11 +81,6 @@ def test_a_ratio_has_no_unit_and_turns_round(one: Floats, other: Floats, factor:
 def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Floats) -> None:
     found = repeats_interval([np.full(3, value) for value in values])
     assert values.min() <= found.low <= np.median(values) <= found.high <= values.max()
-
-
-def test_a_rate_turns_its_bounds_round() -> None:
-    rate = repeats_interval(runs_of(1, 2, 4)).rate(8)
-    assert [rate.low, rate.value, rate.high] == pytest.approx([2, 4, 8])
 
 
 def test_order_statistics_are_weighted_as_the_binomial_distribution_of_scipy_says() -> None:

@@ -123,6 +123,24 @@ def test_both_families_have_all_that_a_family_has() -> None:
     assert all(isinstance(models.family(replace(SPEC, family=name)), Family) for name in names)
 
 
+def test_nothing_outside_of_the_families_names_one() -> None:
+    """But the versions of libraries that are noted, and keys of a study that one family has."""
+    quoted = {f'"{path.parent.name}"' for path in models.FOLDER.glob("*/arithmetic.py")}
+    naming = {
+        file.relative_to(models.FOLDER.parent).as_posix()
+        for file in models.FOLDER.parent.rglob("*.py")
+        if not file.is_relative_to(models.FOLDER)
+        and any(name in file.read_text(encoding="utf-8") for name in quoted)
+    }
+    assert naming == {"machine/facts.py", "study/checks.py"}
+    assert models.example() == models.examples()["gpt2"], "the one that all strategies train"
+
+
+def test_a_text_has_the_name_of_a_family_or_a_class() -> None:
+    names = [models.label(name) for name in ("gpt2", "LlamaForCausalLM", "OfAnArchive")]
+    assert names == ["GPT-2", "LlamaForCausalLM", "OfAnArchive"]
+
+
 def test_an_unknown_family_is_refused_with_those_there_are() -> None:
     with pytest.raises(StudyError, match=r"pipeline/models; use one of gpt2, transformers$"):
         build_model(ModelSpec("llama", 1, 8, 1, 4, 8), seed=0)

@@ -7,8 +7,6 @@ import pytest
 from tests.fake_records import make_study, make_table
 from tests.unit.paper.papers import shared_results
 
-DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
-
 
 @pytest.fixture(scope="module")
 def study() -> dict[str, Any]:

@@ -16,8 +16,6 @@ from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 
 SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-
-
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 
 
@@ -25,7 +23,8 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
     """A results folder with real tables and a dot in place of each figure."""
     (root / "study.yaml").write_text(yaml.safe_dump(study))
     tidy.write(table, root / "metrics.parquet")
-    judge(root)
+    args = ["--study", str(root / "study.yaml"), "--metrics", str(root / "metrics.parquet")]
+    assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
     args = ["--metrics", str(root / "metrics.parquet"), "--out", str(root / "tables")]
     assert main(["table", *tables.catalogue.shown(Study.of(study)), *args]) == 0
     (root / "figures").mkdir()
@@ -33,12 +32,6 @@ def make_results(root: Path, study: dict[str, Any], table: pd.DataFrame) -> Path
         (root / "figures" / f"{name}.svg").write_text(DOT)
         (root / "figures" / f"{name}.pdf").write_bytes(b"%PDF-1.4\n")
     return root
-
-
-def judge(root: Path) -> None:
-    """The verdicts on the published claims that the study in `root` names."""
-    args = ["--study", str(root / "study.yaml"), "--metrics", str(root / "metrics.parquet")]
-    assert main(["claims", *args, "--out", str(root / "verdicts.json")]) == 0
 
 
 def make_paper(root: Path, out: Path, *more: str) -> int:

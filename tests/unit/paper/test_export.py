@@ -1,7 +1,6 @@
 """What the export makes of what pandoc writes."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -63,21 +62,6 @@ def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
 def _pipe_table(rows: list[list[str]]) -> str:
     rule = ["---", *["--:"] * (len(rows[0]) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])) + "\n"
-
-
-def test_the_class_is_named_once_and_loads_what_it_has_itself(latex: str) -> None:
-    assert latex.count("\\documentclass") == 1
-    assert latex.index("\\@ifclassloaded{acmart}") < latex.index("{hyperref}")
-
-
-def test_pandoc_takes_any_letter_of_a_path_in_any_locale(tmp_path: Path, monkeypatch) -> None:
-    sources = tmp_path / "M\u00fcller" / "paper"
-    shutil.copytree(SOURCES, sources)
-    monkeypatch.setattr(export, "SOURCES", sources)
-    monkeypatch.setenv("LC_ALL", "C")
-    (sources / "a.md").write_text("A text.\n")
-    export._pandoc(sources / "a.md", sources / "a.html", [], images="svg")
-    assert "A text." in (sources / "a.html").read_text()
 
 
 def test_a_person_s_own_pandoc_changes_nothing(tmp_path: Path, monkeypatch) -> None:

@@ -10,14 +10,11 @@ from pipeline import figures, tables
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
-from pipeline.paper.manuscript import SOURCES, render
+from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table
-from tests.unit.paper.papers import collected, make_paper, shared_results, text_of
-
-SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
+from tests.unit.paper.papers import SOURCE, collected, make_paper, text_of
 
 
 def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
@@ -63,8 +60,8 @@ def test_a_table_of_the_template_itself_is_numbered_too(tmp_path: Path) -> None:
     ("source", "message"),
     [
         ("{{ runs.invented }}", "invented"),
-        ('{{ figure("nothing") }}', "shows figure 'nothing'"),
-        ('{{ see_table("scaling") }}', "refers to 'scaling'"),
+        ('{{ figure("nothing") }}', "shows the unknown figure 'nothing'"),
+        ('{{ see_table("scaling") }}', "refers to, but does not show, 'scaling'"),
         ("{% if %}", r"manuscript\.md:1"),
     ],
 )
@@ -92,29 +89,13 @@ def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
     broken = table.copy()
     verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")
     broken.loc[verdict, "text"] = "NOT EQUAL"
+    mixed = (broken["cell"] == "dps") & (broken["nodes"] == 2) & (broken["metric"] == "mixed")
+    broken.loc[mixed, "value"], broken.loc[mixed, "text"] = 1.0, "torch 2.12 and 2.13"
     text = text_of(study, broken, folder)
     assert "Not all cells computed the same training" in text
     assert "**NOT EQUAL: Distributed Parameter Server (DDP) at 1 node against single" in text
-
-
-def test_runs_that_diverged_or_are_mixed_are_said_aloud(study, table, folder) -> None:
-    broken = table.copy()
-    dps = (broken["cell"] == "dps") & (broken["nodes"] == 2)
-    broken.loc[dps & (broken["metric"] == "parity_verdict"), "text"] = "diverged"
-    mixed = dps & (broken["metric"] == "mixed")
-    broken.loc[mixed, "value"], broken.loc[mixed, "text"] = 1.0, "torch 2.12 and 2.13"
-    text = text_of(study, broken, folder)
-    assert "NOT EQUAL: Distributed Parameter Server (DDP) at 2 nodes against single" in text
-    told = "at 2 nodes: the runs differ in torch 2.12 and 2.13"
-    assert told in text and "pool runs that were not made under the same circumstances" in text
+    assert "at 2 nodes: the runs differ in torch 2.12 and 2.13" in text
     assert f"over the first {FIRST_STEPS} steps" in text
-
-
-def with_verdict(table: pd.DataFrame, chosen: pd.Series, verdict: str) -> pd.DataFrame:
-    """A copy in which the comparisons of these rows came out so, others being as they were."""
-    copy = table.copy()
-    copy.loc[chosen & (copy["metric"] == "speed_verdict"), "text"] = verdict
-    return copy
 
 
 def results_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
@@ -129,23 +110,9 @@ NO_VERDICT = ("faster", "slower", "fastest", "slowest")
 
 
 def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, folder) -> None:
-    undecided = with_verdict(table, table["level"] == "comparison", "undecided")
-    for shown in (table, undecided):
-        said = results_of(study, shown, folder)
-        assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b(?! rank)", said)]
-        assert "the data do not decide which has more" in said and "::: {.finding}" not in said
-
-
-def test_no_winner_and_no_interval_come_of_one_run(study, tmp_path_factory) -> None:
-    study = {**study, "repeats": 1}
-    table = make_table(repeats=1, profile={"steps": 8})
-    folder = shared_results(study, table, tmp_path_factory)
-    text = text_of(study, table, folder)
-    assert not re.findall(r"\d[\d.,]* %?\s*\\?\[\d[\d.,]*, [\d.,]+\\?\]", text)
     said = results_of(study, table, folder)
     assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b(?! rank)", said)]
-    assert "**" not in said.split("# Introduction")[0]
-    assert not collected(study, table)["headline"]["decided"]
+    assert "the data do not decide which has more" in said and "::: {.finding}" not in said
 
 
 def test_the_first_page_says_on_what_it_was_measured_before_it_says_what(
@@ -163,10 +130,8 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
     numbers = collected(study, table)["headline"]
     assert numbers["decided"] and numbers["lead"].startswith(numbers["measured_on"])
     assert "in fp32, Distributed Parameter Server (DDP) was faster than" in numbers["lead"]
-    # The fastest of all runs in bf16, and has a sentence of its own.
-    assert "AMP" not in numbers["lead"] and "AMP trained 1.2" in numbers["precision"]
+    assert "AMP" not in numbers["lead"], "the fastest of all runs, in bf16"
     assert "Of a step, communication that no computing hides was" in numbers["why"]
-    assert "ran at 1.00 times the rate of fp32 on this processor" in numbers["processor"]
     said = text_of(study, table, folder)
     assert f"**{numbers['lead']}".split("[")[0] in said
 
@@ -176,32 +141,23 @@ def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
     changes: dict[str, Any] = {
         "repeats": 1,
         "cells": cells,
-        "title": "Táng poems & 唐詩 #1",
         "corpus": {"source": "json", "paths": ["data/tang_poems.json"]},
         "tokenizer": {"kind": "char"},
     }
     changes["workload"] = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
     text = text_of(make_study(**changes), make_table(**changes), folder)
-    assert "the strings of `tang_poems.json`" in text
-    assert "one token a character" in text
-    assert "Scaling is weak" in text
-    assert "## Throughput and scaled speedup" in text
-    assert "same step wherever the global batch is the same. Before" in " ".join(text.split())
-    assert "whatever the number of ranks" not in text
-    assert r"DDP \* \[a\_b\]" in text
-    assert "global_batch differ".replace("_", r"\_") in text
+    assert "the strings of `tang_poems.json`" in text and "one token a character" in text
+    assert "Scaling is weak" in text and "## Throughput and scaled speedup" in text
+    assert "same step wherever the global batch is the same. Before" in text
+    assert r"DDP \* \[a\_b\]" in text and r"global\_batch differ" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "label", "source"), [("adamw", "AdamW", "loshchilov2019"), ("lamb", "LAMB", "you2020")]
-)
-def test_the_optimiser_is_named_with_its_source(name, label, source, folder: Path) -> None:
+def test_the_optimiser_is_named_with_its_source(folder: Path) -> None:
     study = make_study(repeats=1)
-    study["optimiser"] |= {"name": name}
-    text = " ".join(text_of(study, make_table(repeats=1), folder).split())
-    assert f"The optimiser is {label} [@{source}] with learning rate" in text
-    assert f"because {label} divides a gradient" in text
-    assert f"@inproceedings{{{source}," in Path("paper/references.bib").read_text()
+    study["optimiser"] |= {"name": "lamb"}
+    text = text_of(study, make_table(repeats=1), folder)
+    assert "The optimiser is LAMB [@you2020] with learning rate" in text
+    assert "@inproceedings{you2020," in Path("paper/references.bib").read_text()
 
 
 def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
@@ -214,8 +170,6 @@ def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
     assert "| workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1 |" in text
     assert "what a cell sets for itself stands in the table of cells" in text
     assert "at every world size" not in text
-    plain = text_of(make_study(repeats=2), make_table(repeats=2), folder)
-    assert "at every world size" in plain and "sets for itself" not in plain
 
 
 def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> None:
@@ -223,14 +177,10 @@ def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> N
     numbers = collect(Study.of(study), table, verdicts)
     text = " ".join(render(SOURCE, numbers, folder / "tables").split())
     counts = numbers["claims"]
-    words = ("reproduced", "not_reproduced", "undecided", "untested")
     # Claims on one effect count once.
-    assert counts["undecided"] > 0
-    assert sum(counts[word] for word in words) == len(by_question(verdicts)) < len(verdicts)
-    assert counts["total"] == total(verdicts)
-    assert f"{counts['undecided']} came out as undecided (tested, but" in text
-    assert f"{counts['untested']} are not testable here" in text
-    assert "Besides the records enter the study file" in text and "from nothing" not in text
+    assert counts["total"] == total(verdicts) and counts["undecided"] > 0
+    assert len(by_question(verdicts)) < len(verdicts)
+    assert text.count(counts["counted"]) == 2
     assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
@@ -244,29 +194,6 @@ def test_numbers_of_figures_and_tables_follow_what_is_shown(study, table, folder
     assert f"the commit in Table {environment + 1}" in text
     plain = text_of(study, table, folder)
     assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
-
-
-def test_one_rank_has_no_table_of_claims_and_none_of_what_was_sent(folder: Path) -> None:
-    cells = [{"name": "one", "label": "One", "strategy": "single", "precision": "fp32"}]
-    changes: dict[str, Any] = {"repeats": 1, "cells": cells, "profile": {"steps": 8}}
-    changes["cluster"] = make_study()["cluster"] | {"nodes": [1]}
-    study, table = make_study(**changes, claims=["bai2022"]), make_table(**changes)
-    untested = [
-        one | {"effect": None, "verdict": "not testable here"}
-        for one in read_verdicts(folder / "verdicts.json")
-    ]
-    numbers = collect(Study.of(study), table, untested)
-    text = render(SOURCE, numbers, folder / "tables")
-    assert "{#tbl:claims}" not in text and "{#tbl:sends}" not in text
-    assert "{#tbl:utilisation}" in text
-
-
-def test_a_matrix_wider_than_a_page_is_left_out(study, table, folder) -> None:
-    numbers = collected(study, table)
-    assert "{#tbl:comparisons}" in render(SOURCE, numbers, folder / "tables")
-    numbers["study"]["few_cells"] = False
-    text = render(SOURCE, numbers, folder / "tables")
-    assert "{#tbl:comparisons}" not in text and "`tables/comparisons.csv`" in text
 
 
 def test_a_name_cannot_leave_its_code_span() -> None:

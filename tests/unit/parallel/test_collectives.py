@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 from torch.distributed import _functional_collectives as functional
 
 from pipeline.parallel.collectives import collective, heard_by
 from pipeline.parallel.types import NOT_PROFILED, Phases
+from tests.ranks import group_alone
 
 
 class Heard(Phases):
@@ -37,9 +37,8 @@ class Heard(Phases):
 
 @pytest.fixture(autouse=True)
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with group_alone():
+        yield
 
 
 def world() -> Any:

@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
@@ -84,31 +83,6 @@ def test_another_cut_than_into_boxes_is_refused() -> None:
 def test_a_scalar_is_whole_on_every_rank() -> None:
     own = held(torch.tensor(3.0), like(cuts(0, 6, 1, 2)[1]))
     assert (own.shape, own.boxes, own.axes) == ((), (Box((), (), ()),), frozenset())
-
-
-def test_a_rank_without_rows_has_no_box() -> None:
-    cut = cuts(0, 2, 1, 4)[3]
-    assert held(cut.part(torch.zeros(2, 5)), like(cut)).boxes == ()
-
-
-@pytest.mark.parametrize(("dim", "runs", "size"), [(0, 1, 4), (0, 3, 2), (1, 1, 3), (1, 3, 4)])
-def test_parts_are_put_together_to_the_whole(monkeypatch, dim: int, runs: int, size: int) -> None:
-    """Also where a rank gets one row more than another."""
-    whole = torch.arange(15 * 18, dtype=torch.float32).view(15, 18)
-    made = cuts(dim, whole.shape[dim], runs, size)
-    parts = [cut.part(whole) for cut in made]
-    assert sum(part.numel() for part in parts) == whole.numel()
-    longest = max(part.shape[dim] for part in parts)
-
-    def all_gather(gathered: list[Tensor], own: Tensor, ranks: object) -> None:
-        for target, part in zip(gathered, parts, strict=True):
-            assert target.shape == own.shape
-            assert len(target) == longest
-            target[: part.shape[dim]] = part.movedim(dim, 0)
-
-    monkeypatch.setattr(dist, "all_gather", all_gather)
-    for cut, part in zip(made, parts, strict=True):
-        assert torch.equal(cut.whole(part), whole)
 
 
 def test_a_fused_projection_is_cut_run_by_run() -> None:

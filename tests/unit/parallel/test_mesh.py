@@ -21,8 +21,7 @@ def test_the_last_axis_varies_fastest() -> None:
 
 
 def test_every_rank_has_a_place_of_its_own() -> None:
-    places = [HYBRID.coordinate(rank) for rank in range(12)]
-    assert [HYBRID.rank_at(place) for place in places] == list(range(12))
+    assert len({tuple(HYBRID.coordinate(rank).values()) for rank in range(12)}) == 12
     for rank in (-1, 12):
         with pytest.raises(IndexError, match=f"rank {rank} is not one of 12"):
             HYBRID.coordinate(rank)
@@ -58,15 +57,3 @@ def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:
 
 def test_a_mesh_without_a_data_axis_reads_the_whole_batch() -> None:
     assert Layout((("tensor", 2),), 2, "cpu", "gloo").batch_slice(1, 8) == (0, 8)
-
-
-def test_the_record_names_axes_only_beyond_data_parallelism() -> None:
-    assert DATA.to_dict() == {
-        "num_processes": 4,
-        "processes_per_node": 4,
-        "devices_per_process": 1,
-        "data_parallel": 4,
-        "device": "cpu",
-        "backend": "gloo",
-    }
-    assert HYBRID.to_dict()["axes"] == [("pipeline", 2), ("data", 3), ("tensor", 2)]

@@ -49,27 +49,6 @@ def test_large_scaled_gradients_do_not_overflow_in_their_mean(sent) -> None:
     assert weight.grad.tolist() == [32_768.0] * 3
 
 
-def test_wide_gradients_add_up_and_travel_wide_unless_said(sent) -> None:
-    """Of the last micro-batch alone, in the order of the buckets; bfloat16 would lose the 1."""
-    for reduced_as, mean in ((None, 257.0), (torch.bfloat16, 256.0)):
-        weights = [nn.Parameter(torch.ones(2, dtype=torch.bfloat16)) for _ in range(2)]
-        for weight in weights:
-            weight.grad_dtype = torch.float32
-        reduction = Reduction([bucket([weight], reduced_as) for weight in weights])
-        reduction.overlap()
-        before = len(sent)
-        with reduction.held():
-            torch.autograd.backward(torch.stack([*weights]).sum() * 256)
-        assert len(sent) == before
-        torch.autograd.backward(torch.stack([*weights]).sum())
-        assert len(sent) == before + 2, "while the backward pass runs"
-        reduction.finish()
-        assert [one.dtype for one in sent[before:]] == [reduced_as or torch.float32] * 2
-        for weight in weights:
-            assert weight.grad is not None and weight.grad.tolist() == [mean] * 2
-            assert weight.grad.dtype == torch.float32
-
-
 def test_of_several_micro_batches_the_last_backward_pass_reduces_the_last_weights_first(
     sent, monkeypatch
 ) -> None:

@@ -1,6 +1,5 @@
 """The shared step's parts, without ranks."""
 
-from threading import Thread
 from typing import Any
 
 import torch
@@ -10,45 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import capture
-from pipeline.parallel.step import Stepper, within
+from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.precision.master import MasterWeights
-
-
-class Dtype(nn.Module):
-    """Says in which type a product is computed."""
-
-    def forward(self, x: Tensor) -> str:
-        return str((x @ x).dtype)
-
-
-def test_autocast_is_entered_with_its_dtype_in_another_thread() -> None:
-    """torch's DataParallel re-enters it there without the dtype: bf16 became fp16."""
-    found: list[str] = []
-    inside = within(Dtype(), make_precision("bf16", "cpu").autocast)
-
-    def run() -> None:
-        with torch.autocast("cpu", dtype=torch.float16):
-            found.append(inside(torch.ones(2, 2)))
-
-    thread = Thread(target=run)
-    thread.start()
-    thread.join()
-    assert found == ["torch.bfloat16"]
-
-
-def test_a_captured_state_is_a_copy_on_the_host() -> None:
-    model = nn.Linear(2, 2)
-    optimiser = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 2)).sum().backward()
-    optimiser.step()
-    state = capture(model, optimiser, make_precision("fp32", "cpu"), lambda name, axes: True)
-    found = {piece.name: piece.numbers for piece in state.pieces}
-    assert {numbers.device.type for numbers in found.values()} == {"cpu"}
-    with torch.no_grad():
-        model.weight.zero_()
-    assert found["weights/weight"].abs().sum() > 0
 
 
 def test_no_gradient_of_a_master_is_there_in_a_forward_pass() -> None:

@@ -1,6 +1,7 @@
 """The memory model against what torch really keeps, and its arithmetic."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +15,9 @@ from pipeline.cost.points import read
 from pipeline.cost.score import FOLDER
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
+from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
-from pipeline.planner.memory import (
-    CPU_BASE,
-    CPU_LOADED_LATER,
-    FORKED_LOADED_LATER,
-    Memory,
-    formats,
-    formula_24,
-    predict,
-)
+from pipeline.planner.memory import formats, formula_24, loaded_later, predict
 from pipeline.precision import make_precision
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -41,13 +35,9 @@ def run_of(study: str, cell: str, nodes: int) -> RunSpec:
     return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
-def kept_bytes(
-    model: ModelSpec, precision: str, sequences: int, recompute: bool | str = False
-) -> int:
-    """Bytes of all storages that a forward pass keeps, weights left out, each counted once."""
-    net, chosen = build_model(model, 0), make_precision(precision, "cpu")
-    recompute_blocks(net, recompute)
-    chosen.prepare(net, torch.optim.AdamW(net.parameters()))
+@contextmanager
+def keeping(net: torch.nn.Module) -> Iterator[Callable[[], int]]:
+    """Bytes of all storages that passes keep, weights left out, each counted once."""
     weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
     kept: dict[int, torch.Tensor] = {}
 
@@ -55,11 +45,24 @@ def kept_bytes(
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield lambda: sum(
+            t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights
+        )
+
+
+def kept_bytes(
+    model: ModelSpec, precision: str, sequences: int, recompute: bool | str = False
+) -> int:
+    """Bytes that a forward pass keeps."""
+    net, chosen = build_model(model, 0), make_precision(precision, "cpu")
+    recompute_blocks(net, recompute)
+    chosen.prepare(net, torch.optim.AdamW(net.parameters()))
     ids = torch.zeros((sequences, model.context), dtype=torch.int64)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), chosen.autocast():
+    with keeping(net) as kept, chosen.autocast():
         loss = net(ids, ids)
     assert loss.requires_grad
-    return sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+    return kept()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o2", "bf16_masters"])
@@ -118,17 +121,10 @@ def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(one_rank, pr
         net, torch.optim.AdamW, strategy.layout(spec.world), make_precision(precision, "cpu"), 1.0
     )
     trainable = strategy.build(parts)
-    weights = {p.untyped_storage().data_ptr() for p in net.parameters()}
-    kept: dict[int, torch.Tensor] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
     ids = torch.zeros((4, MIDDLE.context), dtype=torch.int64)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with keeping(net) as kept:
         trainable.step([Batch(ids, ids)])
-    found = sum(t.untyped_storage().nbytes() for key, t in kept.items() if key not in weights)
+    found = kept()
     predicted = predict(spec).activations + 4 * 4 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(found, rel=TOLERANCE)
 
@@ -150,29 +146,6 @@ def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
         assert less.activations < alone.activations < kept.activations
 
 
-@pytest.mark.parametrize("model", [SMALL, MIDDLE])
-def test_the_parameters_are_those_of_the_model(model) -> None:
-    assert num_parameters(model) == sum(p.numel() for p in build_model(model, 0).parameters())
-
-
-def test_activations_and_logits_grow_with_the_batch() -> None:
-    spec = run_of("smoke", "single", 1)
-    assert SIZES.activation_bytes(spec.model, 4, formats(spec)) == 4 * SIZES.activation_bytes(
-        spec.model, 1, formats(spec)
-    )
-    wide = replace(spec.model, vocab_size=2 * spec.model.vocab_size)
-    more = SIZES.logit_bytes(wide, 1) - SIZES.logit_bytes(spec.model, 1)
-    assert more == 3 * 4 * spec.model.vocab_size * spec.model.context
-
-
-def test_adamw_in_fp32_holds_four_values_a_parameter() -> None:
-    spec = run_of("bai2022", "single", 1)
-    found = predict(spec)
-    count = num_parameters(spec.model)
-    assert found.parameters + found.gradients + found.optimiser == 16 * count
-    assert formula_24(spec) > 16 * count
-
-
 def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
     spec = run_of("bai2022", "single", 1)
     adamw = predict(spec)
@@ -180,19 +153,20 @@ def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
     assert lamb == replace(adamw, buffers=adamw.buffers + 4 * num_parameters(spec.model))
 
 
-def test_narrow_weights_keep_masters_and_their_gradients() -> None:
-    spec = run_of("bai2022", "dps-apex", 1)
-    found = predict(spec)
-    count = num_parameters(spec.model)
-    assert (found.parameters, found.gradients, found.optimiser) == (6 * count, 6 * count, 8 * count)
-    wide = predict(replace(spec, precision="bf16_masters"))  # gradients are the masters' own
-    assert (wide.parameters, wide.gradients, wide.optimiser) == (6 * count, 4 * count, 8 * count)
+@pytest.mark.parametrize(
+    ("precision", "weights", "gradients"),
+    [("fp32", 4, 4), ("apex_o2", 6, 6), ("bf16_masters", 6, 4)],  # gradients are the masters' own
+)
+def test_narrow_weights_keep_masters_and_their_gradients(precision, weights, gradients) -> None:
+    spec = replace(run_of("bai2022", "single", 1), precision=precision)
+    found, count = predict(spec), num_parameters(spec.model)
+    assert (found.parameters, found.gradients) == (weights * count, gradients * count)
+    assert found.optimiser == 8 * count and formula_24(spec) > 16 * count
 
 
-def test_the_base_of_a_cpu_rank_hangs_on_whether_it_is_forked() -> None:
-    for study, later in (("smoke", FORKED_LOADED_LATER), ("one-node", CPU_LOADED_LATER)):
-        spec = run_of(study, "single", 1)
-        assert predict(spec).base == CPU_BASE + later
+def test_a_rank_loads_what_its_family_needs() -> None:
+    llama = models.examples()["LlamaForCausalLM"]
+    assert loaded_later(True, llama) - loaded_later(True, SMALL) == LOADED
 
 
 def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
@@ -223,13 +197,6 @@ def test_horovod_s_fusion_buffer_is_no_larger_than_what_it_fuses() -> None:
     found = predict(small)
     assert found.buffers == found.gradients
     assert predict(large).buffers == 128 * 2**20
-
-
-def test_the_peak_is_at_one_end_of_the_backward_pass() -> None:
-    parts = {"parameters": 10, "gradients": 10, "held_gradients": 0, "optimiser": 20, "base": 5}
-    loss = Memory(**parts, buffers=0, activations=30, logits=4)
-    reduction = Memory(**parts, buffers=30, activations=30, logits=4)
-    assert (loss.peak, reduction.peak) == (5 + 30 + 34, 5 + 30 + 40)
 
 
 def test_one_process_with_all_gpus_cuts_the_batch_over_them() -> None:

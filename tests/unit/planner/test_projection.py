@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import pytest
-
 from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row
@@ -92,18 +90,3 @@ def test_the_command_writes_the_table_and_says_that_it_is_projected(tmp_path, ca
     with (tmp_path / "p.csv").open() as file:
         found = {(row["cell"], row["nodes"]): row for row in csv.DictReader(file)}
     assert found["horovod", "1024"]["gpus"] == "4096"
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("--study bai2022 --device v100-16", "--device needs --link for several nodes"),
-        ("--study bai2022 --nodes 2", "--nodes would do nothing with --study"),
-        ("--points README.md --weak", "--weak would do nothing with --points"),
-        ("--study bai2022 --device v100-16 --nodes 2,1025", "'1025' is no whole number from 1"),
-        ("--study bai2022 --device v100-16 --base", "--base would do nothing with --device"),
-    ],
-)
-def test_what_is_missing_is_named(words, error, capsys) -> None:
-    assert main(["predict", *words.split()]) == 2
-    assert error in capsys.readouterr().err

@@ -86,26 +86,6 @@ def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
     assert any(one.nodes == 8 for one in small)
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("--model 1.3B", "--model needs --device"),
-        ("--model 1.3B --nodes 2 --device a100-80", "--model needs --link"),
-        ("--model 1.3B --device v100-16", "no data sheet rate in bfloat16"),
-        (
-            "--model 1.3B --device a100-80 --calibration README.md",
-            "--calibration would do nothing with",
-        ),
-        ("--study smoke --nodes 2", "--nodes would do nothing with --study"),
-        ("--study smoke --link 1gbit", "--link would do nothing with --study"),
-        ("--model 1.3B --nodes 2 --device a100-80 --link fast", "link 'fast' is no rate"),
-    ],
-)
-def test_what_is_missing_is_named(words, error, capsys) -> None:
-    assert main(["plan", *words.split()]) == 2
-    assert error in capsys.readouterr().err
-
-
 def test_rates_of_links() -> None:
     assert (gigabits("200gbit"), gigabits("500 Mbit/s")) == (200.0, 0.5)
 

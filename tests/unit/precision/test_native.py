@@ -12,7 +12,6 @@ from pipeline.models.build import build_model
 from pipeline.models.gpt2.model import Gpt2
 from pipeline.precision import Precision, make_precision
 from pipeline.precision.master import MasterWeights
-from pipeline.precision.native import Native
 from pipeline.study.spec import ModelSpec, OptimiserSpec
 from pipeline.training.optimiser import make_optimiser
 
@@ -101,17 +100,6 @@ def test_masters_start_from_the_fp32_weights_and_embeddings_stay_tied() -> None:
     assert isinstance(model, Gpt2) and model.lm_head.weight is model.wte.weight
 
 
-def test_no_gradient_of_a_master_outlives_its_step() -> None:
-    """They are as large as the model in fp32, and the next forward pass would hold them too."""
-    precision = make_precision("amp_o2", "cpu")
-    _, optimiser = train("amp_o2", steps=1)
-    assert isinstance(optimiser, MasterWeights)
-    masters = optimiser.inner.param_groups[0]["params"]
-    assert all(master.grad is not None for master in masters)
-    precision.zero_grad(optimiser)
-    assert all(master.grad is None for master in masters)
-
-
 def test_masters_are_copied_by_as_many_kernels_for_one_weight_as_for_nine() -> None:
     """A kernel for each tensor takes longer to launch than to run on a GPU."""
 
@@ -143,39 +131,6 @@ def test_a_scaler_s_numbers_stay_on_the_device() -> None:
     optimiser: Any = make_optimiser(ADAMW, build_model(SPEC, seed=0).parameters())
     masters: Any = MasterWeights.narrow(optimiser, torch.float16).inner
     assert optimiser._step_supports_amp_scaling and masters._step_supports_amp_scaling
-
-
-def test_the_learning_rate_set_outside_reaches_the_masters() -> None:
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimiser = MasterWeights.narrow(torch.optim.SGD([weight], lr=1.0), torch.bfloat16)
-    optimiser.param_groups[0]["lr"] = 0.0
-    weight.grad = torch.ones(1, dtype=torch.bfloat16)
-    optimiser.widen_gradients()
-    optimiser.step()
-    assert weight.item() == 1.0
-
-
-def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
-    precision = Native("fp16", "cpu")
-    model, optimiser = model_and_optimiser()
-    before = copy.deepcopy(model.state_dict())
-    ids = torch.zeros(1, 8, dtype=torch.long)
-    loss = model(ids, ids)
-    assert precision.scaler is not None
-    scale = precision.scaler.scale(torch.ones(())).item()
-    back_propagate(precision, loss * float("inf"), optimiser)
-    precision.step(optimiser)
-    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    assert precision.scalars()["scale"] == scale / 2
-
-
-def test_a_scaler_survives_its_scalars() -> None:
-    first, second = Native("fp16", "cpu"), Native("fp16", "cpu")
-    assert first.scaler is not None
-    first.scaler.scale(torch.ones(()))
-    second.load_scalars({"scale": 512.0, "_growth_tracker": 7.0})
-    assert second.scalars() == {"scale": 512.0, "_growth_tracker": 7.0}
-    assert first.scalars()["scale"] == 65536.0
 
 
 def test_on_a_cpu_amp_o1_has_the_bits_of_bf16() -> None:

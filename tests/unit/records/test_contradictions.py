@@ -11,8 +11,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.records import RunRecord, run_rules, step_rules
-from pipeline.records.record import ALWAYS, FINISHED, Rule, contradiction
+from pipeline.records import (
+    ALWAYS,
+    FINISHED,
+    Rule,
+    RunRecord,
+    contradiction,
+    run_rules,
+    step_rules,
+)
 from pipeline.records.step_rules import steps_sha256
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import PHASES, profiled
@@ -26,13 +33,8 @@ Edit = Callable[[RunRecord], RunRecord]
 @cache
 def made(kind: str) -> RunRecord:
     """A sound record on two ranks: `timed`, `profiled`, `emulated`, `phased` or `resumed`."""
-    study = Study.of(
-        make_study(
-            repeats=1,
-            profile={"steps": 4},
-            **({"cluster": EMULATED} if kind == "emulated" else {}),
-        )
-    )
+    more = {"cluster": EMULATED} if kind == "emulated" else {}
+    study = Study.of(make_study(repeats=1, profile={"steps": 4}, **more))
     runs = profiled(study) if kind == "profiled" else expand(study)
     spec = next(r for r in runs if r.world.nodes == 2)
     if kind == "phased":
@@ -88,6 +90,10 @@ def times(factor: float) -> Edit:
     return edit
 
 
+def less_memory(record: RunRecord) -> RunRecord:
+    return put("ranks.0.peak_memory_bytes", 1)(put("ranks.1.peak_memory_bytes", 1)(record))
+
+
 def without_line(record: RunRecord) -> RunRecord:
     return RunRecord(record.run, record.steps[:-1])
 
@@ -128,12 +134,7 @@ def unseen(record: RunRecord) -> RunRecord:
 
 
 CASES: list[tuple[Rule, str, Edit, str]] = [
-    (
-        run_rules.texts,
-        "timed",
-        put("versions.torch", "2\0"),
-        r"\$.versions.torch: .*cannot be print",
-    ),
+    (run_rules.texts, "timed", put("versions.torch", "2\0"), r"\$.versions.torch: .*cannot be pr"),
     (run_rules.texts, "timed", put("hardware.gpus", ["\x1b[31m"]), r"\$.hardware.gpus\[0\]"),
     (run_rules.spec, "timed", put("spec.seed", 7), "does not hash to spec_sha256"),
     (run_rules.spec, "timed", put("run_id", "fake/single/n1/r0"), "does not hash .* and run_id"),
@@ -157,10 +158,10 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.network, "timed", put("ranks.1.tcp", {}), "counters of TCP"),
     (run_rules.network, "emulated", put("execution.emulation", DROP), "with no emulation beside"),
     (run_rules.network, "emulated", put("execution.network", "loopback"), "without a network_re"),
-    (run_rules.network, "emulated", put("execution.emulation.cores_per_node", 2), "expected 1 by"),
-    (run_rules.network, "emulated", put("execution.emulation.link.rate_mbits", 1), "link: .*expec"),
-    (run_rules.network, "emulated", put("execution.emulation.measured_cores", [1.0]), "expected 2"),
-    (run_rules.network, "emulated", put("execution.emulation.measured_mbits", []), "expected 2 by"),
+    (run_rules.network, "emulated", put("execution.emulation.cores_per_node", 2), "2, the s"),
+    (run_rules.network, "emulated", put("execution.emulation.link.rate_mbits", 1), "link: .*says"),
+    (run_rules.network, "emulated", put("execution.emulation.measured_cores", []), "0, the sp"),
+    (run_rules.network, "emulated", put("execution.emulation.measured_mbits", []), "0, the spec"),
     (run_rules.ranks, "timed", put("ranks.1.rank", 0), "ranks 0, 0, the layout has 0 to 1 once"),
     (run_rules.ranks, "timed", put("ranks.1", DROP), "ranks 0, the layout"),
     (run_rules.ranks, "timed", put("ranks.1.node", 0), "rank 1 on node 0"),
@@ -169,26 +170,15 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (run_rules.ranks, "timed", put("execution.num_hosts", 2), "num_hosts: 2, the spec says 1"),
     (run_rules.utilisation, "timed", put("ranks.0.mean_utilisation", 9.0), "utilisation of 9.0"),
     (run_rules.memory, "timed", put("ranks.0.peak_memory_bytes", 10**15), "of its machine"),
-    (run_rules.dates, "timed", put("ended_at", "2999-01-01T00:00:00+00:00"), "yet to come"),
-    (run_rules.dates, "timed", put("started_at", "0001-01-01T00:00:00+00:00"), "before there was"),
-    (
-        run_rules.utilisation,
-        "emulated",
-        put("ranks.0.mean_utilisation", 9.0),
-        "mean_utilisation of 9",
-    ),
+    (run_rules.memory, "timed", less_memory, "the weights alone are"),
+    (run_rules.utilisation, "emulated", put("ranks.0.mean_utilisation", 9.0), "n of 9.0, over its"),
     (run_rules.environments, "timed", environment("a", None), "1 of 2 ranks have an environment"),
     (run_rules.environments, "timed", environment("a", "b"), "2 hosts, num_hosts says 1"),
     (run_rules.sent, "timed", put("ranks.0.sent", sent()), "counted, but the run is none to pro"),
     (run_rules.sent, "profiled", put("ranks.1.sent", sent(steps=5)), "5 steps counted, 0 differ"),
     (run_rules.sent, "profiled", put("ranks.1.sent", sent(differing_steps=4)), "4 differing"),
     (run_rules.sent, "profiled", put("ranks.1.sent", sent(3)), "more than 2 ranks"),
-    (
-        step_rules.steps_hash,
-        "timed",
-        put("steps_sha256", "0" * 64),
-        "does not hash to the steps_sh",
-    ),
+    (step_rules.steps_hash, "timed", put("steps_sha256", "0" * 64), "does not hash to the steps_"),
     (step_rules.steps_hash, "timed", times(1.01), "one of the two was edited"),
     (step_rules.steps_of_the_spec, "timed", line(3, tokens=1), "1 tokens, the spec says 2048"),
     (step_rules.steps_of_the_spec, "phased", line(3, tokens=2048), "says 4096"),
@@ -204,12 +194,7 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.timed, "timed", line(-1, timed=False), "step 29 of rank 1 is not timed"),
     (step_rules.timed, "timed", put("execution.resumed_from_step", 10), "is timed; .* step 15 on"),
     (step_rules.timed, "timed", put("execution.resumed_from_step", 30), "30 of 30 steps"),
-    (
-        step_rules.timed,
-        "resumed",
-        put("execution.resumed_from_step", 9),
-        "step 9 of rank 0 is timed",
-    ),
+    (step_rules.timed, "resumed", put("execution.resumed_from_step", 9), "step 9 of rank 0 is ti"),
     (step_rules.same_on_all_ranks, "timed", line(3, loss=1.0), "step 1 of rank 1: loss 1.0, that"),
     (step_rules.same_on_all_ranks, "timed", line(3, loss=None), "loss None, that of rank 0 is"),
     (step_rules.same_on_all_ranks, "timed", line(3, grad_norm=1.0), "grad_norm 1.0, that of rank"),
@@ -219,15 +204,10 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
     (step_rules.phases, "profiled", line(7, phases=None), "has no phases"),
     (step_rules.phases, "timed", line(7, phases=dict.fromkeys(PHASES, 0.0)), "none to profile"),
     (step_rules.phases, "profiled", line(7, seconds=9.0), "together, the step is 9.0 s"),
-    (
-        step_rules.communication,
-        "profiled",
-        unseen,
-        r"ranks of strategy \w+ sent 8 bytes; .* inside phases.during.COMMUNICATION",
-    ),
+    (step_rules.communication, "profiled", unseen, r"sent 8 bytes; .* inside phases.during.COMM"),
     (step_rules.cpu_seconds, "emulated", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
     (step_rules.cpu_seconds, "timed", line(7, cpu_seconds=9.0), "took 9.0 CPU seconds of one"),
-    (step_rules.cpu_seconds, "profiled", line(7, cpu_phases={"forward": 9.0}), "the forward of"),
+    (step_rules.cpu_seconds, "profiled", line(7, cpu_phases={"forward": 9.0}), "the forward took"),
 ]
 
 
@@ -244,20 +224,16 @@ def test_every_rule_has_its_cases() -> None:
 
 
 SOUND: dict[str, tuple[str, Edit]] = {
-    "timed": ("timed", lambda record: record),
-    "profiled": ("profiled", lambda record: record),
-    "emulated": ("emulated", lambda record: record),
-    "resumed": ("resumed", lambda record: record),
-    "phased": ("phased", lambda record: record),
+    **{kind: (kind, lambda record: record)
+       for kind in ("timed", "profiled", "emulated", "resumed", "phased")},
     "of earlier versions": ("timed", put("steps_sha256", DROP)),
     "with environments": ("timed", environment("a", "a")),
     "ranks that differ in the last bit": (
-        "timed",
-        lambda record: line(3, loss=math.nextafter(record.steps[3].loss or 0, 9))(record),
+        "timed", lambda record: line(3, loss=math.nextafter(record.steps[3].loss or 0, 9))(record),
     ),
     "counted": ("profiled", put("ranks.0.sent", sent())),
     "a device without a figure": ("timed", put("ranks.0.mean_utilisation", None)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import RecordError, SamestepError
-from pipeline.records import RunRecord, find_records, read_record, spec_to_write, write_record
-from pipeline.records.record import texts
+from pipeline.records import (
+    RunRecord,
+    find_records,
+    read_record,
+    spec_to_write,
+    texts,
+    write_record,
+)
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
@@ -37,26 +43,6 @@ def test_a_record_survives_the_disk(tmp_path, record) -> None:
 def edit(folder: Path, **changes: object) -> None:
     path = folder / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"status": "fine"}, r'run.json at \$\.status: "fine" breaks enum'),
-        ({"extra": 1}, "extra"),
-        ({"reason": "but why"}, r"\$\.reason"),
-        ({"started_at": "yesterday"}, r"\$\.started_at"),
-        ({"run_id": "smoke/x/n1/r0"}, "does not hash to spec_sha256"),
-    ],
-)
-def test_an_edited_record_is_refused_with_file_path_value_and_rule(
-    tmp_path, record, changes, message
-) -> None:
-    write_record(tmp_path, record)
-    edit(tmp_path, **changes)
-    with pytest.raises(RecordError, match=message) as caught:
-        read_record(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
@@ -99,16 +85,6 @@ def test_a_wrong_step_line_is_named_by_its_number(tmp_path, record) -> None:
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(RecordError, match=r"steps\.jsonl:4 at \$\.seconds: -1\.0"):
         read_record(tmp_path)
-
-
-def test_steps_of_another_record_are_refused(tmp_path, record) -> None:
-    write_record(tmp_path, record)
-    path = tmp_path / "steps.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    for changed in (lines[:-1], [*lines[:-1], lines[0]], lines[::-1]):
-        path.write_text("".join(changed))
-        with pytest.raises(RecordError, match=r"does not hash to the steps_sha256"):
-            read_record(tmp_path)
 
 
 @pytest.mark.parametrize(

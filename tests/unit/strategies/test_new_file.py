@@ -123,13 +123,8 @@ def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
     assert seen["plan"] == ["mine", 5 * int(str(seen["gradients"]))]
     assert seen["doctor"] == ["missing", "ask me"]
     assert {"mine", "room"} <= set(seen["parity"])
-
-
-def test_a_folder_with_a_plan_is_one_too(seen: dict[str, Any]) -> None:
+    # So is a folder with a plan.
     assert "room" in seen["names"] and seen["room"] == 5 * seen["gradients"]
-
-
-def test_its_row_is_in_the_table_of_the_docs(seen: dict[str, Any]) -> None:
     row = "| `mine` | Mine: every rank trains for itself. | `echo` 2 | nowhere |"
     assert row in str(seen["table"]).splitlines()
 

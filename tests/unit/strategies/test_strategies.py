@@ -1,10 +1,10 @@
-"""Strategies without ranks: discovery, layouts, options, what is refused."""
+"""Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
 import importlib.metadata
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,24 +14,45 @@ import torch
 from pipeline import models, strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
-from pipeline.parallel.faults import Faults
 from pipeline.parallel.mesh import DATA
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Faults, Parts
 from pipeline.planner.memory import predict, predict_sent
 from pipeline.precision import PrecisionInfo, make_precision
-from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study, shipped_studies
-from pipeline.study.spec import WorldSpec
+from pipeline.study.load import find_study, load_study, shipped_studies
+from pipeline.study.spec import RunSpec, WorldSpec
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
-WORLD = WorldSpec(nodes=2, ranks_per_node=4, device="cpu", backend="gloo", network="loopback")
 
 
-def test_the_package_finds_its_files() -> None:
-    assert {"single", "parameter_server", "ddp", "horovod"} <= set(strategies.names())
-    for name in strategies.names():
-        assert isinstance(strategies.load(name, {}), Strategy)
+def sized(ranks: int) -> WorldSpec:
+    return WorldSpec(1, ranks, "cpu", "gloo", "loopback")
+
+
+WORLD = sized(8)
+GPUS = WorldSpec(2, 4, "cuda", "nccl", "loopback")
+
+
+@cache
+def first_run(study: str) -> RunSpec:
+    return expand(load_study(find_study(study)))[0]
+
+
+def a_run(
+    strategy: str, options: Any = None, world: WorldSpec = WORLD, study: str = "smoke", **other: Any
+) -> RunSpec:
+    """A run of a study with these settings; `work` and `model` are what differs of those."""
+    run = first_run(study)
+    work, model = other.pop("work", {}), other.pop("model", {})
+    return replace(
+        run,
+        strategy=strategy,
+        options=options or {},
+        world=world,
+        **{"precision": "fp32", **other},
+        workload=replace(run.workload, **work),
+        model=replace(run.model, **model),
+    )
 
 
 ARITHMETIC = """
@@ -60,28 +81,119 @@ def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
     assert done.stdout == "False\n", done.stderr
 
 
-def test_unknown_names_and_options_list_the_known_ones() -> None:
-    with pytest.raises(StudyError, match=r"'zero' has no file .*; use one of annotated"):
-        strategies.load("zero", {})
-    with pytest.raises(StudyError, match="no option 'bucket'; use one of bucket_cap_mb"):
-        strategies.load("ddp", {"bucket": 1})
-
-
 def test_every_shipped_study_names_strategies_that_exist() -> None:
     for path in shipped_studies().values():
         strategies.check(expand(load_study(path)))
 
 
-def test_a_study_with_an_impossible_world_is_refused_at_the_door() -> None:
-    study = load_study(Path("workflow/config/smoke/study.yaml"))
-    study = study.but(cluster=study.to_dict()["cluster"] | {"ranks_per_node": 2})
-    with pytest.raises(StudyError, match="strategy single runs on 1 rank"):
-        strategies.check(expand(study))
+HEADS = {"num_heads": 16, "context": 100}
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("zero", {}, {}, "'zero' has no file .*; use one of annotated"),
+    ("ddp", {"bucket": 1}, {}, "no option 'bucket'; use one of bucket_cap_mb"),
+    ("ddp", {"empty_cache": "no"}, {}, "empty_cache = 'no' is no bool"),
+    ("single", {}, {"world": WorldSpec(2, 4, "cpu", "gloo", "loopback")},
+     "runs on 1 rank, given 2 nodes x 4 ranks"),
+    ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
+    ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
+    ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps 0 is under 1"),
+    ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "fusion_threshold_mb 1000000 is over 4096"),
+    ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
+    ("ddp", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16, bf16"),
+    ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
+    ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "set them to at least 1 and 2"),
+    ("ddp", {"compression": "powersgd", "powersgd_start": 9}, {"work": {"untimed_steps": 4}},
+     "first 9 steps are sent in full"),
+    ("ddp", {"compression": "powersgd"}, {"work": {"checkpoint_every": 5, "untimed_steps": 4}},
+     r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
+    ("local_sgd", {"inner_steps": 0}, {}, "inner_steps 0: a round has at least one step; set it"),
+    ("local_sgd", {"outer_learning_rate": 0}, {}, "expected a rate over 0 and a momentum under 1"),
+    ("local_sgd", {"outer_momentum": 1.0}, {}, "expected a rate over 0 and a momentum under 1"),
+    ("local_sgd", {"inner_steps": 7}, {"work": {"steps": 20, "untimed_steps": 4}},
+     r"16 timed steps are no whole rounds of 7, .* to a multiple"),
+    ("sharded", {"stage": 4}, {}, "stage 4 is unknown; use one of 1, 2, 3"),
+    ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
+    ("hybrid", {"zero_stage": 2}, {}, "zero_stage 2 is unknown; use one of 0, 1"),
+    ("sharded", {"offload": True}, {}, "offload: weights lie on the CPU already"),
+    ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
+     "stage 1 keeps whole weights on the device; set stage"),
+    ("tensor", {"ranks": 3}, {"world": sized(4)},
+     "3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
+    ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
+    ("tensor", {"sequence": True}, {"model": HEADS},
+     "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
+     "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
+    ("annotated", {"annotations": {"h.0.mlp.up.weight": [None, None]}}, {}, "no such tensor"),
+    ("annotated", {"annotations": {"h.0.ln_1.weight": ["model"]}}, {}, "names the axis 'model'"),
+    ("annotated", {"axes": {"data": 3}}, {}, "axes data 3 do not make 8"),
+    ("annotated", {"axes": 3}, {}, "axes = 3 is no dict"),
+    ("pipeline_parallel", {"ranks": 3}, {},
+     r"3 pipeline ranks do not divide 8 .* does is 2; set"),
+    ("pipeline_parallel", {"schedule": "2f2b"}, {}, "'2f2b' is unknown; use one of gpipe, 1f1b"),
+    ("hybrid", {"data": 3}, {},
+     "pipeline 2 x tensor 2 x data 3 are 12 ranks, the world has 8; the nearest layout is "
+     "pipeline 2 x tensor 2 x data 2"),
+    ("hybrid", {}, {"world": sized(6)},
+     "4 ranks, the world has 6; .* pipeline 1 x tensor 2 x data 3"),
+    ("hybrid", {"tensor": 4}, {}, "4 tensor ranks do not divide 2 .* option tensor is 2"),
+    ("pipeline_parallel", {}, {"world": sized(4)},
+     "4 pipeline ranks x 1 chunks are 4 stages, .* 2 layers"),
+    ("pipeline_parallel", {"schedule": "zero_bubble"}, {"world": sized(2), "compile": True},
+     "set compile to false, or schedule to 1f1b"),
+    ("pipeline_parallel", {"schedule": "zero_bubble"},
+     {"world": sized(2), "work": {"recompute": True}},
+     r"set workload\.recompute to none or attention, or schedule to 1f1b"),
+]  # fmt: skip
+"""Strategy, options, what else differs from the first run of `smoke` on eight ranks, the error."""
 
 
-def test_an_option_of_another_type_is_refused() -> None:
-    with pytest.raises(StudyError, match="empty_cache = 'no' is no bool"):
-        strategies.load("ddp", {"empty_cache": "no"})
+@pytest.mark.parametrize(("strategy", "options", "changes", "said"), REFUSED)
+def test_what_no_run_can_have_is_refused_before_one(strategy, options, changes, said) -> None:
+    with pytest.raises(StudyError, match=said):
+        strategies.check([a_run(strategy, options, **changes)])
+
+
+COMPRESSED = {"compression": "bf16"}
+UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
+    ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
+    ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
+    ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
+    ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
+    ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
+    ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
+    ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
+    ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "options", "precision", "said"), UNABLE)
+def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
+    strategy, options, precision, said
+) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        strategies.load(strategy, options).check_precision(precision)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "precision"),
+    [("ddp", COMPRESSED, "bf16"), ("ddp", {}, "apex_o2"), ("sharded", {"offload": True}, "bf16"),
+     ("sharded", {"stage": 2}, "amp_o2"), ("sharded", {}, "amp_o2")],
+)  # fmt: skip
+def test_it_trains_in_all_others(strategy, options, precision) -> None:
+    strategies.load(strategy, options).check_precision(precision)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "axes", "axis", "ranks"),
+    [
+        ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
+        ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
+        ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
+    ],
+)
+def test_ranks_that_exchange_most_are_neighbours(strategy, options, axes, axis, ranks) -> None:
+    layout = strategies.load(strategy, options).layout(WORLD)
+    assert (layout.axes, layout.along(axis, 0)) == (axes, ranks)
 
 
 @pytest.mark.parametrize("name", [n for n in strategies.names() if n != "single"])
@@ -91,25 +203,11 @@ def test_slices_cover_the_global_batch_once(name) -> None:
     assert [i for start, stop in slices for i in range(start, stop)] == list(range(16))
 
 
-def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(StudyError, match="global batch 12 is not a multiple of 8 data-parallel"):
-        strategies.load("ddp", {}).layout(WORLD).batch_slice(0, 12)
-
-
-def test_single_refuses_a_larger_world() -> None:
-    with pytest.raises(StudyError, match="runs on 1 rank, given 2 nodes x 4 ranks"):
-        strategies.load("single", {}).layout(WORLD)
-
-
 def test_data_parallel_is_one_process_with_all_devices_of_one_node() -> None:
     server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(replace(WORLD, nodes=1))
+    layout = server.layout(sized(4))
     assert (layout.num_processes, layout.devices_per_process) == (1, 4)
     assert layout.batch_slice(0, 16) == (0, 16)
-    with pytest.raises(StudyError, match="given 2 nodes"):
-        server.layout(WORLD)
-    with pytest.raises(StudyError, match="engine 'tree' is unknown"):
-        strategies.load("parameter_server", {"engine": "tree"}).layout(WORLD)
 
 
 def test_a_missing_package_is_unsupported(monkeypatch) -> None:
@@ -141,57 +239,8 @@ def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
         Faults(optimiser_steps=2).check("cpu", scaled)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"optimiser_steps": 0}, "optimiser_steps 0 is under 1"),
-        ({"fusion_threshold_mb": 1_000_000}, "fusion_threshold_mb 1000000 is over 4096"),
-        ({"compression": "zip"}, "compression 'zip' is unknown"),
-    ],
-)
-def test_what_no_run_of_horovod_can_have_is_refused_before_one(options, words) -> None:
-    with pytest.raises(StudyError, match=words):
-        strategies.load("horovod", options).layout(WORLD)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"compression": "zip"}, "compression 'zip' is unknown; use one of none, fp16, bf16"),
-        ({"powersgd_rank": 2}, "powersgd_rank 2 .* do nothing with compression none"),
-        ({"compression": "powersgd", "powersgd_start": 1}, "set them to at least 1 and 2"),
-        ({"compression": "powersgd", "powersgd_start": 9}, "first 9 steps are sent in full"),
-        ({"compression": "powersgd"}, r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
-    ],
-)
-def test_a_compression_that_no_run_can_have_is_refused_before_one(options, words) -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    work = replace(run.workload, checkpoint_every=5, untimed_steps=4)
-    run = replace(run, strategy="ddp", world=WORLD, options=options, workload=work)
-    with pytest.raises(StudyError, match=words):
-        strategies.check([run])
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"inner_steps": 0}, "inner_steps 0: a round has at least one step; set it to 1"),
-        ({"outer_learning_rate": 0}, "expected a rate over 0 and a momentum under 1"),
-        ({"outer_momentum": 1.0}, "expected a rate over 0 and a momentum under 1"),
-        ({"inner_steps": 7}, r"16 timed steps are no whole rounds of 7, .* to a multiple"),
-    ],
-)
-def test_a_round_that_no_run_can_have_is_refused_before_one(options, words) -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    work = replace(run.workload, steps=20, untimed_steps=4)
-    run = replace(run, strategy="local_sgd", world=WORLD, options=options, workload=work)
-    with pytest.raises(StudyError, match=words):
-        strategies.check([run])
-
-
 def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    run = replace(run, strategy="local_sgd", precision="fp32", world=sized(4), options={})
+    run = a_run("local_sgd", world=sized(4))
     weights = 4 * models.num_parameters(run.model)
     [one] = predict_sent(replace(run, options={"inner_steps": 8}))
     assert (one.wire_bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
@@ -202,20 +251,10 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
     assert (diloco - single, averaged - single) == (2 * weights, weights)
 
 
-def test_a_compression_takes_gradients_that_are_neither_narrow_nor_scaled() -> None:
-    hooked = strategies.load("ddp", {"compression": "bf16"})
-    hooked.check_precision("bf16")
-    for name in ("fp16", "bf16_masters", "amp_o2"):
-        with pytest.raises(UnsupportedError, match=f"{name} has not; use fp32, tf32, bf16"):
-            hooked.check_precision(name)
-
-
 def test_compressed_gradients_send_less_and_what_is_held_back_takes_memory() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    run = replace(run, strategy="ddp", precision="fp32", world=sized(4), options={})
     sent, need = {}, {}
     for name in ("none", "fp16", "bf16", "powersgd"):
-        cell = replace(run, options={"compression": name})
+        cell = a_run("ddp", {"compression": name}, sized(4))
         [one] = predict_sent(cell)
         parts = predict(cell)
         sent[name], need[name] = one.wire_bytes, parts.parameters + parts.buffers
@@ -261,44 +300,10 @@ def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch)
         assert module(torch.ones(1, 2)).dtype == torch.bfloat16
 
 
-def test_a_strategy_s_memory_is_its_own_to_say() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    layout = strategies.load("ddp", {}).layout(WORLD)
-    found = {
-        name: strategies.load(name, {}).footprint(run, layout, 1, gradients=100)
-        for name in ("single", "parameter_server", "ddp", "horovod")
-    }
-    assert found == {
-        "single": Footprint(0),
-        "parameter_server": Footprint(100, optimiser_share=0.0),
-        "ddp": Footprint(0, holds_gradients=True),
-        "horovod": Footprint(100),
-    }
-
-
-def test_an_unknown_stage_of_sharding_is_refused() -> None:
-    with pytest.raises(StudyError, match="stage 4 is unknown; use one of 1, 2, 3"):
-        strategies.load("sharded", {"stage": 4}).layout(WORLD)
-
-
-def test_an_offload_that_moves_nothing_is_refused() -> None:
-    with pytest.raises(StudyError, match="offload: weights lie on the CPU already"):
-        strategies.load("sharded", {"offload": True}).layout(WORLD)
-    gpus = replace(WORLD, device="cuda", backend="nccl")
-    with pytest.raises(StudyError, match="stage 1 keeps whole weights on the device; set stage"):
-        strategies.load("sharded", {"offload": True, "stage": 1}).layout(gpus)
-    strategy = strategies.load("sharded", {"offload": True})
-    with pytest.raises(UnsupportedError, match=r"fp16 scales the loss, .*; use fp32, tf32 or bf16"):
-        strategy.check_precision("fp16")
-    strategy.check_precision("bf16")
-
-
 def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    count = models.num_parameters(run.model)
     for stage in (2, 3):
-        strategies.load("sharded", {"stage": stage}).check_precision("amp_o2")
-        cut = replace(run, strategy="sharded", options={"stage": stage}, world=sized(4))
+        cut = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
+        count = models.num_parameters(cut.model)
         [full], [narrow] = (predict_sent(replace(cut, precision=p)) for p in ("bf16", "amp_o2"))
         assert (narrow.wire_bytes, narrow.formula) == (full.wire_bytes / 2, full.formula)
         held = [predict(replace(cut, precision=p)) for p in ("fp32", "amp_o2")]
@@ -313,16 +318,11 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         assert less.wire_bytes == narrow.wire_bytes
         masters = predict(replace(cut, precision="bf16_masters"))
         assert masters.parameters == held[1].parameters
-    with pytest.raises(UnsupportedError, match="stage 1: amp_o2 narrows weights by FSDP2"):
-        strategies.load("sharded", {"stage": 1}).check_precision("amp_o2")
-    with pytest.raises(UnsupportedError, match="amp_o2 scales the loss"):
-        strategies.load("sharded", {"offload": True}).check_precision("amp_o2")
 
 
 def test_offloaded_shards_are_no_memory_of_the_device() -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, precision="fp32", strategy="sharded", world=replace(run.world, nodes=2))
-    kept, moved = predict(run), predict(replace(run, options={"offload": True}))
+    world = replace(first_run("bai2022").world, nodes=2)
+    kept, moved = (predict(a_run("sharded", o, world, "bai2022")) for o in ({}, {"offload": True}))
     assert moved.optimiser == moved.gradients == 0
     assert kept.parameters - moved.parameters == pytest.approx(kept.gradients, abs=8)
 
@@ -344,75 +344,33 @@ def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> No
     monkeypatch.setattr(sharded, "mesh_of", lambda layout: SimpleNamespace(device_type="cuda"))
     monkeypatch.setattr(sharded, "ShardedStepper", lambda parts, group, **how: group)
     monkeypatch.setattr(Group, "join", lambda layout, backend=None: backend)
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    gpus = replace(WORLD, device="cuda", backend="nccl")
-    model, precision = build_model(run.model, 0), make_precision("fp32", "cpu")
+    spec = first_run("smoke").model
+    model, precision = build_model(spec, 0), make_precision("fp32", "cpu")
     for offload, kind, backend in (
         (True, CPUOffloadPolicy, "cpu:gloo,cuda:nccl"),
         (False, OffloadPolicy, None),
     ):
         strategy = strategies.load("sharded", {"offload": offload})
-        parts = Parts(model, torch.optim.AdamW, strategy.layout(gpus), precision, 1.0)
+        parts = Parts(model, torch.optim.AdamW, strategy.layout(GPUS), precision, 1.0)
         joined: Any = strategy.build(parts)
         assert joined == backend
-        assert [type(how["offload_policy"]) for how in given] == [kind] * (1 + run.model.num_layers)
+        assert [type(how["offload_policy"]) for how in given] == [kind] * (1 + spec.num_layers)
         given.clear()
 
 
-def test_tensor_ranks_are_neighbours_on_the_last_axis() -> None:
-    layout = strategies.load("tensor", {"ranks": 2}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
-    assert layout.axes == (("data", 2), ("tensor", 2))
-    assert layout.along("tensor", 0) == [0, 1]
-
-
-def test_a_tensor_axis_that_does_not_fit_names_its_factors() -> None:
-    said = r"3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"
-    with pytest.raises(StudyError, match=said):
-        strategies.load("tensor", {"ranks": 3}).layout(WorldSpec(2, 2, "cpu", "gloo", "real"))
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    wide = WorldSpec(1, 8, "cpu", "gloo", "loopback")
-    assert run.model.num_heads % 8
-    run = replace(run, strategy="tensor")
-    said = "8 tensor ranks do not divide 2 attention heads; the nearest option ranks is 2, or"
-    with pytest.raises(StudyError, match=said):
-        strategies.check([replace(run, world=wide)])
-    model = replace(run.model, num_heads=16, context=100)
-    strategies.check([replace(run, world=wide, model=model)])
-    said = "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option {} is 10, or"
-    for strategy, options in (("tensor", {}), ("hybrid", {"pipeline": 1, "tensor": 8})):
-        cut = replace(run, world=wide, model=model, strategy=strategy)
-        cut = replace(cut, options={**options, "sequence": True})
-        with pytest.raises(StudyError, match=said.format("tensor" if options else "ranks")):
-            strategies.check([cut])
-
-
-def test_cut_sequences_need_less_memory() -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, precision="fp32", strategy="tensor", world=sized(4))
-    for recompute in (False, True, "attention"):
-        work = replace(run.workload, recompute=recompute)
-        whole = replace(run, workload=work)
-        cut = replace(whole, options={"sequence": True})
-        assert predict(cut).activations < predict(whole).activations
-
-
-def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported() -> None:
-    with pytest.raises(
-        UnsupportedError, match="sharded does not train in apex_o2; use one of fp32"
-    ):
-        strategies.load("sharded", {}).check_precision("apex_o2")
-    strategies.load("ddp", {}).check_precision("apex_o2")
+@pytest.mark.parametrize("recompute", [False, True, "attention"])
+def test_cut_sequences_need_less_memory(recompute: bool | str) -> None:
+    whole = a_run("tensor", {}, sized(4), "bai2022", work={"recompute": recompute})
+    cut = replace(whole, options={"sequence": True})
+    assert predict(cut).activations < predict(whole).activations
 
 
 def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, precision="fp32")
-    four = WorldSpec(1, 4, "cpu", "gloo", "loopback")
     needs = {
-        stage: predict(replace(run, strategy="sharded", options={"stage": stage}, world=four))
+        stage: predict(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
         for stage in (1, 2, 3)
     }
-    whole = predict(replace(run, strategy="ddp", world=four))
+    whole = predict(a_run("ddp", {}, sized(4), "bai2022"))
     assert all(4 * need.optimiser == whole.optimiser for need in needs.values())
     assert needs[1].gradients == whole.gradients == 4 * needs[2].gradients
     assert needs[3].parameters < needs[2].parameters
@@ -420,37 +378,26 @@ def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
     """Counted with DeepSpeed 0.19.8 on two ranks: tests/system/test_deepspeed.py has small ones."""
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    model = replace(run.model, num_layers=2, width=256, num_heads=4, context=16, vocab_size=302)
-    work = replace(run.workload, accumulation_steps=2)
-    run = replace(run, strategy="deepspeed", options={}, model=model, workload=work)
-    run = replace(run, precision="fp32", world=WorldSpec(1, 2, "cpu", "gloo", "loopback"))
+    model = {"num_layers": 2, "width": 256, "num_heads": 4, "context": 16, "vocab_size": 302}
+    work = {"accumulation_steps": 2}
+    run = a_run("deepspeed", {}, sized(2), "bai2022", work=work, model=model)
     [sent] = predict_sent(run)
     assert sent.wire_bytes == 19_497_984  # counted: 8 more, single numbers
     assert sent.formula == "(n-1)/n (2 m G + W + (m-1) P)"
     [nccl] = predict_sent(replace(run, world=replace(run.world, device="cuda", backend="nccl")))
     assert nccl.formula == "(n-1)/n (m G + W + (m-1) P)"
-    assert nccl.wire_bytes == sent.wire_bytes - 4 * models.num_parameters(model)
-    assert predict_sent(replace(run, model=replace(model, num_layers=1300))) == ()
+    assert nccl.wire_bytes == sent.wire_bytes - 4 * models.num_parameters(run.model)
+    assert predict_sent(replace(run, model=replace(run.model, num_layers=1300))) == ()
 
 
 def test_deepspeed_gathers_a_large_model_in_parts_and_a_small_one_whole() -> None:
     """Its defaults: 10^9 numbers gathered at a time, gradients in buckets of 5 x 10^8."""
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, strategy="deepspeed", options={}, precision="fp32", world=sized(4))
-    count = models.num_parameters(run.model)
-    small = predict(run)
+    run = a_run("deepspeed", {}, sized(4), "bai2022")
+    count, small = models.num_parameters(run.model), predict(run)
     assert (small.parameters, small.buffers) == (count + 4 * count, 5 * count)
     large = replace(run, model=replace(run.model, num_layers=96, width=12288, num_heads=96))
     count, found = models.num_parameters(large.model), predict(large)
     assert (found.parameters, found.buffers) == (count + 4 * 10**9, 4 * 5 * 10**8 + count)
-
-
-def test_deepspeed_names_what_it_cannot_do() -> None:
-    with pytest.raises(StudyError, match="deepspeed stage 0 is unknown; use one of 1, 2, 3"):
-        strategies.load("deepspeed", {"stage": 0}).layout(WORLD)
-    with pytest.raises(UnsupportedError, match="deepspeed does not train in fp16; use one of fp32"):
-        strategies.load("deepspeed", {}).check_precision("fp16")
 
 
 @pytest.mark.parametrize(
@@ -474,83 +421,17 @@ def test_a_deepspeed_that_is_missing_or_wrong_is_unsupported(monkeypatch, versio
         strategies.load("deepspeed", {}).check()
 
 
-def test_annotated_names_tensors_and_axes_that_do_not_fit() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    run = replace(run, world=WORLD, strategy="annotated")
-    wrong: dict[str, dict[str, Any]] = {
-        "no such tensor": {"annotations": {"h.0.mlp.up.weight": [None, None]}},
-        "names the axis 'model'": {"annotations": {"h.0.ln_1.weight": ["model"]}},
-        "axes data 3 do not make 8": {"axes": {"data": 3}},
-        "axes = 3 is no dict": {"axes": 3},
-    }
-    for said, options in wrong.items():
-        with pytest.raises(StudyError, match=said):
-            strategies.check([replace(run, options=options)])
-
-
 def test_annotated_weights_are_held_in_parts() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     options = {"axes": {"data": 0, "model": 2}, "annotations": {"wte.weight": [None, "model"]}}
-    run = replace(run, world=WORLD, strategy="annotated", options=options)
-    strategy = strategies.load("annotated", options)
+    run, strategy = a_run("annotated", options), strategies.load("annotated", options)
     found = strategy.footprint(run, strategy.layout(WORLD), 0, gradients=100)
-    whole = replace(run, options={})
-    count = models.num_parameters(run.model)
-    cut = run.model.vocab_size * run.model.width
+    count, cut = models.num_parameters(run.model), run.model.vocab_size * run.model.width
     assert found.weight_share == pytest.approx((count - cut / 2) / count)
-    assert predict(run, 0).parameters < predict(whole, 0).parameters
-
-
-def sized(ranks: int) -> WorldSpec:
-    return WorldSpec(1, ranks, "cpu", "gloo", "loopback")
-
-
-def test_pipeline_ranks_that_do_not_fit_name_the_nearest() -> None:
-    layout = strategies.load("pipeline_parallel", {"ranks": 2}).layout(sized(8))
-    assert layout.axes == (("pipeline", 2), ("data", 4))
-    assert layout.along("data", 0) == [0, 1, 2, 3]
-    with pytest.raises(StudyError, match=r"3 pipeline ranks do not divide 8 .* does is 2; set"):
-        strategies.load("pipeline_parallel", {"ranks": 3}).layout(sized(8))
-
-
-def test_a_hybrid_that_does_not_multiply_up_names_its_factors() -> None:
-    layout = strategies.load("hybrid", {}).layout(sized(8))
-    assert layout.axes == (("pipeline", 2), ("data", 2), ("tensor", 2))
-    said = (
-        r"pipeline 2 x tensor 2 x data 3 are 12 ranks, the world has 8; the nearest layout is "
-        r"pipeline 2 x tensor 2 x data 2"
-    )
-    with pytest.raises(StudyError, match=said):
-        strategies.load("hybrid", {"data": 3}).layout(sized(8))
-    with pytest.raises(
-        StudyError, match=r"4 ranks, the world has 6; .* pipeline 1 x tensor 2 x data 3"
-    ):
-        strategies.load("hybrid", {"pipeline": 2}).layout(sized(6))
-    with pytest.raises(StudyError, match="zero_stage 2 is unknown; use 0 or 1"):
-        strategies.load("hybrid", {"zero_stage": 2}).layout(sized(8))
-
-
-def test_layers_heads_and_sequences_of_a_pipeline_are_checked_before_a_run() -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
-    deep = replace(run, strategy="pipeline_parallel", world=sized(4))
-    with pytest.raises(StudyError, match=r"4 pipeline ranks x 1 chunks are 4 stages, .* 2 layers"):
-        strategies.check([deep])
-    hybrid = replace(run, strategy="hybrid", world=sized(8), options={"tensor": 4})
-    with pytest.raises(StudyError, match=r"4 tensor ranks do not divide 2 .* option tensor is 2"):
-        strategies.check([hybrid])
-    compiled = replace(deep, world=sized(2), compile=True, options={"schedule": "zero_bubble"})
-    with pytest.raises(StudyError, match="set compile to false, or schedule to 1f1b"):
-        strategies.check([compiled])
-    work = replace(run.workload, recompute=True)
-    again = replace(compiled, compile=False, workload=work)
-    with pytest.raises(StudyError, match=r"set workload\.recompute to none or attention, or sche"):
-        strategies.check([again])
-    strategies.check([replace(again, workload=replace(work, recompute="attention"))])
+    assert predict(run, 0).parameters < predict(replace(run, options={}), 0).parameters
 
 
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, precision="fp32", strategy="pipeline_parallel", world=sized(4))
+    run = a_run("pipeline_parallel", {}, sized(4), "bai2022")
     count = models.num_parameters(run.model)
     shared = run.model.vocab_size * run.model.width
     needs = [predict(run, rank) for rank in range(4)]
@@ -576,8 +457,7 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
 )
 def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -> None:
     """On each set of ranks that hold the model together; embedding and norms are not narrowed."""
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    run = replace(run, precision="bf16", world=sized(4), strategy=strategy, options=options)
+    run = a_run(strategy, options, sized(4), "bai2022", precision="bf16")
     chosen = strategies.load(strategy, options)
     layout = chosen.layout(run.world)
     shares = [chosen.footprint(run, layout, rank, 100).copy_share for rank in range(4)]
@@ -586,13 +466,13 @@ def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -
 
 @pytest.mark.parametrize("recompute", [False, True, "attention"])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: Any) -> None:
-    run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-    work = replace(run.workload, recompute=recompute)
-    run = replace(run, precision=precision, world=sized(4), workload=work)
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(
+    precision: str, recompute: bool | str
+) -> None:
+    how = {"precision": precision, "work": {"recompute": recompute}}
     knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
     hybrid, tensor = (
-        {one.axis: one.wire_bytes for one in predict_sent(replace(run, strategy=s, options=o))}
+        {one.axis: one.wire_bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)

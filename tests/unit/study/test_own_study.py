@@ -66,10 +66,14 @@ def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> 
     assert main(["check", "--study", str(own)]) == 0
 
 
-def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path) -> None:
+def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path, monkeypatch) -> None:
+    """One begins with the weights that the page's code saves."""
     page = Path("docs/models.md").read_text(encoding="utf-8")
     studies = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    assert len(studies) == 3
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(studies) == 4
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
     own = tmp_path / "own.yaml"
     for study in studies:
         own.write_text(study)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from pipeline import tables
 from pipeline.metrics import select
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
@@ -68,12 +67,3 @@ def test_each_cost_stands_beside_its_formula(table: pd.DataFrame) -> None:
     assert pd.notna(pipeline["memory_bytes"]) and pipeline["predicted_memory_bytes"] > 0
     assert shown.loc[list(frame["cell"]).index("dps"), "Sent [MB]"] == "6.00"
     assert set(shown.loc[frame["cell"] == "horovod", "Bubble [%]"]) == {NONE}
-
-
-def test_only_a_study_that_cuts_the_model_has_it() -> None:
-    plain = make_study(profile={"steps": 4})
-    assert "layouts" not in tables.catalogue.shown(Study.of(plain))
-    cells = [c | (PIPELINE | {"nodes": [4]} if c["name"] == "dps" else {}) for c in plain["cells"]]
-    assert "layouts" in tables.catalogue.shown(Study.of(plain | {"cells": cells}))
-    unprofiled = make_study() | {"cells": cells}
-    assert "layouts" not in tables.catalogue.shown(Study.of(unprofiled))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -15,9 +13,8 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import TABLES
-from pipeline.tables.texts import merged_links
+from pipeline.tables.texts import links_together
 from pipeline.tables.write import made as made_table
-from pipeline.tables.write import write_table
 from tests.fake_records import make_record, make_study
 
 
@@ -66,25 +63,13 @@ def test_older_records_have_the_formula_alone() -> None:
     assert set(shown["Formula"]) == {"2(n-1)/n G"}
 
 
-def test_a_study_of_one_rank_has_no_rows(tmp_path: Path) -> None:
-    alone = metrics(counted=True)
-    one = alone[alone["nodes"] == 1]
-    frame, shown = made_table("sends", one)
-    assert frame.empty and list(shown.columns)[-1] == "Calls"
-    write_table("sends", one, tmp_path)
-    assert len(list(tmp_path.glob("[!.]*"))) == 3
-
-
 def test_the_caption_explains_every_symbol() -> None:
     assert all(f" {symbol} " in TABLES["sends"].caption.replace(",", " ") for symbol in SYMBOLS)
 
 
-def test_a_cell_that_sends_the_same_over_every_link_stands_once() -> None:
+def test_rows_that_are_the_same_over_links_stand_once() -> None:
     columns = ["Cell", "Link", "Nodes", "Predicted"]
-    rows = [["ddp", "slow", "2", "8"], ["ddp", "slow", "4", "9"], ["ddp", "fast", "2", "8"],
-            ["ddp", "fast", "4", "9"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
-            ["half", "slow", "2", "8"]]  # fmt: skip
-    found = merged_links(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
-    assert found == [["ddp", "every", "2", "8"], ["ddp", "every", "4", "9"], *rows[4:]]
-    one = pd.DataFrame(rows[:2], columns=columns)
-    assert merged_links(one) is one
+    rows = [["ddp", "slow", "2", "8"], ["ddp", "fast", "2", "8"], ["star", "slow", "2", "8"],
+            ["star", "fast", "2", "7"]]  # fmt: skip
+    found = links_together(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
+    assert found == [["ddp", "slow; fast", "2", "8"], *rows[2:]]

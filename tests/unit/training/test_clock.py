@@ -15,20 +15,6 @@ def test_a_call_is_timed_and_its_result_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert Clock(torch.device("cpu")).time(lambda: "done") == ("done", (0.5, 0.25))
 
 
-def test_a_wait_for_the_other_ranks_comes_before_the_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 10.0
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-
-    def pass_seconds(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    _, spent = Clock(torch.device("cpu")).time(lambda: pass_seconds(0.5), lambda: pass_seconds(60))
-    assert spent.seconds == 0.5
-
-
 def test_a_gpu_has_finished_at_both_ends_and_after_the_barrier(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -85,23 +85,17 @@ def test_a_step_is_timed_between_a_barrier_and_its_report(
     assert done == 2 * ["barrier", "step", "clock stopped", "report", "sample", "checkpoint"]
 
 
-def spec(schedule: str, warmup_steps: int = 4) -> OptimiserSpec:
-    return OptimiserSpec("adamw", 1.0, 0.9, 0.999, 1e-8, 0.0, 1.0, schedule, warmup_steps)
-
-
-def test_warm_up_is_linear_and_reaches_the_full_rate() -> None:
-    assert [spec("constant").rate(s, 10) for s in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
-
-
-def test_linear_falls_to_almost_zero_at_the_last_step() -> None:
-    rates = [spec("linear").rate(s, 10) for s in range(10)]
-    assert rates[4] == 1.0
-    assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert rates[9] == 1 / 6
-
-
-def test_no_warm_up_starts_at_the_full_rate() -> None:
-    assert spec("constant", warmup_steps=0).rate(0, 10) == 1.0
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "rates"),
+    [
+        ("constant", 4, [0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1]),
+        ("linear", 4, [0.25, 0.5, 0.75, 1, *(left / 6 for left in (6, 5, 4, 3, 2, 1))]),
+        ("constant", 0, [1] * 10),
+    ],
+)
+def test_rates_rise_to_the_full_one_and_fall_by_the_schedule(schedule, warmup, rates) -> None:
+    spec = OptimiserSpec("adamw", 1.0, 0.9, 0.999, 1e-8, 0.0, 1.0, schedule, warmup)
+    assert [spec.rate(step, 10) for step in range(10)] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp_o2"])

@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.tensor import DTensor
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation.pacing import Pacer
-from pipeline.parallel.types import NOT_PROFILED
 from pipeline.records import Step
 from pipeline.schemas import validate
 from pipeline.strategies.base import Strategy
@@ -27,6 +24,7 @@ from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.phases import Paced, PhaseTimer
 from tests.parity.cases import Case
+from tests.ranks import ON_ONE_RANK, group_alone
 
 
 class FakeClock(Clock):
@@ -124,16 +122,6 @@ def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(
     timer.record(step)
     found = timer.split(8.0, 0.0)
     assert (found["communication"], found["optimiser"]) == (3.0, 5.0)
-
-
-def test_each_step_is_recorded_by_itself(clock: FakeClock, timer: PhaseTimer) -> None:
-    def step() -> None:
-        timer.begin(FORWARD)
-        clock.now += 3
-
-    timer.record(step)
-    timer.record(step)
-    assert timer.split(3.0, 0.0)["forward"] == 3.0
 
 
 class Slow(torch.autograd.Function):
@@ -321,15 +309,6 @@ def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(
     assert pacer.seen == [([], "on the way"), (["sent"], "settled")]
 
 
-def test_in_a_timed_run_nobody_listens() -> None:
-    model = nn.Linear(2, 2)
-    NOT_PROFILED.watch(model)
-    NOT_PROFILED.begin(FORWARD)
-    with NOT_PROFILED.during(COMMUNICATION):
-        pass
-    assert all(not parameter._post_accumulate_grad_hooks for parameter in model.parameters())
-
-
 def train(tokens: Path, strategy: Strategy, *, profile: bool, accumulation: int = 2) -> list[Step]:
     spec = replace(Case("single", accumulation=accumulation).spec(1), profile=profile)
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
@@ -372,7 +351,6 @@ def in_another_thread(*given: Any, **named: Any) -> None:
 
 
 real_backward = torch.autograd.backward
-ON_ONE_RANK: dict[str, dict[str, Any]] = {"hybrid": {"pipeline": 1, "tensor": 1}}
 TORCH_ALONE = [name for name in strategies.names() if not strategies.load(name, {}).requires]
 
 
@@ -381,10 +359,7 @@ def test_a_backward_pass_in_another_thread_gives_phases_that_the_schema_takes(
     monkeypatch: pytest.MonkeyPatch, small_tokens: Path, name: str
 ) -> None:
     monkeypatch.setattr("torch.autograd.backward", in_another_thread)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
+    with group_alone():
         steps = train(small_tokens, strategies.load(name, ON_ONE_RANK.get(name, {})), profile=True)
-    finally:
-        dist.destroy_process_group()
     for step in steps:
         validate(step.to_dict(), "step", "a step")

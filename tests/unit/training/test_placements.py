@@ -22,7 +22,7 @@ from tests.parity.cases import Case
 def found():
     """A model axis of two, propagated for eight ranks."""
     spec = Case("annotated", variant=1).spec(8)
-    return spec, propagate(resolve(spec)).placements
+    return spec, propagate(resolve(spec))
 
 
 def test_every_parameter_and_boundary_has_a_place(found) -> None:

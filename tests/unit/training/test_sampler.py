@@ -51,12 +51,12 @@ def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.machine.facts.CPU_INFO", info)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 1})
     sampler = Sampler(torch.device("cpu"))
-    assert sampler.placement() == {}
+    assert sampler.placement == {}
     sampler.start()
-    assert sampler.placement() == {"cores": [1, 2], "cpu_mhz": 2001.5}
+    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": 2001.5}
     info.write_text("processor : 1\n")
     sampler.start()
-    assert sampler.placement() == {"cores": [1, 2], "cpu_mhz": None}
+    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": None}
 
 
 def test_the_utilisation_is_the_mean_of_the_steps(gpu, monkeypatch) -> None:

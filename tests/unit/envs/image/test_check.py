@@ -55,9 +55,7 @@ def test_requirements_are_met_missing_or_of_another_version() -> None:
     ]
 
 
-def test_absent_apex_is_said_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_absent_apex_is_said_in_words(tmp_path, monkeypatch, capsys) -> None:
     status, versions = whole(tmp_path, monkeypatch, ["meets"], set())
     assert status == 0
     expected: dict[str, Any] = {"torch": "2.13.0", "apex": None, "unmet": []}
@@ -68,17 +66,13 @@ def test_absent_apex_is_said_in_words(
     assert json.__file__ in shown.out.splitlines()
 
 
-def test_an_image_that_is_not_whole_ends_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image_that_is_not_whole_ends_the_build(tmp_path, monkeypatch, capsys) -> None:
     status, versions = whole(tmp_path, monkeypatch, ["newer", "numerical"], {"numpy"})
     assert (status, versions.exists()) == (1, False)
     assert capsys.readouterr().err.startswith("error: the image is not whole: newer needs good>=3")
 
 
-def test_what_only_the_base_s_numpy_fails_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_only_the_base_s_numpy_fails_is_recorded(tmp_path, monkeypatch, capsys) -> None:
     assert whole(tmp_path, monkeypatch, ["numerical"], set())[0] == 1
     status, versions = whole(tmp_path, monkeypatch, ["numerical"], {"numpy"})
     assert status == 0
@@ -139,9 +133,7 @@ BROKEN = "import a_missing_dependency"
      ({"__init__": BROKEN}, BROKEN, None), ({"amp": BROKEN}, BROKEN, None)],
     ids=["without amp", "with amp", "absent", "broken", "with a broken amp"],
 )  # fmt: skip
-def test_apex_is_there_absent_or_broken(
-    modules: Path, capsys: pytest.CaptureFixture[str], files: Any, version: Any, amp: Any
-) -> None:
+def test_apex_is_there_absent_or_broken(modules, capsys, files, version, amp) -> None:
     """Without metadata it is there all the same, and one that is broken is not absent."""
     if files is not None:
         apex(modules, **files)

@@ -50,9 +50,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_every_change_of_the_content_changes_it(
-    root: Path, change: Callable[[Path], object]
-) -> None:
+def test_every_change_of_the_content_changes_it(root, change) -> None:
     before = digest(root)
     assert digest(root) == before
     change(root)

@@ -61,10 +61,7 @@ def test_the_real_lock_without_torch() -> None:
 
 @pytest.mark.parametrize("has_torch", [True, False])
 def test_the_command_prints_what_is_to_be_installed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    has_torch: bool,
+    tmp_path, monkeypatch, capsys, has_torch
 ) -> None:
     path = tmp_path / "lock"
     path.write_text(LOCK)

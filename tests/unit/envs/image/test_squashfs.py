@@ -33,14 +33,11 @@ def test_the_image_decides_over_the_host(tmp_path: Path) -> None:
 
 
 def test_it_lies_where_apptainer_reads_it(tmp_path: Path) -> None:
+    """And sets what the caller gives after a script of exactly the last name, never without one."""
     folder = write_environment(["A=b"], tmp_path)
-    assert folder.name == ".singularity.d"
-    assert (folder / "env" / "10-docker2singularity.sh").read_text() == environment_script(["A=b"])
-
-
-def test_apptainer_is_told_when_to_set_what_the_caller_gives(tmp_path: Path) -> None:
-    """It does so after a script of exactly this name, and never without one."""
-    last = write_environment(["A=b"], tmp_path) / "env" / "99-base.sh"
-    assert last.read_text() == "#!/bin/sh\n"
-    assert last == sorted(last.parent.iterdir())[-1]
+    first, last = sorted((folder / "env").iterdir())
+    assert (folder.name, first.name, last.name) == (
+        ".singularity.d", "10-docker2singularity.sh", "99-base.sh",
+    )  # fmt: skip
+    assert (first.read_text(), last.read_text()) == (environment_script(["A=b"]), "#!/bin/sh\n")
     assert last.stat().st_mode & 0o777 == 0o755

@@ -28,9 +28,7 @@ def test_gpus_and_nodes_are_those_of_the_spec() -> None:
     assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4"} <= set(two.srun)
     one = request(run_of("bai2022", "single", 1), HERE)
     assert (one.nodes, one.gpus) == (1, 1)
-
-
-def test_one_process_may_own_all_gpus_of_its_node() -> None:
+    # One process may own all GPUs of its node.
     assert request(run_of("bai2022", "sps", 1), HERE).gpus == 4
 
 

@@ -57,7 +57,7 @@ def test_halves_of_a_batch_add_up_to_it_which_those_of_transformers_do_not() -> 
 
 
 def test_a_token_counts_with_its_experts_alone_and_memory_holds_all() -> None:
-    width, wide, groups = MIXTRAL.width, 48, 2 * MIXTRAL.width // MIXTRAL.num_heads
+    width, wide, groups = MIXTRAL.width, 48, 4 * MIXTRAL.width // MIXTRAL.num_heads
     expert, vocabulary = 3 * width * wide, MIXTRAL.vocab_size * width
     attention, router = 2 * width**2 + 2 * width * groups, 4 * width
     norms = (2 * MIXTRAL.num_layers + 1) * width

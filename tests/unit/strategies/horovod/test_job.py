@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,10 +13,6 @@ from pipeline.errors import LaunchError
 from pipeline.machine import addresses as network
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.strategies.horovod import job
-
-
-def layout(num_processes: int) -> Layout:
-    return Layout(((DATA, num_processes),), num_processes, "cpu", "gloo")
 
 
 @pytest.fixture(autouse=True)
@@ -28,26 +27,33 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     os.environ.update(before)
 
 
-def test_another_world_than_the_spec_s_is_an_error_before_anyone_waits(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("running", "size", "variables", "said"),
+    [
+        (False, 2, {"WORLD_SIZE": "4"}, "started 4 ranks, the spec says 2"),
+        (False, 2, {}, "no WORLD_SIZE in the environment, expected 2 ranks"),
+        (False, 1, {}, None),
+        (True, 2, {"HOROVOD_CYCLE_TIME": "5"}, None),
+        (True, 2, {"HOROVOD_CYCLE_TIME": "1.0"}, r"HOROVOD_CYCLE_TIME=1\.0, given 5"),
+        (True, 4, {"HOROVOD_CYCLE_TIME": "5"}, "came up with 2 ranks, the spec says 4"),
+    ],
+)
+def test_another_job_than_the_spec_s_is_an_error_before_anyone_waits(
+    monkeypatch: pytest.MonkeyPatch, running: bool, size: int, variables: Any, said: str | None
 ) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    job._check_size(layout(2))
-    with pytest.raises(LaunchError, match="started 2 ranks, the spec says 4"):
-        job._check_size(layout(4))
-
-
-def test_no_launcher_is_an_error_for_more_than_one_rank() -> None:
-    job._check_size(layout(1))
-    with pytest.raises(LaunchError, match="expected 2 ranks"):
-        job._check_size(layout(2))
-
-
-def test_settings_of_a_running_job_cannot_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "1.0")
-    job._check_settings({"HOROVOD_CYCLE_TIME": "1.0"})
-    with pytest.raises(LaunchError, match=r"HOROVOD_CYCLE_TIME=1\.0, given 5"):
-        job._check_settings({"HOROVOD_CYCLE_TIME": "5"})
+    begun: list[str] = []
+    horovod = SimpleNamespace(
+        is_initialized=lambda: running, size=lambda: 2 if running else 1,
+        init=lambda: begun.append(os.environ["HOROVOD_CYCLE_TIME"]),
+    )  # fmt: skip
+    for name, module in (("horovod", SimpleNamespace(torch=horovod)), ("horovod.torch", horovod)):
+        monkeypatch.setitem(sys.modules, name, module)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    layout = Layout(((DATA, size),), size, "cpu", "gloo")
+    with nullcontext() if said is None else pytest.raises(LaunchError, match=said):
+        job.join(layout, {"HOROVOD_CYCLE_TIME": "5"})
+    assert begun == ["5"] * (said is None and not running)
 
 
 class Store:

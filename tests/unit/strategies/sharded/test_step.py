@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from pipeline.strategies.sharded.step import shard
+from tests.ranks import fake_group
 
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
@@ -41,11 +42,8 @@ class Model(nn.Module):
 
 @pytest.fixture(params=[2, 4, 8, 16, 32, 64])
 def ranks(request: pytest.FixtureRequest) -> Iterator[int]:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=request.param)
-    yield request.param
-    dist.destroy_process_group()
+    with fake_group(request.param) as size:
+        yield size
 
 
 def summed(whole: Tensor, ranks: int) -> Tensor:
@@ -65,7 +63,8 @@ def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(
         lambda whole, group: summed(whole, ranks),
     )
     model, mesh = Model(), init_device_mesh("cpu", (ranks,))
-    shard(model, mesh, reshard=True, narrow=torch.float16)
+    precision: Any = SimpleNamespace(narrow_weights=torch.float16, gradients=None, reduced=None)
+    shard(model, mesh, precision, reshard=True, offload=False)
     model(torch.full((ROWS,), GRADIENT, dtype=torch.float16)).backward()
     parameter: Any = model.blocks[0].weight
     of_ddp = summed(torch.full((ROWS,), GRADIENT, dtype=torch.float16) / ranks, ranks)

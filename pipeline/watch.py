@@ -1,0 +1,250 @@
+"""A study while it runs: `python -m pipeline watch`, and the one line of `make paper`.
+
+Records are the truth: a run has ended where its record is there and of the same training as its
+spec. They are read, each once, as they appear; the workflow validates them. No torch, no pandas.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import TextIOWrapper
+from itertools import chain, pairwise
+from os import getpid
+from pathlib import Path
+from typing import TextIO
+
+from pipeline import strategies
+from pipeline.documents import read_lines, read_made
+from pipeline.errors import MissingError, RecordError, SamestepError, StudyError, UnsupportedError
+from pipeline.machine.processes import exit_status, wait_for_one
+from pipeline.records import RUN_FILE, STEPS_FILE
+from pipeline.study.real_time import every_run
+from pipeline.study.spec import TIMED, RunSpec
+from pipeline.study.study import Study
+
+POLL_SECONDS = 1.0  # a poll of 252 records takes less than a millisecond of CPU time
+NOTABLE = r"(?:error:|warning:|note:|mixed:|NOT EQUAL|interrupted|{study}/)"
+_RULE = re.compile(r"(?:local)?rule (\w+):$")
+_STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")
+_OF_A_RUN = re.compile(r"^\S+/\S+/[a-z][0-9]+: ")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended; `started` and `ended` are in seconds since the epoch.
+
+    `step_seconds` is the median of its timed steps, each the time of the slowest rank, if any are.
+    """
+
+    spec: RunSpec
+    status: str
+    started: float
+    ended: float
+    step_seconds: float | None
+    reason: str | None = None
+
+
+class Watched:
+    """A study and its results folder; call `update` now and then."""
+
+    def __init__(self, study: Study, results: Path) -> None:
+        self.study, self.results = study, results
+        self.planned = {spec.run_id: spec for spec in every_run(study)}
+        self.ended: dict[str, Ended] = {}
+        runs = results / "runs"
+        self._files = {name: runs / name.partition("/")[2] / RUN_FILE for name in self.planned}
+        self._seen: dict[str, int | None] = {}
+
+    def update(self) -> None:
+        """Read the records that are new since the last call."""
+        for name, file in self._files.items():
+            stamp = None
+            with suppress(OSError):  # not there, or not there again where a run is repeated
+                stamp = file.stat().st_mtime_ns
+            if stamp != self._seen.get(name):
+                self._seen[name] = stamp
+                self.ended.pop(name, None)
+                run = _read(file.parent, self.planned[name]) if stamp else None
+                if run is not None:
+                    self.ended[name] = run
+
+    def take_back(self) -> dict[str, list[Path]]:
+        """Count runs that may end otherwise now as not ended: why -> their records."""
+        records = defaultdict(list)
+        for name, run in [*self.ended.items()]:
+            why = "that other programs disturbed" if run.status == "disturbed" else None
+            if (run.reason or "").startswith(f"{MissingError.__name__}:"):
+                with suppress(UnsupportedError):
+                    strategies.load(run.spec.strategy, run.spec.options).check()
+                    why = "that lacked a package which is there now"
+            if why is not None:
+                records[why].append(self._files[name])
+                del self.ended[name]
+        return records
+
+    def set_aside(self) -> list[Path]:
+        """Rename records that a disk has emptied or cut: Snakemake knows them by their names."""
+        kept = []
+        for name, file in self._files.items():
+            if name not in self.ended and file.is_file():
+                content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
+                has_steps = steps.is_file() and steps.stat().st_size > 0
+                if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
+                    kept.append(file.replace(file.with_name(f"{file.name}.damaged")))
+        return kept
+
+    def line(self, now: str = "") -> str:
+        """`37 of 84 runs (2 oom), about 0:04:10 left; last: dps/n4/r2, 26.4 ms a step; now ...`.
+
+        `now` is what is under way. A run that is left is expected to take what passed between the
+        ends of two of the last 20 (median).
+        """
+        runs, planned = sorted(self.ended.values(), key=lambda run: run.ended), len(self.planned)
+        text = f"{len(runs)} of {planned} runs"
+        if failed := Counter(run.status for run in runs if run.status != "ok"):
+            text += f" ({', '.join(f'{count} {status}' for status, count in failed.items())})"
+        if runs and len(runs) < planned:
+            between = [after - end for end, after in pairwise(run.ended for run in runs[-20:])]
+            each = statistics.median(between or [runs[-1].ended - runs[-1].started])
+            text += f", about {timedelta(seconds=round(each * (planned - len(runs))))} left"
+            last = runs[-1]
+            text += f"; last: {last.spec.run_id.partition('/')[2]}, "
+            if last.step_seconds is not None:
+                text += f"{1000 * last.step_seconds:,.1f} ms a step"
+            else:
+                text += last.spec.kind if last.status == "ok" else last.status
+        return f"{text}; now {now}" if now else text
+
+
+def _read(folder: Path, spec: RunSpec) -> Ended | None:
+    """The run of a record; None where that is damaged or of another training, as it is repeated."""
+    try:
+        run = read_made(folder / RUN_FILE, "", RecordError, "snakemake")
+        if RunSpec.from_dict(run["spec"]).identity() != spec.identity():
+            return None
+        start, end = (
+            datetime.fromisoformat(run[key]).timestamp() for key in ("started_at", "ended_at")
+        )
+        status, seconds, slowest = str(run["status"]), None, defaultdict[int, float](float)
+        if status == "ok" and spec.kind == TIMED:
+            for _, line in read_lines(folder / STEPS_FILE, "", RecordError):
+                if line["timed"]:
+                    slowest[line["step"]] = max(line["seconds"], slowest[line["step"]])
+            seconds = statistics.median(slowest.values())
+        return Ended(spec, status, start, end, seconds, run.get("reason"))
+    except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
+        return None
+
+
+class Follower:
+    """Shows one line of progress of a watched study, and what matters of the workflow's `log`.
+
+    The line is rewritten on a terminal, and otherwise printed now and then.
+    """
+
+    def __init__(self, watched: Watched, log: Path, out: TextIO) -> None:
+        self.watched, self.log, self.out = watched, log, out
+        self._notable = re.compile(NOTABLE.format(study=re.escape(watched.study.name)))
+        if isinstance(out, TextIOWrapper):  # labels, whatever the locale
+            out.reconfigure(errors="replace")
+        self._offset, self._rule, self._step, self._shown = 0, "", "", (-1, "")
+        self.told: dict[str, str] = {}
+
+    def update(self) -> None:
+        """Show what is new in the log and in the results."""
+        with self.log.open("rb") as stream:
+            stream.seek(self._offset)
+            content = stream.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for text in whole.decode("utf-8", errors="replace").splitlines():
+            # What is said of every run alike (`no emulated network here`) is shown once.
+            words = _OF_A_RUN.sub("", text)
+            if match := _RULE.match(text):
+                self._rule = "" if match[1].startswith(("train", "run_spec", "all")) else match[1]
+                self._step = ""
+            elif _STEP.search(text):
+                self._step = text.partition("/")[2]
+            elif self._notable.match(text) and words not in self.told:
+                self.told[words] = text
+                self.say(text)
+        self.watched.update()
+        line = self.watched.line(self._rule or self._step)
+        if self.out.isatty():
+            line = line[: shutil.get_terminal_size().columns - 1]
+            print(f"\r{line}\x1b[K", end="", file=self.out, flush=True)
+            return
+        # About twenty lines a study, and one for each rule beside its runs.
+        now = (20 * len(self.watched.ended) // max(len(self.watched.planned), 1), self._rule)
+        if now != self._shown:
+            print(line, file=self.out, flush=True)
+        self._shown = now
+
+    def say(self, text: str = "") -> None:
+        """Print a line; on a terminal in the place of that of progress, which is taken away."""
+        gone = "\r\x1b[K" if self.out.isatty() else ""
+        print(f"{gone}{text}", end="\n" if text else "", file=self.out, flush=True)
+
+    def follow(self, command: Sequence[str]) -> int:
+        """Run `command` to its end, its output appended to the log; a signal reaches it too."""
+        with self.log.open("ab") as stream:
+            child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+        try:
+            while child.poll() is None:
+                self.update()
+                wait_for_one([child], POLL_SECONDS)
+            self.update()
+        except BaseException as error:
+            # Control-C reaches the whole group, a signal of its own this process alone, and of a
+            # broken pipe the workflow knows nothing: no orphan works on.
+            if error.args or not isinstance(error, KeyboardInterrupt):
+                child.terminate()
+            while child.poll() is None:
+                with suppress(KeyboardInterrupt):
+                    child.wait()
+            raise
+        return exit_status(child.returncode)
+
+
+def follow(
+    watched: Watched, command: Sequence[str], out: TextIO = sys.stderr, *, retry: bool = False
+) -> int:
+    """Run the workflow of a watched study by `command`, and show its progress; its exit status.
+
+    Its output goes to a file below `logs/workflow`. `retry`: damaged records are set aside, and
+    runs that may end otherwise now are forced to be made again, at the start and after the end.
+    """
+    if shutil.which(command[0]) is None:
+        raise SamestepError(f"there is no program {command[0]!r} to run; give one that is there")
+    log = watched.results / "logs/workflow" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{getpid()}.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    follower = Follower(watched, log, out)
+    watched.update()
+    try:
+        for path in watched.set_aside() if retry else ():
+            follower.say(f"note: a disk emptied or cut a record, kept as {path}: its run is redone")
+        for attempt in range(2):
+            again = watched.take_back() if retry else {}
+            if attempt and not again:
+                break
+            for why, files in again.items():
+                follower.say(f"note: {len(files)} run{'s' * (len(files) > 1)} {why}: tried again")
+            forced = ["--forcerun", *map(str, chain(*again.values()))] if again else []
+            if status := follower.follow([*command, *forced]):
+                break
+    finally:
+        follower.say()
+    if status:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        new = [text[:400] for text in lines[-40:] if text not in follower.told.values()]
+        print(*new, f"error: the workflow failed; all it said is in {log}", sep="\n", file=out)
+    return status

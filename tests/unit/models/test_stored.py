@@ -1,0 +1,186 @@
+"""Starting weights of files: the loss that they give, what a rank reads, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import transformers
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+
+from pipeline import strategies
+from pipeline.corpus.batches import Batches
+from pipeline.errors import StudyError
+from pipeline.models import stored
+from pipeline.models.build import build_model
+from pipeline.models.deferred import deferred_model
+from pipeline.parallel.state import materialise, read_weights
+from pipeline.parallel.types import Parts
+from pipeline.precision import make_precision
+from pipeline.study.model_files import with_files
+from pipeline.study.spec import ModelSpec
+from tests import begun
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 302, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 16, "initializer_range": 0.2,
+}  # fmt: skip
+"""Of losses far from those of our own initial weights."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Folders by class, as save_pretrained writes them: in several files, and in one."""
+    folder = tmp_path_factory.mktemp("saved")
+    torch.manual_seed(1)
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SIZES, num_key_value_heads=2, pad_token_id=0)
+    )
+    llama.save_pretrained(folder / "llama", max_shard_size="20KB")
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
+    bert.save_pretrained(folder / "bert")
+    assert len([*(folder / "llama").glob("model-*.safetensors")]) > 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAMESTEP_CACHE", str(folder / "cache"))
+        yield {"LlamaForCausalLM": folder / "llama", "BertForMaskedLM": folder / "bert"}
+
+
+def spec_of(folder: Path, **given: Any) -> ModelSpec:
+    own = {"family": "transformers", "config": "config.json", "weights": "."} | given
+    return ModelSpec(**with_files(own, folder, extends=False))
+
+
+@pytest.mark.system
+def test_the_first_loss_is_that_of_transformers_in_every_layout(
+    saved: dict[str, Path], small_tokens: Path, tmp_path: Path
+) -> None:
+    folders = [str(folder) for folder in saved.values()]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.begun", str(small_tokens), str(tmp_path), *folders],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    for world in begun.STRATEGIES:
+        for case in begun.cases(world, folders):
+            left = json.loads((tmp_path / f"{case.name}.rank0.json").read_text())
+            expected = theirs(case, small_tokens)
+            assert left["steps"][0]["loss"] == pytest.approx(expected, rel=1e-6), case.name
+            assert left["steps"][0]["loss"] != left["steps"][-1]["loss"]
+
+
+def theirs(case: begun.Begun, tokens: Path) -> float:
+    """Loss of the first batch by transformers' own model, loaded by its own from_pretrained."""
+    spec = case.spec(1)
+    batches = Batches(tokens, 16, spec.workload.global_batch, spec.seed, spec.objective)
+    arrays: Any = batches.slice(0, 0, spec.workload.global_batch)
+    inputs, targets = (torch.from_numpy(part) for part in arrays[:2])
+    model = getattr(transformers, str(case.architecture)).from_pretrained(case.folder).eval()
+    with torch.no_grad():
+        losses = F.cross_entropy(
+            model(input_ids=inputs).logits.flatten(0, 1), targets.flatten(), reduction="none"
+        )
+    if arrays.weights is None:
+        return losses.mean().item()
+    weights = torch.from_numpy(arrays.weights[:, 0]).flatten()
+    return (losses @ weights / weights.sum()).item()
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Rank 0 of four, whose collectives send nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_rank_reads_the_parts_that_it_holds_alone(saved, group) -> None:
+    spec = spec_of(saved["BertForMaskedLM"])
+    model, initial = deferred_model(spec, 0)
+    numbers, real = [], stored.reader(spec)
+
+    def read(name: str, offsets: Any, shape: Any) -> torch.Tensor:
+        numbers.append(prod(shape))
+        return real(name, offsets, shape)
+
+    strategy = strategies.load("sharded", {})
+    run = begun.Begun("sharded", folder=str(saved["BertForMaskedLM"])).spec(4)
+    make: Any = lambda parameters: torch.optim.AdamW(parameters)  # noqa: E731
+    fill = lambda: materialise(model, initial.values, torch.device("cpu"), read)  # noqa: E731
+    precision = make_precision("fp32", "cpu")
+    parts_of = Parts(model, make, strategy.layout(run.world), precision, 1.0, materialise=fill)
+    strategy.build(parts_of)
+    whole = load_file(saved["BertForMaskedLM"] / "model.safetensors")
+    parts: dict[str, Any] = dict(model.named_parameters())
+    assert sum(numbers) == sum(p.to_local().numel() for p in parts.values())
+    for name, part in parts.items():
+        own = part.to_local()
+        assert torch.equal(own, whole[name.removeprefix("model.")][: len(own)]), name
+
+
+def old_name(name: str) -> str:
+    return name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+
+
+def test_a_file_may_have_older_names_and_another_head(saved, tmp_path) -> None:
+    """As BERT's on the hub: gamma and beta, a pooler, places of tokens."""
+    whole = load_file(saved["BertForMaskedLM"] / "model.safetensors")
+    more = {"bert.pooler.dense.bias": torch.ones(32), "bert.embeddings.position_ids": torch.ones(1)}
+    save_file({old_name(name): p for name, p in whole.items()} | more, tmp_path / "old.safetensors")
+    spec = spec_of(saved["BertForMaskedLM"], weights=str(tmp_path / "old.safetensors"))
+    model = build_model(spec, 0)
+    read_weights(model, stored.reader(spec))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, whole[name.removeprefix("model.")]), name
+
+
+WORDS, LAYER = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.0.output.dense"
+NONE = dict.fromkeys([f"{LAYER}.weight", f"{LAYER}.bias", WORDS, "cls.predictions.bias"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({WORDS: torch.ones(301, 32)}, rf"shapes: {WORDS} \(301, 32\), expected \(302, 32\); give"),
+        (NONE, rf"lack {WORDS}; {LAYER}.weight; {LAYER}.bias and 1 more; give those of BertFor"),
+        ({f"{LAYER}.scale": torch.ones(1)}, rf"have besides {LAYER}.scale; give"),
+        ({"bert.encoder.layer.2.x": torch.ones(1)}, r"have besides bert.encoder.layer.2.x; give"),
+        ({f"{LAYER}.bias": torch.ones(32).char()}, rf"no floating-point numbers: {LAYER}.bias I8"),
+    ],
+    ids=["shape", "lacks", "besides", "another layer", "whole numbers"],
+)
+def test_weights_of_another_model_are_refused_by_name(saved, tmp_path, change, said) -> None:
+    whole = load_file(saved["BertForMaskedLM"] / "model.safetensors") | change
+    save_file({n: p for n, p in whole.items() if p is not None}, tmp_path / "model.safetensors")
+    with pytest.raises(StudyError, match=said) as refused:
+        stored.check(spec_of(saved["BertForMaskedLM"], weights=str(tmp_path)))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_refuses_weights_that_were_changed_or_are_damaged(saved, tmp_path) -> None:
+    shutil.copytree(saved["BertForMaskedLM"], tmp_path / "own")
+    spec, file = spec_of(tmp_path / "own"), tmp_path / "own/model.safetensors"
+    stored.check_content(spec)
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(StudyError, match=r"have the SHA-256 .* those of this run"):
+        stored.check_content(spec)
+    with pytest.raises(StudyError, match=r"model\.safetensors cannot be read"):
+        stored.check(spec)
+    file.unlink()
+    with pytest.raises(StudyError, match=r"model\.safetensors is no file of safetensors"):
+        stored.check_content(spec)
+    own = ModelSpec("gpt2", 2, 32, 4, 16, 302, weights=str(saved["BertForMaskedLM"]))
+    with pytest.raises(StudyError, match="use the family transformers"):
+        stored.check(own)

@@ -1,0 +1,281 @@
+"""A study while it runs: what its records say, what is shown of the workflow, and how it ends."""
+
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import watch as module
+from pipeline.errors import MissingError
+from pipeline.metrics.runs import load_run
+from pipeline.records import read_record
+from pipeline.strategies.horovod.plan import Horovod
+from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
+from pipeline.watch import Ended, Follower, Watched, follow
+from tests.fake_records import make_study, write_records
+
+# Each takes half a minute; one is out of memory, and Apex is unsupported.
+STUDY = make_study(repeats=2, study="tiny")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+NOISE = "Select jobs to execute...\nrule train:\n    input: a, b\n" + "x" * 5000 + "\n"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "POLL_SECONDS", 0.02)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_records(tmp_path_factory.mktemp("records"), STUDY)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, records: Path) -> Watched:
+    """A study of which all runs have ended, not read yet."""
+    shutil.copytree(records, tmp_path / "runs")
+    return Watched(Study.of(STUDY), tmp_path)
+
+
+def files(watched: Watched) -> list[Path]:
+    return sorted(watched.results.glob("runs/**/run.json"), key=os.path.getmtime)
+
+
+def run(results: Path, script: str, out: io.StringIO) -> int:
+    return follow(Watched(Study.of(STUDY), results), ["sh", "-c", script], out)
+
+
+def log_of(results: Path) -> Path:
+    (path,) = results.glob("logs/workflow/*.txt")
+    return path
+
+
+def words(out: io.StringIO) -> list[str]:
+    """What was shown beside the line of progress."""
+    return [line for line in out.getvalue().splitlines() if " runs" not in line]
+
+
+def test_the_time_of_a_step_is_that_of_the_metrics(watched: Watched) -> None:
+    watched.update()
+    assert len(watched.ended) == len(watched.planned)
+    for path in files(watched):
+        record = read_record(path.parent)
+        timed = record.status == "ok" and not record.spec.profile
+        shown = watched.ended[record.spec.run_id].step_seconds
+        if timed:
+            assert shown == pytest.approx(np.median(load_run(record, {}).timed_seconds))
+        else:
+            assert shown is None
+
+
+def test_runs_appear_as_their_records_do(watched: Watched) -> None:
+    paths = files(watched)
+    away = [path.rename(path.with_suffix(".away")) for path in paths]
+    watched.update()
+    assert watched.line("dps/n2/r1: step 3/10") == (
+        f"0 of {len(paths)} runs; now dps/n2/r1: step 3/10"
+    )
+    for path, final in zip(away[:-4], paths, strict=False):
+        path.rename(final)
+    watched.update()
+    assert re.fullmatch(
+        rf"{len(paths) - 4} of {len(paths)} runs \(.*\d unsupported.*\), about 0:02:00 left; "
+        r"last: .+/n[124]/r\d, .+",
+        watched.line(),
+    )
+    # One that is repeated has not ended until it is there again.
+    paths[0].unlink()
+    watched.update()
+    assert "about 0:02:30 left" in watched.line()
+
+
+def test_a_record_of_another_training_or_a_damaged_one_has_not_ended(watched: Watched) -> None:
+    one, other, third, fourth = files(watched)[:4]
+    record = json.loads(one.read_text())
+    record["spec"]["seed"] += 1
+    one.write_text(json.dumps(record))
+    other.write_text("{")
+    third.write_text('{"spec": 7}')
+    fourth.write_text(json.dumps({**json.loads(fourth.read_text()), "started_at": 7}))
+    watched.update()
+    assert len(watched.ended) == len(watched.planned) - 4
+
+
+def test_watch_prints_once_without_torch_or_pandas(watched: Watched, tmp_path: Path) -> None:
+    """In a process of its own, from a folder that holds `results/tiny`."""
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/tiny").symlink_to(tmp_path)
+    (tmp_path / "tiny.json").write_text(json.dumps(STUDY))
+    files(watched)[0].unlink()
+    asked = "import sys, pipeline.__main__ as m; s = m.main(['watch', '--study', 'tiny.json']);"
+    asked += " print(s, {'torch', 'pandas', 'matplotlib'} & {*sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, check=True,
+    )  # fmt: skip
+    planned = len(watched.planned)
+    assert re.fullmatch(rf"{planned - 1} of {planned} runs .* left; .*\n0 set\(\)\n", done.stdout)
+
+
+def test_what_the_workflow_says_is_in_the_file_and_progress_is_shown(watched: Watched) -> None:
+    folder, out = watched.results, io.StringIO()
+    (folder / "noise").write_text(NOISE + "localrule figures:\n")
+    assert run(folder, f"cat {folder}/noise; echo to stderr >&2", out) == 0
+    assert log_of(folder).read_text() == NOISE + "localrule figures:\nto stderr\n"
+    count = len(watched.planned)
+    shown = out.getvalue().splitlines()
+    assert re.fullmatch(rf"{count} of {count} runs \(.*\); now figures", shown[-1])
+    assert len(shown) <= 2, "the first before the rule began"
+
+
+def test_words_that_somebody_should_know_are_shown_at_once_and_once(tmp_path: Path) -> None:
+    said = [
+        "note: another run works in this folder",
+        "warning: the fonts have no 字",
+        "tiny/dps/n1/r0: no emulated network here: no ip",
+        "tiny/dps/n2/r0: oom: rank 0 was killed",
+        "mixed: two processors",
+    ]
+    again = "tiny/dps/n2/r0: no emulated network here: no ip"
+    (tmp_path / "said").write_text(NOISE + "\n".join([*said[:-1], again, said[-1]]) + "\n")
+    (tmp_path / "wait").touch()
+    out = io.StringIO()
+
+    class Waits(io.StringIO):
+        def write(self, text: str) -> int:
+            if said[-1] in text:
+                (tmp_path / "wait").unlink()
+            return out.write(text)
+
+    child = f"cat {tmp_path}/said; while [ -e {tmp_path}/wait ]; do sleep 0.02; done"
+    assert run(tmp_path, child, Waits()) == 0
+    assert words(out) == said
+
+
+def test_a_failure_shows_the_last_lines_and_the_file(tmp_path: Path) -> None:
+    out = io.StringIO()
+    script = "seq 1 100; echo 'error: the cause; the fix'; echo Exiting; kill -9 $$"
+    assert run(tmp_path, script, out) == 137
+    shown = words(out)
+    assert shown.count("error: the cause; the fix") == 1
+    assert "100" in shown and "62" not in shown and "Exiting" in shown
+    assert shown[-1] == f"error: the workflow failed; all it said is in {log_of(tmp_path)}"
+
+
+def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    out = Terminal()
+    script = "echo 'tiny/dps/n2/r0: step 3/10, 5,000 tokens/s, 2 s left'; sleep 0.3; echo error: x"
+    run(tmp_path, script, out)
+    assert "\n" not in out.getvalue().replace("error: x\n", "")
+    assert "now dps/n2/r0: step 3/10, 5,000 tokens/s, 2 s left" in out.getvalue()
+    assert out.getvalue().endswith("\r\x1b[K")
+
+
+def test_without_a_terminal_lines_are_few(tmp_path: Path, monkeypatch) -> None:
+    watched, out = Watched(Study.of(make_study(repeats=8)), tmp_path), io.StringIO()
+    monkeypatch.setattr(watched, "update", lambda: None)
+    log = tmp_path / "log.txt"
+    log.touch()
+    shown = Follower(watched, log, out)
+    for place, (name, spec) in enumerate(watched.planned.items()):
+        watched.ended[name] = Ended(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
+        shown.update()
+    lines = out.getvalue().splitlines()
+    assert len(watched.planned) > 50 and len(lines) == 21
+    assert lines[0].startswith(f"1 of {len(watched.planned)} runs, about ")
+    assert lines[0].endswith(", 100.0 ms a step")
+
+
+def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
+    (tmp_path / "tiny.json").write_text(json.dumps(STUDY))
+    child = "trap 'touch ended; exit 3' TERM; touch begun; while :; do sleep 0.05; done"
+    command = [sys.executable, "-m", "pipeline", "follow", "--study", "tiny.json", "--results", "."]
+    process = subprocess.Popen(
+        [*command, "--", "sh", "-c", child],
+        cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+    while not (tmp_path / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert "interrupted by signal 15" in process.communicate(timeout=60)[1]
+    assert process.returncode == 143 and (tmp_path / "ended").exists()
+
+
+def test_a_broken_pipe_leaves_no_orphan(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            if "begun" in text:
+                raise BrokenPipeError
+            return len(text)
+
+    child = f"trap 'touch {tmp_path}/ended; exit 3' TERM; echo note: begun; "
+    with pytest.raises(BrokenPipeError):
+        run(tmp_path, f"{child} while :; do sleep 0.05; done", Gone())
+    assert (tmp_path / "ended").exists()
+
+
+def test_a_record_that_a_disk_emptied_is_set_aside_and_named(watched: Watched) -> None:
+    runs, out = watched.results / "runs/dps", io.StringIO()
+    emptied, cut, steps = (runs / name / "r0" for name in ("n1", "n2", "n4"))
+    (emptied / "run.json").write_text("")
+    (cut / "run.json").write_bytes((cut / "run.json").read_bytes()[:99])
+    (steps / "steps.jsonl").write_text("")
+    assert follow(watched, ["sh", "-c", "exit 0"], out, retry=True) == 0
+    damaged = {emptied, cut, steps}
+    assert {path.parent for path in watched.results.rglob("run.json.damaged")} == damaged
+    assert not any((folder / "run.json").exists() for folder in damaged)
+    assert all(f"kept as {folder}/run.json.damaged: its" in out.getvalue() for folder in damaged)
+
+
+def test_a_record_that_cannot_be_read_now_is_not_a_damaged_one(watched: Watched) -> None:
+    before = files(watched)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        watched.update()
+        with pytest.raises(OSError, match="Too many open files"):
+            watched.set_aside()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert files(watched) == before
+
+
+def test_runs_that_lacked_a_package_are_made_again_once_it_is_there(tmp_path: Path, monkeypatch):
+    lacking = {"dps": "MissingError", "horovod": "MissingError", "sps": "UnsupportedError"}
+
+    def fail(spec: RunSpec) -> tuple[str, str] | None:
+        kind = lacking.get(spec.cell)
+        return ("unsupported", f"{kind}: package so_and_so is not installed") if kind else None
+
+    def check(self: Horovod) -> None:
+        raise MissingError("Horovod is not installed: no compiler")
+
+    monkeypatch.setattr(Horovod, "check", check)
+    study = make_study(repeats=1, study="tiny")
+    write_records(tmp_path / "runs", study, fail)
+    watched, out = Watched(Study.of(study), tmp_path), io.StringIO()
+    assert follow(watched, ["sh", "-c", 'echo "$0" "$@"'], out, retry=True) == 0
+    again = {str(tmp_path / f"runs/dps/n{nodes}/r0/run.json") for nodes in (1, 2, 4)}
+    option, *forced = log_of(tmp_path).read_text().split()
+    assert option == "--forcerun" and set(forced) == again
+    assert "note: 3 runs that lacked a package which is there now: tried again" in out.getvalue()
