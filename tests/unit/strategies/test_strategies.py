@@ -142,7 +142,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "set compile to false, or schedule to 1f1b"),
     ("pipeline_parallel", {"schedule": "zero_bubble"},
      {"world": sized(2), "work": {"recompute": True}},
-     r"set workload\.recompute to none or attention, or sche"),
+     r"set workload\.recompute to none or attention, or schedule to 1f1b"),
 ]  # fmt: skip
 """Strategy, options, what else differs from the first run of `smoke` on eight ranks, the error."""
 
@@ -359,7 +359,7 @@ def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> No
 
 
 @pytest.mark.parametrize("recompute", [False, True, "attention"])
-def test_cut_sequences_need_less_memory(recompute: Any) -> None:
+def test_cut_sequences_need_less_memory(recompute: bool | str) -> None:
     whole = a_run("tensor", {}, sized(4), "bai2022", work={"recompute": recompute})
     cut = replace(whole, options={"sequence": True})
     assert predict(cut).activations < predict(whole).activations
@@ -466,7 +466,9 @@ def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -
 
 @pytest.mark.parametrize("recompute", [False, True, "attention"])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision: str, recompute: Any) -> None:
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(
+    precision: str, recompute: bool | str
+) -> None:
     how = {"precision": precision, "work": {"recompute": recompute}}
     knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
     hybrid, tensor = (
