@@ -30,7 +30,7 @@ CONFIGS: dict[str, Any] = {name: EXAMPLES[name].config for name in CUT["pipeline
 def test_stages_one_after_the_other_are_the_model(name) -> None:
     """Bits of the loss, gradients of every parameter, and all names of the whole model."""
     own = {"architecture": name, "config": CONFIGS[name]}
-    spec = replace(SPEC, family="transformers", width=32, **own)
+    spec = replace(SPEC, family="transformers", width=32, num_heads=8, **own)
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
     ids[:, 0] = 1  # of two heads, the target of the second one
     stages, weights = Stages(2, 2, spec.num_layers), torch.ones(ids.shape)
