@@ -43,7 +43,7 @@ def test_a_full_disk(tmp_path: Path, small_tokens: Path, size: str, steps: int) 
     train = [sys.executable, "-m", "pipeline", *words[:-1], f"--out={disk}/run"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     said = done.stderr.splitlines()
     assert "status 2" in said, done.stderr
