@@ -56,7 +56,7 @@ def group_alone() -> Iterator[None]:
 def parts_of(
     strategy: Strategy, ranks: int, model: nn.Module | None = None, **options: Any
 ) -> Parts:
-    """What it spreads over so many ranks: `MODEL` in fp32 unless another is given."""
+    """Parts for a strategy over so many ranks: `MODEL` in fp32 unless another is given."""
     made, make = model or build_model(MODEL, 5), partial(make_optimiser, OPTIMISER)
     layout = strategy.layout(WorldSpec(ranks, 1, "cpu", "gloo", "loopback"))
     return Parts(made, make, layout, make_precision("fp32", "cpu"), 1.0, **options)

@@ -62,6 +62,8 @@ class Found:
     """Pairs of which the effect says that the first is faster, or slower, than the second."""
     num_times: int = 0
     """Number of ratios of times in the effect, each of which emulated nodes may bend."""
+    by_schedule: Interval | None = None
+    """The effect on a bubble if all passes of a kind had one length, as formulas presume."""
 
     def p_value(self, verdict: str, region: Region) -> float:
         """p-value of a decision on the side that the effect's interval lies on."""
@@ -100,6 +102,9 @@ def settle(
     if verdict == UNDECIDED:
         return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
     reason = _bent(found, region, verdict, evidence) or _contradicted(found, region, evidence)
+    if (equal := found.by_schedule) and within(equal.value, equal.value, region) != verdict:
+        # On cores that ranks share passes differ, and here their lengths made the verdict.
+        reason = f"and with passes of equal length {significant(equal.value)}"
     p_value = found.p_value(verdict, region)
     if reason is None and p_value > ALPHA:
         reason = f"and the rank tests do not decide (p = {probability(p_value)})"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from pipeline.claims.decide import Found, corrected, effect_text, settle, within
+from pipeline.claims.decide import Found, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
     DECIDED,
@@ -65,8 +66,6 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     if verdict in DECIDED and any(word in DECIDED and word != verdict for word in words):
         verdict, p_value = UNDECIDED, None
         why = f"other worlds of this study say the contrary, here {why}"
-    if (unequal := _by_unequal_passes(claim, verdict, evidence)) is not None:
-        verdict, p_value, why = UNDECIDED, None, f"{why}; {unequal}"
     if len(words) > 1:
         # `5 of 6 worlds agree`, the nearest counted, which the verdict is of.
         unlike = dict.fromkeys(word for word in words if word != words[0])
@@ -95,26 +94,17 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     )
 
 
-def _by_unequal_passes(claim: Claim, verdict: str, evidence: Evidence) -> str | None:
-    """Why a decided bubble says nothing of its schedule, or None.
+def _tested(claim: Claim, evidence: Evidence) -> Found:
+    """The test in the nearest world of `evidence`; of a bubble also what its schedule alone gives.
 
-    Formulas of bubbles are those of passes of equal length. On cores that ranks share they are not,
-    and where the order of the passes alone gives the other verdict, their lengths made this one.
+    Records of former versions lack the latter.
     """
-    if claim.test.get("metric") != "phase_bubble" or verdict not in DECIDED:
-        return None
-    alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
-    try:
-        effect = KINDS[claim.kind](alone, evidence).effect
-    except NotTestableError:
-        return None
-    assert effect is not None and claim.region is not None
-    if within(effect.value, effect.value, claim.region) == verdict:
-        return None
-    value = significant(effect.value)
-    return (
-        f"passes of equal length would give {value}, so their unequal lengths made the difference"
-    )
+    found = KINDS[claim.kind](claim, evidence)
+    if claim.test.get("metric") == "phase_bubble":
+        alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
+        with suppress(NotTestableError):
+            found = replace(found, by_schedule=KINDS[claim.kind](alone, evidence).effect)
+    return found
 
 
 def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
@@ -123,7 +113,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
     judged: set[World] = set()
     while True:
         try:
-            found = KINDS[claim.kind](claim, evidence.after(judged))
+            found = _tested(claim, evidence.after(judged))
             # What ran in place of the software that is named decides nothing, however fast it is.
             if not any(map(evidence.substituted, found.places)):
                 _require_speed(claim, evidence, found)

@@ -1,4 +1,4 @@
-"""What was measured at a place: one value per run, and the interval of their median.
+"""Measurements at a place: one value per run, and the interval of their median.
 
     step_seconds, tokens_per_second, peak_memory_bytes, model_flops_utilisation: as of each run
     mean_utilisation     mean over the ranks
@@ -44,7 +44,7 @@ RATE = "tokens_per_second"
 
 @dataclass(frozen=True)
 class Quantity:
-    """What was measured at a place: a value per run, shape (runs,), and their median's interval.
+    """Measurements at a place: a value per run, shape (runs,), and their median's interval.
 
     What was counted has no noise, and so no values.
     """

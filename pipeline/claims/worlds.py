@@ -75,7 +75,7 @@ class Place:
         return alike and (self.cell == many.cell or 1 in (self.nodes, many.nodes))
 
     def differences(self) -> dict[str, tuple[Any, Any]]:
-        """Where the cell is not as published: key -> (published, here)."""
+        """Options and precision of the cell that are not as published: key -> (published, here)."""
         have = {"precision": self.row["precision"], **self.options}
         published = self.selector.as_published.items()
         return {key: (value, have.get(key)) for key, value in published if have.get(key) != value}

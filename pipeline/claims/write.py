@@ -158,7 +158,7 @@ def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many claims came out in each way, in the order of `VERDICTS`; one effect counts once."""
+    """Number of claims of each verdict, in the order of `VERDICTS`; one effect counts once."""
     found = by_question(verdicts)
     return {word: found.count(word) for word in VERDICTS}
 

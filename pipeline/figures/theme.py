@@ -60,7 +60,7 @@ _DASHES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Style:
-    """How the cells of an arm are drawn everywhere; `dashes` as seaborn takes them."""
+    """Colour, marker and dashes of an arm in every figure; `dashes` as seaborn takes them."""
 
     colour: str
     marker: str

@@ -48,7 +48,7 @@ def locked_digest(image: Path) -> str:
 
 
 def facts(image: Path) -> dict[str, Any]:
-    """What `make image` has stated beside an image; raises LaunchError without it.
+    """Facts that `make image` has written beside an image; raises LaunchError without it.
 
     In `versions` are `unmet`: locked packages that the base's own torch or NumPy keeps from working
     inside (training needs none of them, and the other stages run on the host), and `strategies`:

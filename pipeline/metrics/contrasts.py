@@ -189,17 +189,17 @@ class Verdict:
 
     @property
     def decided(self) -> bool:
-        """Whether the data say which of the two is faster."""
+        """True where the data say which of the two is faster."""
         return self.verdict in (FASTER, SLOWER)
 
     @property
     def compared(self) -> bool:
-        """Whether the two may be compared at all; else `verdict` says why not."""
+        """True where the two may be compared; else `verdict` says why not."""
         return not self.verdict.startswith(NOT_COMPARED)
 
     @property
     def too_few(self) -> bool:
-        """Whether so few repeats could not have decided it, whatever they had measured."""
+        """True where so few repeats could not have decided it, whatever they had measured."""
         return self.verdict == TOO_FEW
 
 

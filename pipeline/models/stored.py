@@ -1,4 +1,4 @@
-"""Starting weights in safetensors files: whether they are a model's, and what a rank reads of them.
+"""Starting weights in safetensors files: the check that they fit, and the parts of a rank.
 
 A rank reads the boxes that it holds and nothing else. Names and shapes stand in the files' headers,
 which are read without torch, before any job.
@@ -56,7 +56,7 @@ def check_content(model: ModelSpec) -> None:
 
 
 def reader(model: ModelSpec) -> Callable[[str, Sequence[int], Sequence[int]], Tensor]:
-    """What reads boxes of the starting weights, by a parameter's name, offsets and shape.
+    """A reader of boxes of the starting weights, by a parameter's name, offsets and shape.
 
     Raises StudyError as `check` does.
     """

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
@@ -17,6 +16,7 @@ from pipeline.claims.write import effect_text, outcome, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.metrics.select import plural
+from pipeline.page import HERE, TEMPLATES
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
@@ -143,16 +143,11 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
             f"--out {out} is the page, beside which its CSV lies; give a name in .html"
         )
     found = rows(results)
-    here = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(here), undefined=StrictUndefined, autoescape=True,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
     publications: dict[str, list[dict[str, Any]]] = {}
     for one in found:
         publications.setdefault(one["publication"], []).append(one)
-    page = environment.get_template("index.html.j2").render(
-        style=(here / "style.css").read_text(encoding="utf-8"),
+    page = TEMPLATES.get_template("index.html.j2").render(
+        style=(HERE / "style.css").read_text(encoding="utf-8"),
         publications={name: (counts(own), own) for name, own in publications.items()},
         total=counts(found),
         studies=sorted({one["study"] for one in found} - {""}),

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline import figures, tables
@@ -23,6 +22,7 @@ from pipeline.files import open_regular
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.select import fact, pick, records, repeats, setting
+from pipeline.page import HERE, TEMPLATES
 from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.spec import PROFILED, REAL_TIME, TIMED
@@ -30,7 +30,6 @@ from pipeline.study.study import Study
 from pipeline.tables.write import is_right, made, printed_form
 from pipeline.text import one_line
 
-_HERE = Path(__file__).parent
 # Sections by the question that they answer: name, short name, and the figures and tables in it.
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step", "parity")),
@@ -66,11 +65,7 @@ def render(
     study: Study, table: pd.DataFrame, verdicts: Sequence[dict[str, Any]], folders: Folders
 ) -> str:
     """The page; equal inputs give equal text. Raises SamestepError on a missing part."""
-    environment = Environment(
-        loader=FileSystemLoader(_HERE), undefined=StrictUndefined, autoescape=True,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    script = "".join((_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     groups = run_groups(table, folders.runs)
     counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, table, verdicts)
@@ -101,8 +96,8 @@ def render(
         for name, question, short, shown_here in (*_SECTIONS, more)
     ]  # fmt: skip
     runs = table[table["level"] == "run"]
-    return environment.get_template("page.html.j2").render(
-        style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
+    return TEMPLATES.get_template("page.html.j2").render(
+        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         numbers=numbers,

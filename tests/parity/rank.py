@@ -443,7 +443,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_momentum": {LOCAL + "synchronise": without_momentum},
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
-"""What a broken step has in place of the right thing, by mutation."""
+"""Replacements that break a step, by mutation."""
 
 
 @contextmanager

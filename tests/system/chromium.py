@@ -176,7 +176,7 @@ def axe_source() -> str:
 
 
 def axe_findings(page: Page, script: str) -> dict[str, Any]:
-    """What axe has against the page as it is shown: violations, and what it could not decide.
+    """Findings of axe on the page as it is shown: violations, and what it could not decide.
 
     The script comes through the debugger, which the page's own policy does not forbid.
     """

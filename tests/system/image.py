@@ -119,7 +119,7 @@ def run(*command: str) -> str:
 def site_options(folder: Path) -> list[str]:
     """Options of `buildah build` that let pip inside do what it does on this machine.
 
-    What it is told for every command, where its variables win over its files, becomes a pip.conf in
+    Its settings for every command, where variables win over files, become a pip.conf in
     `folder`, which is mounted as the local paths are that it names.
     """
     told: dict[str, str] = {}

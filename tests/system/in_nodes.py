@@ -1,4 +1,4 @@
-"""What tests ask of the kernel, in a process whose network is its own: JSON.
+"""Questions of tests to the kernel, in a process whose network is its own: JSON.
 
 python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR | stall | delay
 """

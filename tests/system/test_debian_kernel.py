@@ -59,7 +59,7 @@ def _program(name: str) -> str | None:
 
 
 def why_missing() -> str | None:
-    """What is missing to start the machine, or None; puts Debian's kernel into the cache."""
+    """Reason why the machine cannot start, or None; puts Debian's kernel into the cache."""
     absent = [name for name in PROGRAMS if _program(name) is None]
     if absent:
         return (

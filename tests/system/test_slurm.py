@@ -164,7 +164,7 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> No
     """The daemon of a node dies, its ranks live on: the harder case, as two launches overlap.
 
     The record is of the second attempt, whole, and nothing of the first disturbs it. SLURM
-    would find the silent node after half a minute; here it is told.
+    would find the silent node after half a minute; here `scontrol` marks it as down.
     """
     study = start_to_a_checkpoint(cluster, made, LOST)
     nodes = cluster.run(["squeue", "-h", "-j", running(cluster), "-o", "%N"]).stdout.strip()

@@ -1,4 +1,4 @@
-"""That both contestants of `bench.peers` do the same work, on a tiny model."""
+"""Both contestants of `bench.peers` do the same work, on a tiny model."""
 
 from __future__ import annotations
 

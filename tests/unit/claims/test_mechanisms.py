@@ -138,7 +138,7 @@ def test_a_bubble_of_unequal_passes_says_nothing_of_its_schedule(world, alone, v
     rows = [*bubble("ddp", 0.95, 0.96, 0.97, formula=0.75), schedule]
     found = judge(claim("formula", "phase_bubble", "about", 1, 0.1), add(world, rows))
     assert found.verdict == verdict, found.line
-    assert ("passes of equal length would give 1" in found.why) == (verdict == UNDECIDED)
+    assert ("with passes of equal length 1" in found.why) == (verdict == UNDECIDED)
 
 
 def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:

@@ -76,7 +76,7 @@ def measure(link: LinkSpec = LINK, repeat: int = 0, count: int = 2, tell: Any = 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What the session keeps."""
+    """Entries that the session keeps."""
     kept: dict[str, object] = {}
     monkeypatch.setattr(session, "keep", kept.__setitem__)
     monkeypatch.setattr(session, "recall", lambda key, seconds: kept.get(key))

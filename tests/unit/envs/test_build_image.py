@@ -95,7 +95,7 @@ def docker(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def facts_of(project: Path) -> dict[str, Any]:
-    """What a build says of its image."""
+    """Facts of a build about its image."""
     facts: dict[str, Any] = json.loads((project / "images" / "samestep.json").read_text())
     validate(facts, "image", "samestep.json")
     return facts

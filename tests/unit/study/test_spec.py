@@ -71,7 +71,7 @@ STATED: dict[str, tuple[str, dict[str, Any]]] = {
     "variables": ("environment", {"environment": {"ATEN_CPU_CAPABILITY": "avx2"}}),
     "decay": ("decay_matrices_only", {"optimiser": {"decay_matrices_only": True}}),
 }  # fmt: skip
-"""What a study may state besides: the key in its specs, and what differs in the study's parts."""
+"""Optional parts of a study: the key in its specs, and what differs in the study's parts."""
 
 
 def stating(study: dict[str, Any], changes: dict[str, Any]) -> RunSpec:

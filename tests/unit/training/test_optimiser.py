@@ -1,4 +1,4 @@
-"""Which parameters the optimiser decays, and LAMB as written out here."""
+"""Decay groups of the optimiser, and LAMB as written out here."""
 
 from __future__ import annotations
 
