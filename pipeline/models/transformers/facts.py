@@ -232,11 +232,11 @@ def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     return kept | {"without_attention": without}
 
 
-class _Living(TorchDispatchMode):
+class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the tensors that operators made and that still live, after each operator."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now, self.after = 0, list[int]()
         self.storages = weakref.WeakSet[torch.UntypedStorage]()
 
@@ -276,7 +276,7 @@ def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
         # A first forward pass has operators that no later one has.
         curves.append(living.after[begins:])
     each = [three - two for two, three in zip(*curves, strict=True)]
-    return max(each) - each[0]
+    return int(max(each) - each[0])
 
 
 def _held(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
