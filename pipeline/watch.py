@@ -39,7 +39,7 @@ _OF_A_RUN = re.compile(r"^\S+/\S+/[a-z][0-9]+: ")
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A run that has ended; `started` and `ended` are in seconds since the epoch.
 
     `step_seconds` is the median of its timed steps, each the time of the slowest rank, if any are.
@@ -59,7 +59,7 @@ class Watched:
     def __init__(self, study: Study, results: Path) -> None:
         self.study, self.results = study, results
         self.planned = {spec.run_id: spec for spec in every_run(study)}
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, EndedRun] = {}
         runs = results / "runs"
         self._files = {name: runs / name.partition("/")[2] / RUN_FILE for name in self.planned}
         self._seen: dict[str, int | None] = {}
@@ -125,7 +125,7 @@ class Watched:
         return f"{text}; now {now}" if now else text
 
 
-def _read(folder: Path, spec: RunSpec) -> Ended | None:
+def _read(folder: Path, spec: RunSpec) -> EndedRun | None:
     """The run of a record; None where that is damaged or of another training, as it is repeated."""
     try:
         run = read_made(folder / RUN_FILE, "", RecordError, "snakemake")
@@ -140,7 +140,7 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
                 if line["timed"]:
                     slowest[line["step"]] = max(line["seconds"], slowest[line["step"]])
             seconds = statistics.median(slowest.values())
-        return Ended(spec, status, start, end, seconds, run.get("reason"))
+        return EndedRun(spec, status, start, end, seconds, run.get("reason"))
     except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
         return None
 

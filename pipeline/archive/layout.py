@@ -17,7 +17,7 @@ VALIDATION_FILE = "emulation.json"
 """In archives of before runs in real time, what a bench had measured of emulated nodes: ignored."""
 
 YARDSTICK_FILE = "yardstick.json"
-"""How fast the machine computed undisturbed, of a study that counts CPU seconds by it."""
+"""Speed of the undisturbed machine, of a study that counts CPU seconds by it."""
 
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"

@@ -75,8 +75,8 @@ def check(args: argparse.Namespace) -> int:
     """Check a study file and the files of its corpus, and print where its results lie.
 
     `python -m pipeline check --study smoke`; `make paper` asks first. Snakemake reads a study file
-    with a reader of its own, before any rule of ours: what is wrong with the file is better found
-    here, in one line.
+    with a reader of its own, before any rule of ours: `check` says in one line what is wrong
+    with the file.
     """
     from pipeline.accept import accept_to_run
     from pipeline.commands.rehearse import rehearse
@@ -174,7 +174,7 @@ def commands(args: argparse.Namespace) -> int:
     on one machine, the part up to the image falls away.
     """
     from pipeline.launch.slurm.request import request
-    from pipeline.launch.torchrun import Place, RunPaths
+    from pipeline.launch.torchrun import RunPaths, StartPlace
     from pipeline.launch.torchrun import commands as commands_of
     from pipeline.machine.control_groups import usable_cores
     from pipeline.machine.site import Site, load_site
@@ -196,7 +196,7 @@ def commands(args: argparse.Namespace) -> int:
         folder = results / "runs" / spec.run_id.partition("/")[2]
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
-        place = Place(
+        place = StartPlace(
             len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN", site=site
         )
         for words in commands_of(run, paths, place):

@@ -1,8 +1,8 @@
 """The one look of all figures, and the one way to save them with the same bytes each time.
 
-A cell is told by colour, marker and line style together, all fixed by its place in the study, so a
-cell looks the same in every figure and a figure can be read in grey. The palette is that of Okabe
-and Ito, which stays apart under the common kinds of colour blindness.
+A cell is marked by colour, marker and line style together, all fixed by its place in the study, so
+it looks the same in every figure and a figure can be read in grey. The palette is that of Okabe and
+Ito, which stays apart under the common kinds of colour blindness.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *(rows for rows, _ in accurate),
             *real_time_rows(real, labels),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),
-            *(found for one in loaded for found in run_rows(one)),
+            *(part for one in loaded for part in run_rows(one)),
         ]
     )
 
@@ -79,12 +79,14 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
         group = groups[run.context["cell"], run.context["nodes"]]
         if run.ok and len(group.ok) > 1:
             relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
-    found = drift(np.asarray(relative, dtype=np.float64))
+    over_order = drift(np.asarray(relative, dtype=np.float64))
     return [
         table.row("order_kept", "count", float(kept), n=len(places), text=text),
         {"metric": "order_drift", "text": NOT_TESTED}
-        if found is None
-        else table.row("order_drift", "1", found.share, n=found.n, text=found.verdict),
+        if over_order is None
+        else table.row(
+            "order_drift", "1", over_order.share, n=over_order.n, text=over_order.verdict
+        ),
     ]
 
 

@@ -69,9 +69,9 @@ def read_run(runs: Path, spec: RunSpec) -> RunRecord:
     return record
 
 
-def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> str:
-    for key in sorted({*expected, *found}):
-        one, other = expected.get(key), found.get(key)
+def _first_difference(expected: Mapping[str, Any], actual: Mapping[str, Any], at: str = "") -> str:
+    for key in sorted({*expected, *actual}):
+        one, other = expected.get(key), actual.get(key)
         if one == other:
             continue
         if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -40,7 +40,7 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
 
     As rows of the cell, and that ratio; `records` are those of the runs in real time.
     """
-    found = []
+    accurate = []
     for (cell, nodes), group in groups.items():
         real = [
             load_run(one, {}).timed_seconds
@@ -54,21 +54,21 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
                 interval_row("real_time_step_seconds", "s", seconds),
                 interval_row("accuracy", "1", ratio),
             ]
-            found.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
-    return found
+            accurate.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
+    return accurate
 
 
-def bias_from(found: Iterable[Interval], uncertainty: float = 0.0) -> float | None:
+def bias_from(of_cells: Iterable[Interval], uncertainty: float = 0.0) -> float | None:
     """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
 
-    `found` are emulated times over those in real time, of one cell each.
+    `of_cells` are emulated times over those in real time, of one cell each.
 
     All times of a study share the level of its yardstick, the speed of the emulated processor,
     which a ratio does not have; so cells are held against one another, and a single one against
     itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
     two nodes do not show. None where no cell has the repeats that an interval needs.
     """
-    ratios = [ratio for ratio in found if ratio.n >= MIN_REPEATS]
+    ratios = [ratio for ratio in of_cells if ratio.n >= MIN_REPEATS]
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     if not pairs:
         return None
@@ -101,7 +101,7 @@ def bias_sentence(table: pd.DataFrame) -> str:
             "How far emulated times are off was not measured here, so nothing is decided by them "
             f"({HOW_TO_MEASURE})."
         )
-    told = [
+    extremes = [
         f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
         f"{plural(int(one['nodes']), 'node')}"
         for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
@@ -109,7 +109,7 @@ def bias_sentence(table: pd.DataFrame) -> str:
     return (
         f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
         f"what is outside of that is decided: emulated over real time, measured on this machine, "
-        f"was {' to '.join(told)}."
+        f"was {' to '.join(extremes)}."
     )
 
 

@@ -78,8 +78,8 @@ def cell_values(
     """
     first = records[0]
     per_token = float(np.mean([flops_per_token(record) for record in records]))
-    found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
-    shares = {name: [pair and pair[place] for pair in found] for place, name in enumerate(NAMES)}
+    pairs = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
+    shares = {name: [pair and pair[place] for pair in pairs] for place, name in enumerate(NAMES)}
     peaks = [peak_per_rank(record) for record in records]
     return [
         row("model_flops_per_step", "FLOP", per_token * first.spec.global_batch_tokens),

@@ -65,8 +65,8 @@ def last_place(table: pd.DataFrame) -> pd.DataFrame:
     most = rates[rates["nodes"] == rates["nodes"].max()]
     plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
     links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
-    found: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
-    return found
+    over_last: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    return over_last
 
 
 def place_name(rows: pd.DataFrame) -> str:
@@ -166,10 +166,10 @@ def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
     """Per step: bytes and collectives of the rank that sends most, per cent of communication."""
     here = table[(table["cell"] == cell) & (table["nodes"] == nodes)]
     share = pick(here[here["world_size"] > 1], "cell", _SHARE)["value"]
-    found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
+    cost: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
     if len(sent := most_sent(here)):
         most = sent.iloc[0]
         of_rank = here[(here["run_id"] == most["run_id"]) & (here["rank"] == most["rank"])]
         calls = of_rank.loc[of_rank["metric"].str.startswith("sent_bytes:"), "text"].dropna()
-        found |= {"sent": float(most["value"]), "calls": listed(calls)}
-    return found
+        cost |= {"sent": float(most["value"]), "calls": listed(calls)}
+    return cost

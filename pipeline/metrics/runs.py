@@ -1,4 +1,4 @@
-"""What one record says: rows of level `step`, `rank` and `run`."""
+"""Rows of one record: those of level `step`, `rank` and `run`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether the run finished; only such runs enter a statistic."""
+        """True where the run finished; only such runs enter a statistic."""
         return self.record.status == "ok"
 
     @property
@@ -68,13 +68,13 @@ class Run:
         On a GPU also a freely running step, of the slowest rank.
         """
         seconds = self.timed_seconds
-        found = {"largest_step_seconds": float(seconds.max())}
+        times = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
-            found["p95_step_seconds"] = float(np.percentile(seconds, 95))
+            times["p95_step_seconds"] = float(np.percentile(seconds, 95))
         free = [rank.get("free_running") for rank in self.record.run["ranks"]]
         if None not in free:
-            found["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
-        return found
+            times["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
+        return times
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
@@ -136,10 +136,10 @@ def run_rows(run: Run) -> list[Rows]:
             row("timer_overhead_seconds", "s", slowest, text="an empty timing, slowest rank"),
             row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
         ]
-    if (found := drift(run.timed_seconds)) is None:
+    if (change := drift(run.timed_seconds)) is None:
         values.append({"metric": "drift", "text": NOT_TESTED})
     else:
-        values.append(row("drift", "1", found.share, n=found.n, text=found.verdict))
+        values.append(row("drift", "1", change.share, n=change.n, text=change.verdict))
     return [rows(context, values), _step_rows(run), _rank_rows(run)]
 
 
@@ -161,7 +161,7 @@ def _step_rows(run: Run) -> Rows:
 
 
 def _rank_rows(run: Run) -> Rows:
-    """What each rank measured, and beside its memory what the model of it and formula 24 predict.
+    """Measurements of each rank, and beside its memory the predictions of our model and formula 24.
 
     The base below both is what the rank measured before it built its model, else the one measured
     once, with what is loaded later; torch's allocator on CUDA has none.

@@ -190,12 +190,12 @@ def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
                 "log_note": note,
                 "has_steps": steps.is_file() and steps.stat().st_size > 0,
             })  # fmt: skip
-    found = [
+    shown = [
         {"label": label, "nodes": nodes, "counts": Counter(run["status"] for run in own),
          "runs": sorted(own, key=lambda run: run["status"] == "ok")}
         for (label, nodes), own in groups.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda group: set(group["counts"]) == {"ok"})
+    return sorted(shown, key=lambda group: set(group["counts"]) == {"ok"})
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:

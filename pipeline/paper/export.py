@@ -99,7 +99,7 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     _pandoc(generated / PRINTED, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
-    text = _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text)
+    text = _INCLUDED.sub(lambda match: f"{match[1]}{{{folder}/", text)
     write_text(final, _floating(text))
 
 
@@ -121,12 +121,12 @@ def _floating(latex: str) -> str:
 
 def _table_lines(folder: Path) -> dict[str, int]:
     """At most so many lines of each table, a row counted as the lines of its longest text."""
-    found = {}
+    lines = {}
     for path in sorted(folder.glob("*.md")):
         rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
         texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
-        found[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
-    return found
+        lines[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
+    return lines
 
 
 def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:

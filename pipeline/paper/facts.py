@@ -199,8 +199,8 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
     """
     texts = {one["why"] for one in untested}
     heads = Counter(text.partition(": ")[0] for text in texts if ": " in text)
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    claims_of: dict[str, list[Mapping[str, Any]]] = {}
     for one in untested:
         head = one["why"].partition(": ")[0]
-        found.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
+        claims_of.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
+    return sorted(claims_of.items(), key=lambda item: -len(item[1]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.plain import Refused, check_plain
+from pipeline.plain import Unfit, check_plain
 
 if TYPE_CHECKING:
     from pipeline.records import RunRecord
@@ -36,7 +36,7 @@ def texts(record: RunRecord) -> Iterator[str]:
     text = json.dumps({**record.run, "reason": None})  # as it is written: a tuple is a list
     try:
         check_plain(json.loads(text), printable=True)
-    except Refused as fault:
+    except Unfit as fault:
         yield f"run.json {str(fault).rpartition('; ')[0]}"
 
 

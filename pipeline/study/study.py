@@ -13,7 +13,7 @@ from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, Workloa
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterSpec:
     """Nodes and network of the runs.
 
     `links`, `cores_per_node`, `yardstick` and `real_time` belong to the network `emulated`.
@@ -73,7 +73,7 @@ class Study:
     objective: ObjectiveSpec | None
     optimiser: OptimiserSpec
     workload: WorkloadSpec
-    cluster: Cluster
+    cluster: ClusterSpec
     arms: tuple[Cell, ...]
     repeats: int
     seeds: tuple[int, ...]
@@ -127,7 +127,7 @@ class Study:
         return Study.of({key: value for key, value in whole.items() if value is not None})
 
 
-def _cluster(content: Mapping[str, Any]) -> Cluster:
+def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
     network = content["network"]
     emulated = network == "emulated"
     for key in ("links", "cores_per_node"):
@@ -142,10 +142,10 @@ def _cluster(content: Mapping[str, Any]) -> Cluster:
                 f"cluster.{key} belongs to cluster.network emulated, given {network}; leave it out"
             )
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
-    return Cluster(**{**content, "nodes": tuple(content["nodes"]), "links": links})
+    return ClusterSpec(**{**content, "nodes": tuple(content["nodes"]), "links": links})
 
 
-def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: Cluster) -> Cell:
+def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: ClusterSpec) -> Cell:
     own = {part: dict(cell.get(part, {})) for part in ("workload", "optimiser", "options")}
     return Cell(
         name=cell["name"],

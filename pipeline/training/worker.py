@@ -197,7 +197,7 @@ def train(
             if step < work.steps:
                 places.check()
                 size = run.layout.num_processes
-                ranks = checkpoint.Ranks(rank, size, places.launch, trainable.agree)
+                ranks = checkpoint.Writers(rank, size, places.launch, trainable.agree)
                 shards = trainable.shards()
                 checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 

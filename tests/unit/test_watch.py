@@ -22,7 +22,7 @@ from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.watch import Ended, Follower, Watched, follow
+from pipeline.watch import EndedRun, Follower, Watched, follow
 from tests.fake_records import make_study, write_records
 
 # Each takes half a minute; one is out of memory, and Apex is unsupported.
@@ -197,7 +197,7 @@ def test_without_a_terminal_lines_are_few(tmp_path: Path, monkeypatch) -> None:
     log.touch()
     shown = Follower(watched, log, out)
     for place, (name, spec) in enumerate(watched.planned.items()):
-        watched.ended[name] = Ended(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
+        watched.ended[name] = EndedRun(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
         shown.update()
     lines = out.getvalue().splitlines()
     assert len(watched.planned) > 50 and len(lines) == 21

@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.cells import Group
+from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
-    Verdict,
+    Contrast,
     compared,
     contrast_rows,
     fewest_repeats,
@@ -60,7 +60,7 @@ def by_cell(**centres: float) -> Seconds:
     return lambda spec: spread(centres[spec.cell] * (1 + spec.world.nodes), spec.repeat)
 
 
-def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
+def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Contrast:
     found = compared(table, (one, nodes), (other, nodes))
     assert found is not None
     return found
@@ -115,7 +115,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
                  "arm": name, "arm_label": name})
             for repeat in range(6)
         ]  # fmt: skip
-        groups[name, spec.world.nodes] = Group(runs)
+        groups[name, spec.world.nodes] = CellRuns(runs)
     for network in ("emulated", "loopback"):
         for group in groups.values():
             group.context["network"] = network
