@@ -26,7 +26,7 @@ from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
 from pipeline.metrics import table
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect_every, run_folder
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.emulation import bias_of, load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
@@ -70,7 +70,7 @@ def contents(results: Path) -> dict[str, Path | bytes]:
             f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`"
         )
     check_made(study, results)
-    records = collect_every(study, results / "runs")
+    records = read_all(study, every_run(study), results / "runs")
     optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
     kept = [layout.STUDY_FILE, layout.MANIFEST_FILE, *made]
     kept += [name for name in optional if (results / name).is_file()]

@@ -26,7 +26,7 @@ from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError
 from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.machine.facts import provenance
-from pipeline.metrics.collect import collect_every, run_folder
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.select import few
 from pipeline.records import RunRecord
@@ -194,7 +194,7 @@ def check_records(folder: Path) -> str:
         raise ArchiveError(
             f"the record {run.relative_to(folder)} belongs to no run of its study; {_AGAIN}"
         )
-    records = collect_every(study, folder / "runs")
+    records = read_all(study, every_run(study), folder / "runs")
     if not len(records) == facts["num_runs"] == facts["num_recorded"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} states {facts['num_recorded']} records of {facts['num_runs']} "

@@ -21,6 +21,8 @@ from pipeline.commands import (
     one_of,
     option,
 )
+from pipeline.errors import ArchiveError, ComparisonError, StudyError
+from pipeline.files import replace_marked, sha256_of_file, write_text
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
@@ -54,19 +56,14 @@ def strategies(args: argparse.Namespace) -> int:
 
     `python -m pipeline strategies` prints Markdown; with `--models` which models each one takes.
     """
-    from pipeline.files import replace_marked
     from pipeline.strategies import models_table, sent_table, table
 
-    of_strategies = {"strategies": table, "sent": sent_table}
-    tables = {
-        name: make()
-        for name, make in ({"models": models_table} if args.models else of_strategies).items()
-    }
-    if args.readme:
-        for name, text in tables.items():
-            replace_marked(args.readme, name, text)
-    else:
+    make = {"models": models_table} if args.models else {"strategies": table, "sent": sent_table}
+    tables = {name: one() for name, one in make.items()}
+    if not args.readme:
         print("\n\n".join(tables.values()))
+    for name, text in tables.items() if args.readme else ():
+        replace_marked(args.readme, name, text)
     return 0
 
 
@@ -136,7 +133,8 @@ def placements(args: argparse.Namespace) -> int:
     rank is started: the ranks are imitated by one process.
     """
     from pipeline import strategies
-    from pipeline.errors import StudyError
+    from pipeline.resolved import resolve
+    from pipeline.strategies.annotated.annotations import alike
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
@@ -146,11 +144,9 @@ def placements(args: argparse.Namespace) -> int:
         cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
     spec = max(sizes, key=lambda spec: spec.world.nodes)
-    from pipeline.resolved import resolve
-    from pipeline.strategies.annotated.annotations import alike
-    from pipeline.training.placements import propagate
-
     strategies.check([spec])
+    from pipeline.training.placements import propagate  # and torch
+
     run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
@@ -281,7 +277,6 @@ def compare(args: argparse.Namespace) -> int:
     from pipeline.compare import layouts, write
     from pipeline.compare.sets import ResultSet, compare
     from pipeline.compare.times import MARGIN
-    from pipeline.errors import ComparisonError
     from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
@@ -315,7 +310,6 @@ def artifact(args: argparse.Namespace) -> int:
     prints what the badges of the ACM still lack.
     """
     from pipeline.artifact.build import build
-    from pipeline.files import write_text
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
@@ -347,8 +341,6 @@ def index(args: argparse.Namespace) -> int:
         print("\n".join(index.studies_here()))
         return 0
     if args.readme:
-        from pipeline.files import replace_marked
-
         options.check_mode(args, "--readme", "readme")
         replace_marked(args.readme, "studies", index.studies_table())
         return 0
@@ -370,8 +362,6 @@ def archive(args: argparse.Namespace) -> int:
     """
     from pipeline.archive.layout import STUDY_FILE
     from pipeline.archive.pack import contents, write_zip
-    from pipeline.errors import ArchiveError
-    from pipeline.files import sha256_of_file
     from pipeline.study.load import load_study, results_folder
 
     results = args.results or results_folder(args.study)

@@ -17,7 +17,6 @@ from pipeline.errors import ComparisonError
 from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
-from pipeline.metrics.statistics import Floats
 from pipeline.records import find_records, read_record
 from pipeline.study.spec import TIMED
 
@@ -133,7 +132,13 @@ class Match:
         for name, series in SERIES.items():
             own = []
             for repeat, pair in self.pairs.items():
-                a, b = (_by_rank(run, series) for run in pair)
+                # Values of all steps of all ranks, shape (steps, ranks).
+                a, b = (
+                    pd.DataFrame(map(vars, run.record.steps), columns=["step", "rank", series])
+                    .pivot(index="step", columns="rank", values=series)
+                    .to_numpy(dtype=np.float64)
+                    for run in pair
+                )
                 if a.shape[1] != b.shape[1]:
                     a, b = a[:, :1], b[:, :1]
                 common = min(len(a), len(b))
@@ -232,10 +237,3 @@ def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, 
         inner = isinstance(part, Mapping) and depth > 1
         flat |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
     return flat
-
-
-def _by_rank(run: Run, series: str) -> Floats:
-    """Values of all steps of all ranks, shape (steps, ranks)."""
-    rows = [(step.step, step.rank, getattr(step, series)) for step in run.record.steps]
-    table = pd.DataFrame(rows, columns=["step", "rank", "value"])
-    return table.pivot(index="step", columns="rank", values="value").to_numpy(dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.compare.sets import CellKey, Comparison, Difference, Match
+from pipeline.compare.sets import CellKey, Comparison, Match
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import ratio_interval, scientific, significant
@@ -35,7 +35,12 @@ def write_all(comparison: Comparison, times: str, folder: Path) -> None:
 
 def _of_cell(comparison: Comparison, match: Match) -> str:
     """Losses, gradient norms, endings and step times of one cell at one node count."""
-    parts = [_first(difference) for difference in match.differences]
+    parts = []
+    for first in match.differences:
+        rank = f" on rank {first.rank}" if first.rank else ""
+        at = f"step {first.step} of r{first.repeat}{rank}"
+        values = f"{first.one!r} and {first.other!r} ({scientific(first.relative)})"
+        parts.append(f"{first.series} differs from {at}: {values}")
     if not parts:
         equal = "bit-equal" if match.allowed == 0 else "equal as asked"
         parts = [equal if match.pairs else "no run"]
@@ -49,13 +54,6 @@ def _of_cell(comparison: Comparison, match: Match) -> str:
     if match.mixed:
         parts.append(f"mixed: {', '.join(match.mixed)}")
     return f"{_name(match.place)}: {'; '.join(parts)}"
-
-
-def _first(difference: Difference) -> str:
-    rank = f" on rank {difference.rank}" if difference.rank else ""
-    at = f"step {difference.step} of r{difference.repeat}{rank}"
-    values = f"{difference.one!r} and {difference.other!r} ({scientific(difference.relative)})"
-    return f"{difference.series} differs from {at}: {values}"
 
 
 def _beside(comparison: Comparison) -> list[str]:

@@ -201,22 +201,6 @@ def nothing(table: pd.DataFrame, text: str = "no run finished") -> Figure:
     return finish(figure, table, (), "")
 
 
-def _settle(figure: Figure) -> None:
-    """Lay out once and keep the result, rounded.
-
-    The solver behind the constrained layout takes its constraints in no fixed order, so positions
-    differ in the last bit from draw to draw, and SVG makes names out of all bits.
-    """
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    # None at all: with a place holder of one, each format would be drawn twice.
-    figure.set_layout_engine(None)
-    for axes in figure.axes:
-        left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-
-
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
@@ -226,7 +210,15 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     }
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
-    _settle(figure)
+    # Laid out once, and rounded: the solver behind the constrained layout takes its constraints in
+    # no fixed order, so positions differ in the last bit, and SVG makes names out of all bits.
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+    # None at all: with a place holder of one, each format would be drawn twice.
+    figure.set_layout_engine(None)
+    for axes in figure.axes:
+        left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
     for kind in FORMATS:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])

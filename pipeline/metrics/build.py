@@ -12,7 +12,7 @@ import pandas as pd
 
 from pipeline.metrics import table
 from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
-from pipeline.metrics.collect import collect, read_all
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows
 from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
@@ -32,7 +32,8 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
 
     `uncertainty` is that of the study's yardstick (`load_uncertainty`).
     """
-    records = collect(study, runs)
+    planned = expand(study)
+    records = read_all(study, planned, runs)
     real = read_all(study, in_real_time(study), runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
@@ -40,7 +41,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     accurate = accuracies(real, groups)
     bias = bias_from((ratio for _, ratio in accurate), uncertainty)
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
-    plan = [spec.run_id for spec in run_order(expand(study))]
+    plan = [spec.run_id for spec in run_order(planned)]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))
     about += [*order_rows(loaded, groups, plan), *exactness_rows(groups)]

@@ -188,11 +188,6 @@ class Contrast:
     n: int
 
     @property
-    def decided(self) -> bool:
-        """True where the data say which of the two is faster."""
-        return self.verdict in (FASTER, SLOWER)
-
-    @property
     def compared(self) -> bool:
         """True where the two may be compared; else `verdict` says why not."""
         return not self.verdict.startswith(NOT_COMPARED)

@@ -62,13 +62,6 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     return flops_per_token(record) * rate, (computed + again) * rate
 
 
-def run_values(record: RunRecord, tokens_per_second: float) -> list[dict[str, Any]]:
-    """Both utilisations of a run, where its ranks measured a peak."""
-    shares = utilisations(record, tokens_per_second)
-    text = "over the measured peak of matrix products"
-    return [row(n, "1", one, text=text) for n, one in zip(NAMES, shares or (), strict=bool(shares))]
-
-
 def cell_values(
     records: Sequence[RunRecord], rates: Floats, rate: Interval
 ) -> list[dict[str, Any]]:

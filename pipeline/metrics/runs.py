@@ -127,8 +127,12 @@ def run_rows(run: Run) -> list[Rows]:
         interval_row("step_seconds", "s", timed),
         interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
         row("peak_memory_bytes", "bytes", peak, text="largest rank"),
-        *flops.run_values(run.record, tokens / timed.value),
     ]
+    # Where the ranks measured a peak.
+    if shares := flops.utilisations(run.record, tokens / timed.value):
+        text = "over the measured peak of matrix products"
+        pairs = zip(flops.NAMES, shares, strict=True)
+        values += [row(name, "1", share, text=text) for name, share in pairs]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
     if None not in clocks:
         slowest = float(max(clocks))

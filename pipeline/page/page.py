@@ -88,7 +88,8 @@ def render(
 
     # New figures and tables show up without an edit here.
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    others = dict.fromkeys(one for one in [*figures.names(), *tables.names()] if one not in named)
+    every = [*figures.catalogue.captions, *tables.catalogue.captions]
+    others = dict.fromkeys(one for one in every if one not in named)
     more = ("more", "What else is there?", "More", tuple(others))
     sections = [
         {"name": name, "question": question, "short": short, "figures": figures_of(*shown_here),
@@ -135,7 +136,7 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
     source = base64.b64encode(path.read_bytes()).decode("ascii")
-    caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
+    caption, title = figures.catalogue.captions[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
@@ -147,7 +148,7 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
 
 def _table(name: str, table: pd.DataFrame) -> dict[str, Any]:
     """A table as texts, with the columns that are aligned right."""
-    shown, caption = printed_form(made(name, table)[1], tables.captions()[name])
+    shown, caption = printed_form(made(name, table)[1], tables.catalogue.captions[name])
     rights = is_right(shown)
     texts = [[one_line(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
     return {

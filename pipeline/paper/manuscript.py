@@ -17,8 +17,6 @@ from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
-
-
 _FIXED = "\N{NO-BREAK SPACE}"
 _UNITS = "%|ms|s|MiB|GiB|Mbit/s|Gbit/s|nodes?|GFLOP/s"
 # Between a number and its unit or interval, and inside of the latter, no line ends.
@@ -30,6 +28,11 @@ _BREAKABLE = re.compile(
 
 class _Markdown(str):
     """Text that is Markdown already; everything else that the template puts in is escaped."""
+
+
+def source() -> str:
+    """The text of `paper/manuscript.md`."""
+    return (SOURCES / "manuscript.md").read_text(encoding="utf-8")
 
 
 def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
@@ -103,7 +106,7 @@ def _place(order: list[str], name: str) -> int:
 
 
 def _figure(name: str) -> str:
-    captions = figures.captions()
+    captions = figures.catalogue.captions
     caption = captions[_known(captions, name, "shows the unknown figure")]
     title = name.replace("_", " ").capitalize()
     read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.metrics.comparison import FIELDS
@@ -65,11 +66,7 @@ def interval(title: str, name: str, scale: float = 1) -> Column:
 
 def ratio(title: str, name: str, scale: float = 1, decimals: int = 2) -> Column:
     """A column of ratios with their intervals, all with as many decimals."""
-
-    def write(value: float, low: float, high: float) -> str:
-        return ratio_interval(value, low, high, decimals)
-
-    return Column(title, name, scale, write, bounded=True)
+    return Column(title, name, scale, partial(ratio_interval, decimals=decimals), bounded=True)
 
 
 @dataclass(frozen=True)
@@ -136,11 +133,11 @@ COMPARISONS = Table(
 )
 STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
-    "repeats on. A dash stands where no run finished. Mean and largest "
-    "step are those of a run, median over the repeats, and so is the 95th percentile (P95), which "
-    "stands where every run has 100 timed steps; the CSV file has their intervals. Free running, "
-    "on a GPU, is a step of a series that nothing waited for between, its batch read within; all "
-    "other times begin and end with an idle device.",
+    "repeats on. A dash stands where no run finished. Mean and largest step are those of a run, "
+    "median over the repeats, and so is the 95th percentile (P95), which stands where every run "
+    "has 100 timed steps; the CSV file has their intervals. Free running, on a GPU, is a step of a "
+    "series that nothing waited for between, its batch read within; all other times begin and end "
+    "with an idle device.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),
@@ -277,16 +274,15 @@ SENDS = Table(
 )
 LAYOUTS = Table(
     "Memory, time, bytes and waiting of each layout at equal work, each beside its formula. Memory "
-    "is that of the rank that needs most above its base, median over the repeats, beside the "
-    "model of the planner. Step time is the "
-    "median over the repeats with its interval; its ideal is that of the single device divided by "
-    "the ranks, times one and the formula of the bubble. Sent is what the rank that sends most "
-    "sends in a step along all axes, counted in the profiled run. The bubble is the idle time of "
-    "the ranks of a pipeline over that of their passes: measured from the computation of each pass "
-    "in the profiled run, replayed in its order as if messages took no time, so that schedule and "
-    "unequal stages alone make it; the schedule's part is that of the same passes made equally "
-    "long, as in its formula. Waits are the share of a step "
-    "of the profiled run in which a rank computes nothing: bubble, messages and reductions.",
+    "is that of the rank that needs most above its base, median over the repeats, beside the model "
+    "of the planner. Step time is the median over the repeats with its interval; its ideal is that "
+    "of the single device divided by the ranks, times one and the formula of the bubble. Sent is "
+    "what the rank that sends most sends in a step along all axes, counted in the profiled run. "
+    "The bubble is the idle time of the ranks of a pipeline over that of their passes: measured "
+    "from the computation of each pass in the profiled run, replayed in its order as if messages "
+    "took no time, so that schedule and unequal stages alone make it; the schedule's part is that "
+    "of the same passes made equally long, as in its formula. Waits are the share of a step of the "
+    "profiled run in which a rank computes nothing: bubble, messages and reductions.",
     (
         text("Ranks", "world_size"),
         Column("Memory [MiB]", "memory_bytes", MEBIBYTES),

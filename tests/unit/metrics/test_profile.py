@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect, run_folder
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.records import RunRecord, Step
+from pipeline.study.expansion import expand
 from pipeline.study.profiling import IN_STEP, profiled
 from pipeline.study.study import Study
 from tests.fake_records import (
@@ -101,10 +102,11 @@ def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -
     runs = write_records(tmp_path, STUDY)
     longer = {**STUDY, "timeout_seconds": STUDY["timeout_seconds"] + 1}
     longer["workload"] = STUDY["workload"] | {"checkpoint_every": 3}
-    assert len(collect(Study.of(longer), runs)) == len(collect(Study.of(STUDY), runs))
+    same = Study.of(longer)
+    assert len(read_all(same, expand(same), runs)) == len(expand(Study.of(STUDY)))
     other = {**longer, "workload": longer["workload"] | {"untimed_steps": 1}}
     with pytest.raises(RecordError, match=r"workload\.untimed_steps is .*, the study says 1"):
-        collect(Study.of(other), runs)
+        read_all(Study.of(other), expand(Study.of(other)), runs)
 
 
 def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
 
 def test_every_figure_and_table_has_a_section() -> None:
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    assert named == {*figures.names(), *tables.names()}
+    assert named == {*figures.catalogue.captions, *tables.catalogue.captions}
 
 
 def test_runs_with_an_exception_come_first_and_open(page: str) -> None:

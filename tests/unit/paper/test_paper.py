@@ -43,7 +43,8 @@ def test_no_number_is_typed_by_hand() -> None:
 
 
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
-    for kind, names in (("figure", figures.names()), ("table", tables.names())):
+    for kind, package in (("figure", figures), ("table", tables)):
+        names = [*package.catalogue.captions]
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
