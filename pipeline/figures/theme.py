@@ -20,6 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning, font_manager
@@ -28,6 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
@@ -226,10 +228,21 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 
 def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
-    """Check equal work, draw these figures and write all formats."""
+    """Check equal work, draw these figures and write all formats; an empty one is an error."""
     frame = tidy.read(metrics)
     apply()
     for name in names:
         module = import_module(f"pipeline.figures.{name}")
         require_equal_work(frame, module.COMPARES, f"figure {name}")
-        save(module.draw(frame), out, name)
+        figure = module.draw(frame)
+        # seaborn leaves lines without a point; `nothing` has its text.
+        if not any(
+            axes.texts or axes.patches or axes.collections
+            or any(np.size(line.get_xdata()) for line in axes.lines)
+            for axes in figure.axes
+        ):  # fmt: skip
+            raise SamestepError(
+                f"figure {name} is empty: pipeline/figures/{name}.py picks rows that this table "
+                "has not; name metrics that it has, or return theme.nothing(table)"
+            )
+        save(figure, out, name)

@@ -179,9 +179,10 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
         assert page.count(f'id="table-{name}"') == 1
 
 
-def test_every_figure_and_table_has_a_section() -> None:
+def test_what_is_placed_by_name_exists() -> None:
+    """All other figures and tables have a section of their own."""
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    assert named == {*figures.catalogue.captions, *tables.catalogue.captions}
+    assert named <= {*figures.catalogue.captions, *tables.catalogue.captions}
 
 
 def test_runs_with_an_exception_come_first_and_open(page: str) -> None:
