@@ -91,7 +91,7 @@ class Nodes:
             _set(self._home)
 
     def tcp(self) -> dict[str, Any]:
-        """What holds of TCP in the nodes, all of which were made alike."""
+        """Settings of TCP in the nodes, all of which were made alike."""
         with self.inside(0, 0):
             return tcp.held(str(program("ip")), links.INTERFACE)
 
@@ -163,7 +163,7 @@ def _batch(name: str, commands: Sequence[str]) -> None:
 PLAIN = LinkSpec("trial", 1000)
 WITH_DELAY = replace(PLAIN, delay_us=1000)
 TRIAL_SECONDS = 600.0
-"""How long nodes that could be made count as possible; where they are not, making them says so."""
+"""Seconds for which nodes that could be made count as possible; else making them says so."""
 
 
 def why_not(link: LinkSpec = PLAIN) -> str | None:

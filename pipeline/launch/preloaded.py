@@ -33,7 +33,7 @@ STAGES = "SAMESTEP_WAITING"
 """Names the socket of the process with the stage, in the environment of Snakemake's jobs."""
 
 RANKS = "SAMESTEP_PRELOADED"
-"""That of a process with torch; a number of threads follows."""
+"""Names that of a process with torch; a number of threads follows."""
 
 EMULATED, TORCHRUN, RANK = "emulated", "torchrun", "rank"
 PROGRAMS = {

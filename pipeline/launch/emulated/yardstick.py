@@ -56,7 +56,7 @@ Round = dict[str, float]
 
 
 def shape_of(run: ResolvedRun) -> Shape:
-    """What a rank of the run computes at a time."""
+    """Precision and sequences that a rank of the run computes at a time."""
     share = run.spec.workload.global_batch // run.layout.data_parallel
     return run.spec.precision, share // run.spec.workload.accumulation_steps
 
@@ -113,7 +113,7 @@ def measured(
 
 
 def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
-    """What a forward pass of the run takes by the yardstick in the file; None where it has none.
+    """Seconds of a forward pass of the run by the yardstick in the file; None where it has none.
 
     Raises LaunchError where the file is missing or is of another model, machine or study.
     """
