@@ -4,9 +4,10 @@
 
 `contestants/originals.py` has those steps. Both of a pair train the same model from the same
 weights on the same batches, on ranks of this machine over the loopback, in short blocks of steps
-whose order is drawn anew in each round. A ratio is of two blocks of one round; the result has the median over the rounds and its interval. Under 1: this project is faster.
-Losses are compared over the first steps, bytes are counted as in profiled runs. The strategy
-`deepspeed` is DeepSpeed's own engine and has no reference here.
+whose order is drawn anew in each round. A ratio is of two blocks of one round; the result has the
+median over the rounds and its interval. Under 1: this project is faster. Losses are compared over
+the first steps, bytes are counted as in profiled runs. The strategy `deepspeed` is DeepSpeed's own
+engine and has no reference here.
 """
 
 from __future__ import annotations
