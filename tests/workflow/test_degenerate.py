@@ -19,7 +19,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import make_manifest, make_record, make_study
+from tests.fake_records import a_cell, make_manifest, make_record, make_study
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +49,7 @@ def but_the_base(spec: RunSpec) -> tuple[str, str] | None:
 
 def cell(number: int, label: str = "", **more: Any) -> dict[str, Any]:
     """A cell of plain DDP."""
-    name = f"c{number}"
-    plain = {"name": name, "label": label or name, "strategy": "ddp", "precision": "fp32"}
-    return plain | more
+    return a_cell(f"c{number}", label=label, **more)
 
 
 SMALL = {"workload": {"global_batch": 16, "accumulation_steps": 1, "steps": 8, "untimed_steps": 2,

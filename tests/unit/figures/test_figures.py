@@ -15,7 +15,7 @@ from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.select import pick
-from tests.fake_records import make_study, make_table
+from tests.fake_records import a_cell, make_study, make_table
 from tests.unit.figures.drawn import draw, words
 
 NAMES = ["loss_step", "speedup", "step_time", "throughput", "time_split"]
@@ -30,7 +30,7 @@ def table() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def nothing() -> pd.DataFrame:
     """A study of which no run finished."""
-    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
+    cells = [a_cell("a", "horovod", precision="apex_o1")]
     return make_table(repeats=1, cells=cells, profile=PROFILE)
 
 
@@ -92,10 +92,7 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
 
 
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
-    cells = [
-        {"name": f"c{i}", "label": f"Cell {i}", "strategy": "ddp", "precision": "fp32"}
-        for i in range(12)
-    ]
+    cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
     looks = theme.styles(make_table(repeats=1, cells=cells, cluster=one)).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12

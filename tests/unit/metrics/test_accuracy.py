@@ -22,14 +22,13 @@ from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from pipeline.tables.write import made as made_table
 from tests.fake_bench import make_yardstick
-from tests.fake_records import EMULATED, make_record, make_study, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, with_steps
 
 CELLS = [
-    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
-    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]},
-    {"name": "sps", "label": "SPS", "strategy": "parameter_server", "precision": "fp32",
-     "nodes": [2, 4]},
-]  # fmt: skip
+    a_cell("single", "single", "Single", nodes=[1]),
+    a_cell("dps", "ddp", "DDP", nodes=[2]),
+    a_cell("sps", "parameter_server", "SPS", nodes=[2, 4]),
+]
 CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
 
 

@@ -24,13 +24,9 @@ from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_record, make_study, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, spec_of, with_steps
 
-CELLS: list[dict[str, Any]] = [
-    {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
-    {"name": "b", "label": "B", "strategy": "ddp", "precision": "fp32"},
-    {"name": "c", "label": "C", "strategy": "horovod", "precision": "fp32"},
-]
+CELLS = [a_cell("a", "single", nodes=[1]), a_cell("b"), a_cell("c", "horovod")]
 Seconds = Callable[[RunSpec], float]
 
 
@@ -105,9 +101,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
     """The second is slower by a quarter; a ratio between real nodes has no such bias."""
     groups = {}
     for name, centre in (("b", 0.2), ("c", 0.25)):
-        spec = next(
-            s for s in expand(Study.of(make_study(cells=CELLS, repeats=6))) if s.cell == name
-        )
+        spec = spec_of(name, nodes=None, cells=CELLS, repeats=6)
         runs = [
             load_run(RunRecord(make_record(spec).run, [
                 timed(step, spread(centre, repeat)) for step in make_record(spec).steps

@@ -22,9 +22,7 @@ from pipeline.metrics.parity import (
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.table import assemble
 from pipeline.records import RunRecord, Step
-from pipeline.study.expansion import expand
-from pipeline.study.study import Study
-from tests.fake_records import make_record, make_study
+from tests.fake_records import make_record, spec_of
 
 NAN = float("nan")
 
@@ -40,7 +38,7 @@ def run_of(
     **changes: Any,
 ) -> Run:
     """A run of one rank with these losses and norms."""
-    spec = next(r for r in expand(Study.of(make_study())) if r.cell == cell)
+    spec = spec_of(cell, nodes=1)
     work = replace(spec.workload, steps=len(losses), untimed_steps=0)
     made = make_record(replace(spec, workload=work, seed=seed, options=options or {}, **changes))
     run: dict[str, Any] = dict(made.run)
