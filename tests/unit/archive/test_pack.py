@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from pathlib import Path
@@ -41,15 +40,6 @@ def test_it_holds_records_results_environment_and_sources(archive: Path) -> None
     assert set(facts) >= {"git_commit", "git_dirty", "samestep"}
 
 
-def test_the_checksums_are_those_of_the_files(archive: Path) -> None:
-    with zipfile.ZipFile(archive) as opened:
-        lines = opened.read("SHA256SUMS").decode().splitlines()
-        sums = {line[66:]: line[:64] for line in lines}
-        assert set(sums) == set(opened.namelist()) - {"SHA256SUMS"}
-        for name, total in sums.items():
-            assert hashlib.sha256(opened.read(name)).hexdigest() == total
-
-
 def test_packed_again_later_it_has_the_same_bytes(results: Path, archive: Path) -> None:
     again = archive.with_name("again.zip")
     for path in results.rglob("*"):
@@ -73,12 +63,6 @@ def test_too_much_for_one_archive(results: Path, tmp_path: Path, monkeypatch) ->
     with pytest.raises(ArchiveError, match="holds at most"):
         write_zip(contents(results), tmp_path / "big.zip")
     assert not (tmp_path / "big.zip").exists()
-
-
-def test_the_stage_prints_size_and_checksum(results: Path, tmp_path: Path, capsys) -> None:
-    out = tmp_path / "archives" / "fake.zip"
-    assert main(["archive", "--results", str(results), "--out", str(out)]) == 0
-    assert hashlib.sha256(out.read_bytes()).hexdigest() in capsys.readouterr().out
 
 
 def test_a_study_file_names_results_and_archive(results: Path, tmp_path: Path, monkeypatch) -> None:

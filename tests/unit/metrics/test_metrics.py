@@ -163,13 +163,6 @@ def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
     assert "horovod/n1/r0" in text
 
 
-def test_the_table_is_the_same_bytes_twice_and_reads_back(tmp_path, runs, table) -> None:
-    tidy.write(table, tmp_path / "a.parquet")
-    tidy.write(build(Study.of(make_study()), runs), tmp_path / "b.parquet")
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
-
-
 def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:
     path = tmp_path / "m.parquet"
     tidy.write(table, path)

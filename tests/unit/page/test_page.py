@@ -129,12 +129,6 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
         assert re.search(rf" {status} {'[0-9.,]+' if status == 'ok' else NONE} ", text)
 
 
-def test_no_interval_is_made_of_under_six_runs(outline: Outline) -> None:
-    # A band of the cost model is no interval of runs.
-    measured = re.sub(r"Predicted [^\n]*", "", outline.text)
-    assert not re.findall(r"\d \[\d[\d.,]*, [\d.,]+\]", measured)
-
-
 def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -> None:
     text = run_text(outline, "single/n1/r0")
     first = 31 - LOG_LINES
