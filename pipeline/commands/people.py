@@ -309,7 +309,7 @@ def artifact(args: argparse.Namespace) -> int:
     `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
     prints what the badges of the ACM still lack.
     """
-    from pipeline.artifact.build import build
+    from pipeline.artifact.description import build
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)

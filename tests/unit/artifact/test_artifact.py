@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
-from pipeline.artifact.build import badges, duration, needs, per_claim, size
+from pipeline.artifact.description import badges, duration, needs, per_claim, size
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import make_study, make_table, write_records, write_table
