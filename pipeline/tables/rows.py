@@ -15,7 +15,7 @@ from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import KEYS, beside, bounds_of, fact, most_sent, pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.declared import Table
+from pipeline.tables.columns import Table
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""

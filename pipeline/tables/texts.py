@@ -8,7 +8,7 @@ from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, limit
 from pipeline.metrics.select import records
-from pipeline.tables.declared import Table
+from pipeline.tables.columns import Table
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
