@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -164,16 +164,24 @@ class Match:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two sets share, and the cells that only one of them has."""
+    """Two sets and the cells that they share; step times count as the same within `margin`."""
 
     one: ResultSet
     other: ResultSet
     matches: Sequence[Match]
-    only_one: Sequence[CellKey]
-    only_other: Sequence[CellKey]
-    environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    margin: float = 0.0
-    """Relative: step times this close count as the same."""
+    margin: float
+
+    @property
+    def alone(self) -> dict[str, list[CellKey]]:
+        """The cells that A, or B, has alone."""
+        one, other = self.one.runs, self.other.runs
+        return {"A": [key for key in one if key not in other],
+                "B": [key for key in other if key not in one]}  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, tuple[str, str]]:
+        """Facts of both sets that differ."""
+        return _differing(self.one.facts(), self.other.facts(), "none")
 
     @property
     def finished(self) -> dict[CellKey, tuple[list[Run], list[Run]]]:
@@ -194,7 +202,7 @@ class Comparison:
     @property
     def same_coverage(self) -> bool:
         """True where both sets have the same runs and each ended alike in both."""
-        return not (self.only_one or self.only_other or any(m.unmatched for m in self.matches))
+        return not any(self.alone.values()) and not any(m.unmatched for m in self.matches)
 
     def count(self, verdict: str) -> int:
         """Cells whose times have this verdict."""
@@ -216,12 +224,7 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
             f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    return Comparison(
-        one, other, matches,
-        [place for place in one.runs if place not in other.runs],
-        [place for place in other.runs if place not in one.runs],
-        _differing(one.facts(), other.facts(), "none"), margin,
-    )  # fmt: skip
+    return Comparison(one, other, matches, margin)
 
 
 def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[str, tuple[T, T]]:

@@ -62,8 +62,8 @@ def _beside(comparison: Comparison) -> list[str]:
     for match in comparison.matches:
         for difference in match.spec_differences:
             specs.setdefault(difference, []).append(_name(match.place))
-    sides = {"A": comparison.only_one, "B": comparison.only_other}
-    lines = [f"{_name(place)}: only in {side}" for side, own in sides.items() for place in own]
+    alone = comparison.alone.items()
+    lines = [f"{_name(key)}: only in {side}" for side, keys in alone for key in keys]
     everywhere = len(comparison.matches)
     lines += [
         f"spec {text}" + ("" if len(at) == everywhere else f" (in {', '.join(at)})")
