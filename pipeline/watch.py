@@ -157,7 +157,7 @@ class Follower:
         if isinstance(out, TextIOWrapper):  # labels, whatever the locale
             out.reconfigure(errors="replace")
         self._offset, self._rule, self._step, self._shown = 0, "", "", (-1, "")
-        self.told: dict[str, str] = {}
+        self.printed: dict[str, str] = {}
 
     def update(self) -> None:
         """Show what is new in the log and in the results."""
@@ -174,8 +174,8 @@ class Follower:
                 self._step = ""
             elif _STEP.search(text):
                 self._step = text.partition("/")[2]
-            elif self._notable.match(text) and words not in self.told:
-                self.told[words] = text
+            elif self._notable.match(text) and words not in self.printed:
+                self.printed[words] = text
                 self.say(text)
         self.watched.update()
         line = self.watched.line(self._rule or self._step)
@@ -245,6 +245,6 @@ def follow(
         follower.say()
     if status:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        new = [text[:400] for text in lines[-40:] if text not in follower.told.values()]
+        new = [text[:400] for text in lines[-40:] if text not in follower.printed.values()]
         print(*new, f"error: the workflow failed; all it said is in {log}", sep="\n", file=out)
     return status

@@ -130,12 +130,12 @@ class Pacer:
             self._pay()
             self._begin()
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The machine's speed over the yardstick's, of all forward passes; nothing without one."""
         if not (speeds := self.machine_speeds):
             return {}
-        said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
-        return {"machine_speed": said}
+        range_of = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+        return {"machine_speed": range_of}
 
     def waited(self) -> None:
         """After a collective: as `settle`, and pay for what other threads did since the last one.

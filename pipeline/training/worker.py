@@ -250,7 +250,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in optional.items() if value is not None},
-            **loop.clock.pacer.told(),
+            **loop.clock.pacer.summary(),
         },
         "precision": precision.to_dict(),
         "model": {
