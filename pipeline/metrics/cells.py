@@ -137,21 +137,20 @@ def _ranges(group: CellRuns) -> list[dict[str, Any]]:
 def find_base(group: CellRuns, groups: Groups) -> CellRuns | None:
     """The group that a speedup is taken over, or None where that did not finish.
 
-    The strategy `single` on 1 node in fp32, so that all speedups of a table have one base; where no
-    such run finished, in the same precision. Best one of equal work: under weak scaling with as
-    large a batch per device. Without one, the same arm at its smallest node count (1 wherever the
-    study has it). Times over another kind of network are no base.
+    The strategy `single` on one node, else the same arm at its smallest node count.
     """
     own = group.context
+    # Times over another kind of network are no base.
     alike = [g for g in groups.values() if g.context["network"] == own["network"]]
     alone = [
         g for g in alike if g.ok and (g.context["strategy"], g.context["nodes"]) == ("single", 1)
     ]
-    precisions = ("fp32", own["precision"])
-    in_each = [[g for g in alone if g.context["precision"] == one] for one in precisions]
-    if single := next(filter(None, in_each), None):
-        scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
-        return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
+    # In fp32, so that all speedups of a table have one base; where it did not run, in the same.
+    for precision in ("fp32", own["precision"]):
+        if single := [g for g in alone if g.context["precision"] == precision]:
+            # Best one of equal work: under weak scaling with as large a batch per device.
+            scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
+            return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
     return find_own_base(group, groups)
 
 

@@ -88,11 +88,8 @@ def contrast_rows(
 def _families(groups: Groups) -> Mapping[str, list[tuple[CellRuns, CellRuns]]]:
     """The planned comparisons, each family corrected for itself.
 
-    All pairs of cells at a node count that share a link (or use none) of one kind of network, every
-    cell against the base of its speedup, and every cell under a condition against itself over the
-    same link without it, these two again link by link. Six repeats can decide a family
-    of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
-    (0.12).
+    Six repeats can decide a family of 15 pairs: with no overlap at all p is 1/462, and 15 times
+    that is 0.032; five repeats cannot (0.12).
     """
 
     def links(*members: CellRuns) -> list[str]:
@@ -101,12 +98,14 @@ def _families(groups: Groups) -> Mapping[str, list[tuple[CellRuns, CellRuns]]]:
         return sorted({str(c["link"]) for c in contexts if c["cell"] != c["arm"] and "link" in c})
 
     finished = [group for group in groups.values() if group.ok]
+    # All pairs at a node count that share a link, or use none, of one kind of network.
     families: defaultdict[str, list[tuple[CellRuns, CellRuns]]] = defaultdict(list)
     for one, other in combinations(finished, 2):
         alike = all(one.context[key] == other.context[key] for key in ("nodes", "network"))
         if alike and len(over := links(one, other)) < 2:
             at = plural(one.context["nodes"], "node")
             families[" over ".join([f"pairs at {at}", *over])].append((one, other))
+    # Link by link, every cell against its base, and under a condition against itself without it.
     for group in finished:
         base, over = find_base(group, groups), links(group)
         if base is not None and base.context["nodes"] != group.context["nodes"]:

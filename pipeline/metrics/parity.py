@@ -100,13 +100,11 @@ def references(group: CellRuns, groups: Groups) -> list[tuple[CellRuns, Band]]:
 def _reference(group: CellRuns, groups: Groups, precision: str) -> CellRuns | None:
     """The cell in `precision` that a group is held against; None where the study has none.
 
-    `single` on one device where it did equal work, under weak scaling with the whole global batch
-    by accumulation; else the first cell on one device that did; else the first one in the same
-    world. Where no cell did equal work it is the first on one device, with which nothing is
-    compared.
+    The first of equal work among `single`, the other cells on one device, those of the same world.
     """
     finished = [g for g in groups.values() if g.ok and g.context["precision"] == precision]
     alone = [g for g in finished if g.context["world_size"] == 1]
+    # Under weak scaling this one has the whole global batch, by accumulation.
     single = [g for g in alone if g.context["strategy"] == "single"]
     ranked = single + (alone if precision == group.context["precision"] else [])
     here = [g for g in finished if not lossy(g)]
@@ -117,6 +115,7 @@ def _reference(group: CellRuns, groups: Groups, precision: str) -> CellRuns | No
     own = any(one is group for one in [*single, *ranked[:1]])
     if equal and (equal[0] is not group or own):
         return equal[0]
+    # Of other work: named as the reference, and nothing is compared with it.
     return next(iter(ranked), None)
 
 
