@@ -137,11 +137,13 @@ def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
     assert row_of(found, "weights_bit_equal", "horovod", 4)["value"] == 1.0
 
 
-def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("single", "dps")]
-    found = build(Study.of(study), write_records(tmp_path, study))
+def cells(*names: str) -> list[dict[str, Any]]:
+    return [cell for cell in make_study()["cells"] if cell["name"] in names]
+
+
+def test_parity_across_other_work_is_refused() -> None:
+    work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
+    found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
     assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
     require_equal_work(found, {"precision"})
@@ -211,11 +213,9 @@ def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
     require_equal_work(declared, set())
 
 
-def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("dps", "horovod")]
-    study["cluster"] = {**study["cluster"], "nodes": [2, 4]}
-    found = build(Study.of(study), write_records(tmp_path, study))
+def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
+    cluster = make_study()["cluster"] | {"nodes": [2, 4]}
+    found = make_table(repeats=1, cluster=cluster, cells=cells("dps", "horovod"))
     assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
     assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0
