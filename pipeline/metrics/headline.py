@@ -107,13 +107,13 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         for label, one in own.items()
         if "sent" in one
     }:
-        told = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
-        why.append(f"The rank that sends most sent {told} in a step.")
+        bytes_sent = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
+        why.append(f"The rank that sends most sent {bytes_sent} in a step.")
     if hid := {
         label: f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one
     }:
-        told = few_or_ends(hid, {label: own[label]["share"] for label in hid})
-        why.append(f"Of a step, communication that no computing hides was {told}.")
+        shares_hid = few_or_ends(hid, {label: own[label]["share"] for label in hid})
+        why.append(f"Of a step, communication that no computing hides was {shares_hid}.")
     return {
         "measured_on": where,
         "place": place_name(place),
