@@ -143,7 +143,10 @@ def contestants(pair: Pair, size: str) -> dict[str, Contestant]:
     ranks = dist.get_world_size()
     layout = layout_of(pair)
     setting = Setting(size, 2 * ranks, "fp32", compiled=False)
-    makers = {"ours": partial(ours, pair=pair, layout=layout), "reference": pair.reference}
+    makers: dict[str, Callable[[nn.Module], Step]] = {
+        "ours": partial(ours, pair=pair, layout=layout),
+        "reference": pair.reference,
+    }
     return {
         name: Contestant(make(build_model(pair.models[size], SEED)), setting, layout)
         for name, make in makers.items()

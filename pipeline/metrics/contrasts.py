@@ -170,7 +170,7 @@ def _values(
 
 
 @dataclass(frozen=True)
-class Contrast:
+class SpeedTest:
     """Answer on a pair of cells; all figures are NaN where they were not to be compared.
 
     `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
@@ -197,7 +197,7 @@ class Contrast:
         return self.verdict == TOO_FEW
 
 
-def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Contrast | None:
+def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
     """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
     planned = table[table["level"] == "comparison"]
     for asked, met in ((one, other), (other, one)):
@@ -210,7 +210,7 @@ def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) 
     by_metric = {row["metric"]: row for row in records(rows)}
     text = str(by_metric["speed_verdict"]["text"])
     if "rate_ratio" not in by_metric:
-        return Contrast(text, nan, nan, nan, nan, nan, n=0)
+        return SpeedTest(text, nan, nan, nan, nan, nan, n=0)
     ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
     value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
     if asked != one:
@@ -218,7 +218,7 @@ def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) 
         text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
         value, low, high = 1 / value, 1 / high, 1 / low
     n, p = int(ratio["n"]), float(p_value["value"])
-    return Contrast(text, value, low, high, p, float(effect["value"]), n)
+    return SpeedTest(text, value, low, high, p, float(effect["value"]), n)
 
 
 _PAIR = [*KEYS, "other", "other_nodes"]

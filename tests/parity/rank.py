@@ -179,7 +179,7 @@ def train(
     def save(done: int, trainable: Trainable) -> None:
         shards = trainable.shards()
         kept.append(sum(piece.numbers.numel() for piece in shards.pieces))
-        ranks = checkpoint.Ranks(rank, world, "parity", trainable.agree)
+        ranks = checkpoint.Writers(rank, world, "parity", trainable.agree)
         checkpoint.save(checkpoints, done, shards, "parity", ranks)
 
     def make(options: dict[str, Any] = case.options) -> Loop:

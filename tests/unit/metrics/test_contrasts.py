@@ -12,7 +12,7 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
-    Contrast,
+    SpeedTest,
     compared,
     contrast_rows,
     fewest_repeats,
@@ -56,7 +56,7 @@ def by_cell(**centres: float) -> Seconds:
     return lambda spec: spread(centres[spec.cell] * (1 + spec.world.nodes), spec.repeat)
 
 
-def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Contrast:
+def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> SpeedTest:
     found = compared(table, (one, nodes), (other, nodes))
     assert found is not None
     return found
