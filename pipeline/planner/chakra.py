@@ -180,6 +180,9 @@ def _messages(
             line = _line(layout, axis, rank)
             counts = [c["count"] for r in line for c in steps[r].calls
                       if (c["kind"], c["axis"]) == (SEND, axis)]  # fmt: skip
+            # Two ranks may be either; a ring's scattered sums are gathered by collectives.
+            kinds = {c["kind"] for c in step.calls if c["axis"] == axis}
+            only_messages = kinds <= {SEND, RECEIVE}
             targets: list[tuple[int, Place, Place]] = []
             if axis == PIPELINE:
                 holder = {one[1]: r for r in line for one in steps[r].passes}
@@ -187,7 +190,7 @@ def _messages(
                     to = stage + {FORWARD: 1, BACKWARD: -1}.get(kind, 0)
                     if holder.get(to, rank) != rank:
                         targets.append((holder[to], (kind, stage, piece), (kind, to, piece)))
-            elif counts == [len(line) - 1] + [1] * (len(line) - 1):
+            elif only_messages and counts == [len(line) - 1] + [1] * (len(line) - 1):
                 targets = [(line[0], END, END)]
                 if rank == line[0]:
                     targets = [(other, START, START) for other in line[1:]]

@@ -189,6 +189,11 @@ def test_sends_around_a_ring_go_to_the_next_rank(tmp_path) -> None:
         *[1] * 4, *[2] * 4, *[0] * 4,
     ]  # fmt: skip
     assert sent(ranks[0]) == {"data": 10}
+    # Of two ranks that gather too, both send behind the passes.
+    pair = steps(*[[calls("send", 1), calls("all_gather", 1)]] * 2)
+    chakra.write(tmp_path, Layout((("data", 2),), 1, "cpu", "gloo"), pair, "x", "measured")
+    for nodes in read(tmp_path)[:2]:
+        assert [node["type"] for node in nodes] == [4, 4, COLLECTIVE, SENDS, RECEIVES, 4]
 
 
 @pytest.mark.parametrize(
