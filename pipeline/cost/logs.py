@@ -120,7 +120,7 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
     row = dict.fromkeys((*CONFIGURATION, "experts", *ADDED), "")
     row |= {"framework": name, "status": "ok", "origin": "measured elsewhere", "place": path.name}
     if name == "torchtitan":
-        row |= _of_torchtitan(text) | given
+        row |= _of_torchtitan(text) | {**given}
         sizes = [row[column] for column in ("global_batch", "seq", "gpus")]
         if not all(re.fullmatch(r"[1-9]\d{0,11}", size) for size in sizes):
             raise PredictionError(
@@ -131,7 +131,7 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
         seconds = [tokens / float(str(one["rate"]).replace(",", "")) for one in timed[1:]]
         reserved = [float(one["memory"] or 0) for one in timed]
     else:
-        row |= _of_megatron(text) | {"global_batch": str(timed[-1]["batch"])} | given
+        row |= _of_megatron(text) | {"global_batch": str(timed[-1]["batch"]), **given}
         alike = {"batch": timed[-1]["batch"], "skipped": "0"}
         used = [one for one in timed[1:] if alike.items() <= one.items()]
         seconds = [float(one["ms"] or 0) / 1000 for one in used]
@@ -181,7 +181,7 @@ def _of_torchtitan(text: str) -> dict[str, str]:
             row |= found.groupdict()
     if mesh := MESH.search(text):
         names, sizes = re.findall(r"\w+", mesh[1]), [int(size) for size in mesh[2].split(",")]
-        axes = dict(zip(names, sizes, strict=False))
+        axes: dict[str, int] = dict(zip(names, sizes, strict=False))
         data = math.prod(size for name, size in axes.items() if name.startswith("dp"))
         shards = axes.get("dp_shard", axes.get("dp", 1))
         row |= {name: str(axes.get(name, 1)) for name in ("tp", "pp", "cp")}

@@ -76,7 +76,9 @@ def read(folder: Path) -> list[list[dict[str, Any]]]:
 def check(ranks: list[list[dict[str, Any]]], groups: dict[str, list[int]]) -> None:
     """No node waits for itself over any ranks, and each send has one receive of its size."""
     graph: dict[Any, set[Any]] = defaultdict(set)
-    sends, receives, seen = {}, {}, Counter[Any]()
+    sends: dict[Any, Any] = {}
+    receives: dict[Any, Any] = {}
+    seen = Counter[Any]()
     members = Counter[Any]()
     for rank, nodes in enumerate(ranks):
         keys: dict[int, Any] = {}
