@@ -125,6 +125,78 @@ def predict(args: argparse.Namespace) -> int:
     return predict.run(args)
 
 
+@enter(
+    one_of(
+        option(
+            "--run", type=options.path, help="folder of a profiled run, runs/<cell>/n<nodes>/p0"
+        ),
+        option("--study", type=options.study, help=f"predict its cells: {options.STUDY}"),
+        required=True,
+    ),
+    option("--calibration", type=options.file, help="with --study: what `calibrate` has written"),
+    option("--out", type=options.new_folder, required=True, help="folder; a file for each rank"),
+)
+def trace(args: argparse.Namespace) -> int:
+    """Write Chakra execution traces of a profiled run, or of the predicted steps of a study.
+
+    `python -m pipeline trace --run results/smoke/runs/dps/n4/p0 --out traces` writes a file for
+    each rank, which simulators of networks replay; with `--study` and `--calibration` in a folder
+    for each cell and number of nodes (docs/planner.md).
+    """
+    from pipeline.errors import PredictionError, RecordError, StudyError
+    from pipeline.planner import chakra, here
+    from pipeline.records import read_record
+    from pipeline.resolved import resolve
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    if args.run:
+        options.check_mode(args, "--run", "run out")
+        record = read_record(args.run)
+        layout, steps = chakra.of_record(record)
+        count = chakra.write(args.out, layout, steps, record.spec.run_id, "measured")
+        print(f"{args.out}: {len(steps)} ranks, {count} nodes")
+        return 0
+    if args.calibration is None:
+        raise PredictionError("--study needs --calibration, which `calibrate` writes; give it")
+    study = load_study(args.study)
+    calibration = here.Calibration.read(args.calibration, study)
+    for spec in expand(study):
+        if spec.repeat:
+            continue
+        place = f"{spec.cell}/n{spec.world.nodes}"
+        try:
+            run = resolve(spec)
+            layout, steps = chakra.of_prediction(run, here.predict(run, calibration))
+            count = chakra.write(args.out / place, layout, steps, spec.run_id, "predicted")
+            print(f"{args.out / place}: {len(steps)} ranks, {count} nodes")
+        except (RecordError, StudyError) as reason:
+            print(f"{place}: no trace, {reason}")
+    return 0
+
+
+@enter(
+    option("logs", type=options.path, nargs="+", metavar="LOG", help="of one training each"),
+    option("--set", metavar="NAME=VALUE,...", help="columns that a log does not print"),
+    option("--out", type=options.new_file, required=True, help="CSV to write, a row for each log"),
+)
+def logs(args: argparse.Namespace) -> int:
+    """Read logs of Megatron-LM and torchtitan as points that were measured elsewhere.
+
+    `python -m pipeline logs megatron.log --set hardware=A100,device_gib=80 --out points.csv` writes
+    a CSV for `predict --points`: configuration, step time, memory, loss (docs/planner.md).
+    """
+    from pipeline.cost import logs, points
+
+    given = logs.assigned(args.set or "")
+    rows = [logs.read(path, given) for path in args.logs]
+    points.write(rows, args.out)
+    for row in rows:
+        print(logs.shown(row))
+    print(args.out)
+    return 0
+
+
 @enter(STUDY, option("--cell", required=True, help="name of the cell"))
 def placements(args: argparse.Namespace) -> int:
     """Placements of the tensors of an annotated cell on its mesh.

@@ -40,6 +40,13 @@ ELSEWHERE = {
     "python -m pipeline plan --study alpa2022 --auto --calibration calibration.json": (
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
+    "python -m pipeline logs tests/examples/logs/megatron-2025.txt --out points.csv "
+    "--set hardware=V100": (
+        "tests/unit/cost/test_logs.py::test_the_configuration_that_a_log_prints_is_predicted"
+    ),
+    "python -m pipeline trace --run results/smoke/runs/dps/n4/p0 --out traces": (
+        "tests/unit/planner/test_chakra.py::test_traces_of_profiled_runs"
+    ),
     "python -m pipeline watch --study my-study.yaml": (
         "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
