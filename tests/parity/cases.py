@@ -62,7 +62,7 @@ CUT: dict[str, tuple[str, ...]] = {
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "deepspeed")
+UNTRIED = ("annotated", "context", "deepspeed")
 """Strategies that train none."""
 OBJECTIVES = {
     "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),

@@ -26,8 +26,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from safetensors.torch import save_file
-from torch.nn import functional as F
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+from torch.nn import functional as F
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
