@@ -6,8 +6,8 @@ assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
 A family's `arithmetic.py` is a `Family`. Its `build` makes an `nn.Module` whose
 `forward(inputs, targets)` returns the mean loss and whose `blocks` are the layers that repeat;
 given weights of the targets as a third argument, it returns the weighted sum. `loss(logits,
-targets)`, or with weights, is the end of it. `recompute_attention(again)` has the blocks call
-`again(attend, *given)` in place of `attend(*given)`, which makes the output of attention of query,
+targets)`, or with weights, is the end of it. `wrap_attention(around)` has the blocks call
+`around(attend, *given)` in place of `attend(*given)`, which makes the output of attention of query,
 key and value. `tensor_cuts` says how a tensor axis cuts the model, `stage_cuts` and
 `stage(layers, is_first=, is_last=)` how a pipeline does.
 """

@@ -15,6 +15,9 @@ DATA = "data"
 PIPELINE, TENSOR = "pipeline", "tensor"
 """Axes along which layers are stages, and along which each of them is cut."""
 
+CONTEXT = "context"
+"""The axis along which the positions of each sequence are cut."""
+
 BUCKET_BYTES = 25 * 2**20
 """Size of the messages that average a pipeline's gradients along the data axis; DDP's own."""
 

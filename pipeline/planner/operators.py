@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import PIPELINE, TENSOR
+from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import RunSpec
@@ -71,6 +71,8 @@ def work_of(run: ResolvedRun) -> Work:
         )
     if spec.precision not in PRODUCT_FORMATS:
         raise StudyError(f"{spec.run_id}: precision {spec.precision} is not timed on a CPU")
+    if CONTEXT in axes:
+        raise StudyError(f"{spec.run_id}: steps over pieces of sequences are not predicted")
     pieces = run.strategy.pieces(spec, run.layout)
     sequences = -(-spec.workload.global_batch // (run.layout.data_devices * pieces))
     first, block, last = sizes.operators(spec.model, sequences, axes.get(TENSOR, 1))

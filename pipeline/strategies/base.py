@@ -31,9 +31,9 @@ class Footprint:
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
     that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches,
     `master_share` of fp32 masters of narrow weights, None for `weight_share`;
-    `gathered_bytes` are weights beyond its share while the passes run. Where activations are
-    recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of what one block
-    keeps while it is recomputed; without recomputation both are of no meaning.
+    `gathered_bytes` are weights beyond its share, and masks, while the passes run. Where
+    activations are recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of
+    what one block keeps while it is recomputed; without recomputation both are of no meaning.
     """
 
     buffer_bytes: int
@@ -61,7 +61,7 @@ SYMBOLS = {
     "B": "bytes of those of the blocks",
     "P": "bytes of those with more than 100,000 numbers",
     "L": "blocks of a rank",
-    "T": "tokens of a rank's share of the global batch",
+    "T": "tokens of the sequences that a rank reads in a step",
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",

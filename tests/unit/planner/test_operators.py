@@ -41,6 +41,12 @@ def test_a_study_asks_for_each_operator_once() -> None:
     }  # fmt: skip
 
 
+def test_pieces_of_sequences_are_refused() -> None:
+    run = next(run for run in RUNS if run.world.size % 2 == 0)
+    with pytest.raises(StudyError, match="steps over pieces of sequences are not predicted"):
+        work_of(resolve(replace(run, strategy="context", options={})))
+
+
 def test_a_family_without_operators_is_refused() -> None:
     model = replace(RUNS[0].model, family="transformers", architecture="LlamaForCausalLM")
     with pytest.raises(StudyError, match="operators of LlamaForCausalLM are not known"):

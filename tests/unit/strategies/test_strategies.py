@@ -121,6 +121,12 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
     ("tensor", {"sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("context", {"ranks": 3}, {"world": sized(4)},
+     "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
+    ("context", {"ranks": 8}, {"model": HEADS},
+     "8 context ranks with 2 pieces each do not divide 100 tokens of a sequence; the nearest option"
+     " ranks is 10, or set model.context to a multiple of 16"),
+    ("context", {}, {"model": {"context": 99}}, "99 tokens of a sequence; set model.context to a"),
     ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
     ("annotated", {"annotations": {"h.0.mlp.up.weight": [None, None]}}, {}, "no such tensor"),
@@ -187,6 +193,7 @@ def test_it_trains_in_all_others(strategy, options, precision) -> None:
     ("strategy", "options", "axes", "axis", "ranks"),
     [
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
+        ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
     ],
