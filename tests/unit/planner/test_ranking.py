@@ -38,9 +38,9 @@ def test_a_slow_link_keeps_tensors_inside_and_a_large_model_is_cut() -> None:
 
 def test_what_fits_nowhere_says_what_the_least_needs() -> None:
     with pytest.raises(StudyError) as refused:
-        rank(size_of("30B"), Cluster("v100-16", 16, 1, 8, 0.0), 64, "fp16")
+        rank(size_of("2.7B"), Cluster("v100-16", 16, 1, 2, 0.0), 8, "fp16")
     found = re.fullmatch(
-        r"no layout of 30B fits 1 x 8 devices of 16 GiB: the least, .*, needs ([\d.]+) GiB, "
+        r"no layout of 2.7B fits 1 x 2 devices of 16 GiB: the least, .*, needs ([\d.]+) GiB, "
         r"([\d.]+) more than a process can have; devices of ([\d.]+) GiB would do, and so would "
         r"(\d) nodes \(.*\)",
         str(refused.value),
@@ -50,10 +50,10 @@ def test_what_fits_nowhere_says_what_the_least_needs() -> None:
     assert more == pytest.approx(needs - 0.94 * 16, abs=0.06)
     # What would do does, and less does not.
     for count, gib in ((1, 1.01 * device), (nodes, 16)):
-        assert rank(size_of("30B"), Cluster("v100-16", gib, count, 8, 100.0), 64, "fp16")
+        assert rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
     for count, gib in ((1, 0.99 * device), (nodes // 2, 16)):
-        with pytest.raises(StudyError, match="no layout of 30B fits"):
-            rank(size_of("30B"), Cluster("v100-16", gib, count, 8, 100.0), 64, "fp16")
+        with pytest.raises(StudyError, match="no layout of .* fits"):
+            rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
 
 
 def test_the_table_says_that_it_is_a_prediction(capsys) -> None:
@@ -143,7 +143,8 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
 
 def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
     """By `tensor` and by `hybrid`, and each such layout stands beside that without."""
-    found = [one for one in rank(size_of("1.3B"), CLUSTER, 512, "bf16") if one.job.tp > 1]
+    node = Cluster("a100-80", 80, 1, 8, 0.0)
+    found = [one for one in rank(size_of("1.3B"), node, 32, "bf16") if one.job.tp > 1]
     cut = [one for one in found if one.job.seq_parallel]
     assert {one.cell["strategy"] for one in cut} == {"tensor", "hybrid"}
     for one in cut:
