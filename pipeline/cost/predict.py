@@ -67,7 +67,7 @@ class Model:
         self.layer = computation.layer(job, self.device, self.profile)
         self.embedding, self.head = computation.ends(job, self.device, self.profile)
         in_layers = job.vocab * job.hidden / job.layer_parameters
-        self.counts = schedule.stages(
+        self.counts = list(job.counts) or schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
         )
 

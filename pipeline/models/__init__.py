@@ -111,6 +111,9 @@ class Family(Protocol):
         Of a micro-batch on one of `ranks` tensor ranks; with them `calibrate` predicts a step.
         """
 
+    def products(self, model: ModelSpec) -> Sequence[Product]:
+        """Linear layers of a block, in their order; StudyError where they are not known."""
+
 
 def family(model: ModelSpec) -> Family:
     """The model's family; raises StudyError for an unknown one."""
@@ -187,6 +190,20 @@ class Ends(NamedTuple):
     def held(self, first: bool, last: bool) -> int:
         """Those of a rank with the `first` stage of a model, the `last`, both or none."""
         return self.before * first + self.after * last - self.shared * (first and last)
+
+
+class Product(NamedTuple):
+    """A linear layer of a block, by the end of its name.
+
+    `given` is the module whose output it takes, which has all features; of one that names none the
+    input is made of the output of the layer before it: feature by feature where the numbers of
+    features are the same, else head by head.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    given: str = ""
 
 
 class Shape(NamedTuple):

@@ -27,7 +27,8 @@ class Degrees:
     """A layout that is searched for: sizes of its axes, and how they are used.
 
     `chunks`: stages of a pipeline rank. `microbatches`: those of a step on a data rank. `zero`:
-    stage of ZeRO along the data axis.
+    stage of ZeRO along the data axis. `sequence`: sequence parallelism along the tensor axis.
+    `layers`: those of each stage; none where they are as even as can be.
     """
 
     data: int = 1
@@ -36,6 +37,8 @@ class Degrees:
     chunks: int = 1
     zero: int = 0
     microbatches: int = 1
+    sequence: bool = False
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

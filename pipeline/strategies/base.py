@@ -10,17 +10,21 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import ALL_REDUCE, HALVES, Sends, ring
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from pipeline.cost.sharding import Cuts, Prices
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class Strategy(ABC):
     """True where each forward pass is that of the whole model and waits for no other rank: then
     its CPU seconds tell how fast the machine is (`pipeline.launch.emulated.yardstick`)."""
 
+    by_operator: ClassVar[bool] = False
+    """True where its knobs cut single operators, which `cut_operators` searches for; `knobs` are
+    then of a layout in which every rank of a tensor axis has all of them whole."""
+
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 
@@ -199,6 +207,16 @@ class Strategy(ABC):
 
     def knobs(self, degrees: Degrees) -> Mapping[str, Any] | None:
         """Knobs with which it has this layout, None where it has none; `plan --auto` asks."""
+        return None
+
+    def cut_operators(
+        self, model: ModelSpec, sequences: int, prices: Prices, most: float = math.inf
+    ) -> Cuts | None:
+        """The best cuts of a block's operators over so many ranks; where it is `by_operator`.
+
+        Of micro-batches of so many sequences. A rank keeps at most the share `most` of the
+        parameters; None where no cuts keep so few.
+        """
         return None
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
