@@ -23,6 +23,7 @@ from tests.system.image import (
     make_image,
     run,
     site_options,
+    versions_on_an_older_torch,
     why_no_build,
 )
 from tests.system.stage import words_of
@@ -86,6 +87,18 @@ def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
             second["oci_digest"] = image.facts["oci_digest"]
         REPEATED.write_text(json.dumps(second))
     assert {key: second[key] for key in same} == {key: image.facts[key] for key in same}
+
+
+def test_on_a_base_with_an_older_torch_it_states_what_that_lacks() -> None:
+    """As the image `apex`, on a stand-in for its base: all other strategies took their steps."""
+    versions = versions_on_an_older_torch()
+    assert (versions["numpy"], versions["apex"]) == ("1.26.4", "unknown"), "those of the base"
+    assert any("pandas needs numpy>=2" in one for one in versions["unmet"])
+    reasons = versions["strategies"]
+    lacking = {name: reason for name, reason in reasons.items() if reason is not None}
+    assert {*lacking} == {"sharded", "pipeline_parallel", "hybrid"}
+    assert {*reasons} - {*lacking} >= {"ddp", "horovod", "parameter_server", "deepspeed", "tensor"}
+    assert all("or the image `current`" in reason for reason in lacking.values())
 
 
 @pytest.mark.usefixtures("image")  # which makes the base
