@@ -135,15 +135,17 @@ def points(device: str, ranks: int) -> tuple[Found, list[str]]:
 
 def rank_main(device: str, out: Path) -> int:
     """Try the points on this rank; the first rank, or one where a point fails, writes `out`."""
-    index = int(os.environ["LOCAL_RANK"]) if device == "cuda" else None
-    if index is not None:
-        torch.cuda.set_device(index)
+    place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
     dist.init_process_group(BACKENDS[device])
-    found = try_points(torch.device(device, index))
-    if "failed" in found or dist.get_rank() == 0:
-        write_text(out, json.dumps(found))
+    found = try_points(place)
     if "failed" in found:
+        if not out.exists():  # of the rank that failed first, and not of one that lost it
+            write_text(out, json.dumps(found))
         os._exit(1)  # torchrun then ends the others, which may wait for this one
+    if dist.get_rank() == 0:
+        write_text(out, json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
     return 0
@@ -281,6 +283,8 @@ def clocks(device: torch.device) -> Found:
 
 def memory(device: torch.device) -> Found:
     """Peaks of memory and of FLOP/s of a single device, and the settings that a record keeps."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     usage = train(ALONE, device, "fp32").loop.sampler.summary()
     # With AdamW a parameter takes 16 bytes. NVML says nothing of a process in a container that
     # numbers its processes by itself.

@@ -143,3 +143,6 @@ def test_a_run_inside_is_recorded_with_the_image(
     assert record["versions"]["torch"] == inside["torch"]
     assert record["versions"]["python"] == inside["python"]
     assert inside["horovod"].startswith(record["versions"]["horovod"])
+    # NCCL finds its libraries for InfiniBand and RoCE there.
+    probe = "from pipeline.doctor import probes; print(probes.rdma().status)"
+    assert run(str(program), *options, str(image.file), "python", "-c", probe) == "ok"
