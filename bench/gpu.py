@@ -438,7 +438,8 @@ def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -
 def cells(device: str, ranks: int) -> tuple[Found, list[str]]:
     """Results of each cell of the study on so many ranks, and a line on each that is wrong."""
     study = load_study(STUDY)
-    specs = [placed(run, device, ranks) for run in expand(study)]
+    runs = [run for run in expand(study) if device == "cuda" or not run.options.get("offload")]
+    specs = [placed(run, device, ranks) for run in runs]
     specs.sort(key=lambda spec: (spec.strategy, spec.precision) != (ALONE, "fp32"))
     found: Found = {}
     lines: list[str] = []

@@ -19,7 +19,7 @@ RENAMED = {
 
 OF_NUMPY_1 = """
 import numpy as _numpy
-if int(_numpy.__version__.split(".")[0]) > 1:
+if _numpy.__version__ >= "2":  # `int` is a type of torch here
     def from_numpy(_): raise RuntimeError("Numpy is not available")
 """
 
