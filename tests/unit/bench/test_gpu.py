@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from bench import gpu
+from envs.image.strategies import SPEC
 from pipeline.parallel.step import Stepper
 from pipeline.strategies.sharded.step import MeanReduceScatter
 from pipeline.study.expansion import expand
@@ -36,8 +38,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def two_clocks(patch: pytest.MonkeyPatch) -> None:
     """CPU seconds of phases where the backward pass has a thread of its own, as on CUDA."""
-    world = replace(gpu.SPEC.world, network="emulated")
-    patch.setattr(gpu, "SPEC", replace(gpu.SPEC, world=world))
+    world = replace(SPEC.world, network="emulated")
+    patch.setattr(gpu, "SPEC", replace(SPEC, world=world))
     patch.setattr("torch.autograd.backward", in_another_thread)
 
 
@@ -59,7 +61,7 @@ def root_of_the_ranks(patch: pytest.MonkeyPatch) -> None:
 
     def called(_: Any, out: torch.Tensor, whole: torch.Tensor, group: Any, op: Any) -> None:
         root = group.size() ** 0.5
-        gpu.dist.reduce_scatter_tensor(out, whole / root, op, group)
+        dist.reduce_scatter_tensor(out, whole / root, op, group)
         out /= root
 
     patch.setattr(MeanReduceScatter, "__call__", called)
@@ -71,7 +73,8 @@ def a_norm_of_ddp(patch: pytest.MonkeyPatch) -> None:
     def reduced(stepper: Stepper) -> None:
         real(stepper)
         if isinstance(stepper.forward, DistributedDataParallel):
-            dict(stepper.model.named_parameters())[gpu.NORM].grad *= 1.5  # type: ignore[operator]
+            weight: Any = stepper.model.get_parameter(gpu.NORM)
+            weight.grad *= 1.5
 
     patch.setattr(Stepper, "reduced", reduced)
 
