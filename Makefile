@@ -88,6 +88,7 @@ check: setup ## linters, formats, types, boundaries
 
 bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
 	@set -e; for script in bench/*.py; do name=$$(basename "$$script" .py); echo "== $$name"; \
+	    if [ "$$name" = gpu ] && [ ! -e /dev/nvidiactl ]; then echo "no GPU: left out"; continue; fi; \
 	    $(BIN)/python -m "bench.$$name" --out "bench/results/$$name.json"; done
 
 image: ## the container image as one file, images/samestep.sif, without .venv; BASE_IMAGE=...

@@ -40,6 +40,10 @@ from pipeline.training import devices, fence
 if TYPE_CHECKING:  # the launcher imports this module without torch
     from pipeline.training.loop import Loop
 
+FREE_STEPS = 50
+"""Most steps on a GPU that are timed together, after those of the record. On a CPU each operator
+returns when it is done, so that no host can run ahead of its device."""
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 LOST_PEER = (
@@ -208,7 +212,8 @@ def train(
             return may_stop and not trainable.agree(not asked)
 
         with share():
-            loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
+            free_steps = FREE_STEPS if spec.world.device == "cuda" else 0
+            loop.run(Hooks(steps.write, keep_checkpoint, stops, free_steps), done, state)
     places.check()
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}

@@ -93,6 +93,9 @@ ELSEWHERE = {
     "python -m pipeline watch --study cluster-check": (
         "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
+    "srun --gpus=1 .venv/bin/python -m bench.gpu --out gpu.json": (
+        "tests/system/test_gpu.py::test_every_point_holds"
+    ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.
     f"{ON_SLURM} {BAI}": DRY_RUN,
