@@ -1,16 +1,19 @@
-"""Step time of this project over that of a plain loop that trains the same model, in pairs.
+"""Step time of this project's GPT-2 over that of others of the same shape, in pairs.
 
     python -m bench.peers --out bench/results/peers.json [--minutes 10]
     python -m bench.peers --out gpu.json --device cuda --sizes 124M
 
-samestep    the strategy `single`, by the loop's own reading, step and report
-plain       a plain loop after nanoGPT's published structure (`bench/contestants/plain.py`)
+samestep      the strategy `single`, by the loop's own reading, step and report
+transformers  the same with the library's model (GPT2LMHeadModel)
+plain         a plain loop after nanoGPT's published structure (`bench/contestants/plain.py`)
 
-Each has a process, set up as its program does it (ours as a rank of a run: freed memory is kept).
-They train in turn in short blocks whose order is drawn anew each time, so that drift of the machine
-hits them alike. A ratio is of two blocks of one round; the result has its median over the rounds
-and the interval of that median. Under 1: this project is faster. Each setting has its share of the
-minutes that are left, and ends early from `LEAST_ROUNDS` rounds on.
+Its Trainer imports the package accelerate, which is not in the lock: docs/lab-notes.md has figures.
+
+Each has a process, set up as its program does it (the first two as a rank of a run: freed memory is
+kept). They train in turn in short blocks whose order is drawn anew each time, so that drift of the
+machine hits them alike. A ratio is of two blocks of one round; the result has its median over the
+rounds and the interval of that median. Under 1: this project is faster. Each setting has its share
+of the minutes that are left, and ends early from `LEAST_ROUNDS` rounds on.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
@@ -55,12 +58,12 @@ BATCH = {"5M": 8, "14M": 4, "124M": 8}
 class Ours:
     """The shared step of one process."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, **other: Any) -> None:
         self.device = torch.device(setting.device)
         backend = {"cpu": "gloo", "cuda": "nccl"}[setting.device]
         world = WorldSpec(1, 1, setting.device, backend, "loopback")
         strategy = strategies.load("single", {})
-        self.model = build_model(setting.model, 11).to(self.device)
+        self.model = build_model(replace(setting.model, **other), 11).to(self.device)
         if setting.compiled:
             compile_blocks(self.model)
         precision = make_precision(setting.precision, setting.device)
@@ -82,8 +85,15 @@ class Ours:
         return loss
 
 
+class Library(Ours):
+    """The same step of the model as transformers has it."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting, family="transformers", architecture="GPT2LMHeadModel")
+
+
 Make = type[Ours] | type[Plain]
-CONTESTANTS: dict[str, Make] = {"samestep": Ours, "plain": Plain}
+CONTESTANTS: dict[str, Make] = {"samestep": Ours, "transformers": Library, "plain": Plain}
 
 
 def main() -> int:
@@ -121,20 +131,24 @@ def main() -> int:
 
 
 def compare(setting: Setting, steps: int, ends: float) -> dict[str, Any]:
-    """Median seconds of a step of both, and this project's over the other's."""
+    """Median seconds of a step of each, and this project's over the others'."""
     with ExitStack() as stack:
         trains = {
             name: stack.enter_context(apart(make, setting)) for name, make in CONTESTANTS.items()
         }
         seconds = run_rounds(trains, ROUNDS, steps, ends)
-    pairs = zip(seconds["samestep"], seconds["plain"], strict=True)
+    own = seconds["samestep"]
     row = {
         **asdict(setting),
         "num_parameters": setting.num_parameters,
-        "rounds": len(seconds["samestep"]),
+        "rounds": len(own),
         "steps": steps,
         "step_seconds": {name: _shown(taken) for name, taken in seconds.items()},
-        "ratio": {"plain": _shown([one / other for one, other in pairs])},
+        "ratio": {
+            name: _shown([one / other for one, other in zip(own, taken, strict=True)])
+            for name, taken in seconds.items()
+            if taken is not own
+        },
     }
     print(json.dumps(row), file=sys.stderr)
     return row
@@ -155,7 +169,7 @@ _HERE: list[Ours | Plain] = []
 
 
 def _begin(make: Make, setting: Setting) -> None:
-    if make is Ours:
+    if issubclass(make, Ours):
         keep_freed_memory()
     _HERE.append(make(setting))
 

@@ -187,7 +187,7 @@ _HEADINGS = (
 def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
     spec, m = plan.spec, plan.memory
     parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
-             m.activations + m.recomputed, m.logits, m.base, m.peak,
+             m.activations + m.recomputed + m.within, m.logits, m.base, m.peak,
              plan.formula_bytes, plan.needed_bytes)  # fmt: skip
     return (
         spec.cell,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from pipeline.errors import StudyError
-from pipeline.study.spec import ModelSpec
+from pipeline.study.spec import ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,6 +42,12 @@ class Family(Protocol):
 
     def label(self, model: ModelSpec) -> tuple[str, str]:
         """The model's name in a paper, and the key of its source in the bibliography."""
+
+    def objective(self, model: ModelSpec) -> str:
+        """Kind of the objective that trains the model."""
+
+    def check(self, model: ModelSpec, objective: ObjectiveSpec | None) -> None:
+        """Raise StudyError for keys that contradict one another, before anything is built."""
 
     def build(self, model: ModelSpec) -> nn.Module:
         """A fresh model from torch's current random state."""
@@ -93,6 +99,9 @@ class Family(Protocol):
 
     def input_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Bytes kept instead of `activation_bytes` where blocks are recomputed."""
+
+    def gradient_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+        """Gradients of activations at their most, less the activations that are gone by then."""
 
     def logit_bytes(self, model: ModelSpec, sequences: int) -> int:
         """The loss at its peak."""
@@ -154,6 +163,18 @@ def _names() -> list[str]:
 
 def _module(name: str) -> Family:
     return cast(Family, importlib.import_module(f"{__name__}.{name}.arithmetic"))
+
+
+def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
+    """Raise StudyError for what the model's family refuses, or an objective for another head."""
+    family(model).check(model, objective)
+    kind = "causal" if objective is None else objective.kind
+    if kind != (wanted := family(model).objective(model)):
+        others = [name for name, one in examples().items() if family(one).objective(one) == kind]
+        raise StudyError(
+            f"objective {kind} does not train {model.architecture or model.family}; use {wanted}, "
+            f"or a model such as {' or '.join(others[:2])}"
+        )
 
 
 def num_parameters(model: ModelSpec) -> int:

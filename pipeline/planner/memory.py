@@ -59,7 +59,7 @@ class Memory:
     share of them that stays while activations are there. `buffers` are those of the reduction, and
     LAMB's steps, all of which are there before the first is taken.
     `recomputed` are the activations of the one block that is recomputed at a time, or of its
-    attention but query, key, value and output.
+    attention but query, key, value and output; `within` are gradients of activations in a block.
     """
 
     parameters: int
@@ -71,6 +71,7 @@ class Memory:
     logits: int
     base: int
     recomputed: int = 0
+    within: int = 0
 
     @property
     def model_peak(self) -> int:
@@ -78,9 +79,10 @@ class Memory:
 
         A backward pass frees activations while it makes gradients, so the larger of its two ends
         counts: all activations and the loss, or all gradients and the buffers of their reduction.
-        The loss is gone when the first block is recomputed.
+        The loss is gone when the pass comes to the last block, which may be recomputed.
         """
-        start = self.held_gradients + self.activations + max(self.logits, self.recomputed)
+        last_block = self.recomputed + self.within
+        start = self.held_gradients + self.activations + max(self.logits, last_block)
         return self.parameters + self.optimiser + max(start, self.gradients + self.buffers)
 
     @property
@@ -124,6 +126,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         + int(slots_kept * FP32 * count * (spec.optimiser.name == "lamb")),
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * again),
+        within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
         logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
         if cpu

@@ -28,7 +28,6 @@ from pipeline.study.spec import (
     RunSpec,
     WorkloadSpec,
     WorldSpec,
-    objective_of,
 )
 
 FOLDER = Path(__file__).parent
@@ -114,7 +113,7 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
 
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
-    kind, last = objective_of(model), model.vocab_size - 1
+    kind, last = models.family(model).objective(model), model.vocab_size - 1
     others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
     objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
     run = _example(name, {}, (2, 4, 1))
@@ -150,8 +149,9 @@ def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4,
 
 
 def check(runs: Iterable[RunSpec]) -> None:
-    """Raise StudyError for a run whose strategy, options or world do not go together."""
+    """Raise StudyError for a run whose model, strategy, options or world do not go together."""
     for run in runs:
+        models.check(run.model, run.objective)
         strategy = load(run.strategy, run.options)
         if run.objective is not None and not strategy.weighs:
             raise StudyError(

@@ -35,9 +35,9 @@ class Footprint:
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
     that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches,
     `master_share` of fp32 masters of narrow weights, None for `weight_share`;
-    `gathered_bytes` are weights beyond its share, and masks, while the passes run. Where
-    activations are recomputed, `input_share` is kept of the inputs of all blocks, `block_share` of
-    what one block keeps while it is recomputed; without recomputation both are of no meaning.
+    `gathered_bytes` are weights beyond its share, and masks, while the passes run. `block_share` is
+    of the gradients of activations in one block, and of what it keeps while it is recomputed; then
+    `input_share` is kept of the inputs of all blocks.
     """
 
     buffer_bytes: int

@@ -381,13 +381,3 @@ class RunSpec:
         from pipeline.study.checks import check  # which reads this type
 
         check(self)
-
-
-OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
-"""Objectives by the end of the name of a class of transformers; all others are causal."""
-
-
-def objective_of(model: ModelSpec) -> str:
-    """Kind of the objective that trains a model."""
-    name = model.architecture or model.family
-    return next((kind for end, kind in OBJECTIVES.items() if name.endswith(end)), "causal")

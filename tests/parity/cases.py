@@ -75,6 +75,8 @@ MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "
 """Mutations that show where targets have weights: each rank divides by its own weight, each
 micro-batch by its own, masks are those of the position within the rank, padding is hidden and
 counted like text, stages behind the first take it for text."""
+NARROWLY = MISCOUNTED[:-1]
+"""Those of them that must show in bf16 too."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 OPTIMISER = OptimiserSpec(
@@ -164,6 +166,10 @@ the weights that they are masters of."""
 RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
 """Mutations that show with LAMB, on BERT where it is trained: its norms are of a shard, of rows, of
 a tensor rank's part, or of all that a stage holds."""
+OF_EACH_CLASS = (
+    ("ddp", "sum"), ("tensor", "no_enter"), ("tensor", "no_leave"), ("pipeline_parallel", "twice"),
+)  # fmt: skip
+"""Mutations that must show in each class of transformers that the strategy trains."""
 UNSEEN = ("deepspeed",)
 """Strategies whose gradients a library keeps to itself."""
 ONE_NORM = "one_norm"
@@ -649,7 +655,18 @@ def mutants(strategy: str) -> list[Case]:
         for name, mutation in CHANGED.get(strategy, ())
         if mutation
     ]
+    found += [
+        Case(strategy, mutation=mutation, architecture=name)
+        for one, mutation in OF_EACH_CLASS
+        for name in CUT.get(strategy, ARCHITECTURES)
+        if one == strategy
+    ]
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
+    found += [
+        replace(case, precision="bf16")
+        for case in list(found)
+        if case.mutation in NARROWLY and "bf16" in able
+    ]
     wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
     if strategy != REFERENCE:
         found.append(case_of(strategy, world, mutation=SEEN, padded=True))

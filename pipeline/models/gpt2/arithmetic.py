@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
 from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Product, Shape
-from pipeline.study.spec import ATTENTION, ModelSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
     from pipeline.models.gpt2.model import Gpt2
@@ -26,6 +26,20 @@ def examples() -> dict[str, ModelSpec]:
 def label(model: ModelSpec) -> tuple[str, str]:
     """The report on it."""
     return "GPT-2", "radford2019"
+
+
+def objective(model: ModelSpec) -> str:
+    """The next token, also within documents that share a sequence."""
+    return "causal"
+
+
+def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
+    """Raise StudyError for what is for models of transformers alone."""
+    if model.architecture or model.config is not None:
+        raise StudyError(
+            f"model.family {model.family} with model.architecture {model.architecture} or a "
+            "model.config: those are for the family transformers; set it, or leave them out"
+        )
 
 
 def build(model: ModelSpec) -> Gpt2:
@@ -130,6 +144,16 @@ def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """What is kept instead of `activation_bytes` where blocks are recomputed: their inputs."""
     inputs = sequences * model.context * model.num_layers * formats.norm * model.width
     return inputs + _end_bytes(model, sequences, formats)
+
+
+def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Three values of the width a token, in the last block; four under autocast.
+
+    There are the gradients of its output, which autocast narrows, and of the hidden layer, 5 or 6
+    values; gone are input and output of the last layer norm.
+    """
+    values = 4 if formats.norm > formats.product else 3
+    return sequences * model.context * values * formats.product * model.width
 
 
 def _end_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:

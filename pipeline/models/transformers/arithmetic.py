@@ -20,16 +20,26 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
 from pipeline.models import FP32, INT64, AxisCuts, Ends, FileNames, Formats
-from pipeline.study.spec import ATTENTION, ModelSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 7
+FACTS = 8
 """Version of what `facts` prints."""
 LOADED = 84 * 2**20
 """Resident bytes of transformers 5.23 with the module of a class, measured once on Linux x86-64
 after torch and the loop were imported."""
+
+
+OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
+"""Objectives by the end of the name of a class; all others are causal."""
+APART = (
+    "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma3ForCausalLM", "LlamaForCausalLM",
+    "MistralForCausalLM", "PhiForCausalLM", "Qwen3ForCausalLM",
+)  # fmt: skip
+"""Classes that were seen to keep documents apart by their positions; OPT's do not, and say nothing
+of it."""
 
 
 def examples() -> dict[str, ModelSpec]:
@@ -63,6 +73,41 @@ def label(model: ModelSpec) -> tuple[str, str]:
     """The class with its starting weights, and the library that it comes from."""
     begun = model.weights_sha256 and f" begun from weights of SHA-256 {model.weights_sha256[:12]}"
     return f"{model.architecture}{begun or ''}", "wolf2020"
+
+
+def objective(model: ModelSpec) -> str:
+    """That of the class's head."""
+    ends = (kind for end, kind in OBJECTIVES.items() if str(model.architecture).endswith(end))
+    return next(ends, "causal")
+
+
+def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
+    """Raise StudyError for what the spec alone shows; `facts` builds the model and tells the rest.
+
+    Besides, where documents are to be kept apart by a class of which that is not known.
+    """
+    if not model.architecture:
+        raise StudyError(
+            "model.architecture is missing: name the class of a model for the family transformers, "
+            "such as LlamaForCausalLM"
+        )
+    most = (model.config or {}).get("max_position_embeddings")
+    if isinstance(most, int) and model.context > most:
+        raise StudyError(
+            f"model.context {model.context} is over the {most} positions that the model has by its "
+            "config (max_position_embeddings); lower model.context"
+        )
+    if model.pad_vocab_to:
+        raise StudyError(
+            f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; "
+            "leave it out, or raise model.vocab_size, whose further columns then count in the loss"
+        )
+    apart = objective is not None and objective.reset_positions
+    if apart and model.architecture not in APART:
+        raise StudyError(
+            f"objective.reset_positions: it is not known that {model.architecture} keeps documents "
+            f"apart; leave it out, or use gpt2 or one of {', '.join(APART)}"
+        )
 
 
 def build(model: ModelSpec) -> LanguageModel:
@@ -136,6 +181,11 @@ def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     blocks = model.num_layers * block_bytes(model, sequences, formats)
     inputs = sequences * model.context * model.num_layers * formats.norm * model.width
     return inputs + max(0, activation_bytes(model, sequences, formats) - blocks)
+
+
+def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Gradients of activations at their most, less the activations that are gone by then."""
+    return sequences * _kept(model, formats, "gradients")
 
 
 def logit_bytes(model: ModelSpec, sequences: int) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ import transformers.integrations.moe  # noqa: F401
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -46,7 +48,8 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     `forward_flops` are those of a forward pass, `attention_flops` those between query, key and
     value and what attention makes of them, `product_weights` the weights that it multiplies, but
     for experts'; `idle_parameters` are those that a token does not use. `kept_bytes`, its part in
-    one block, and what stays of it without attention are for fp32, autocast and bf16 weights.
+    one block, what stays of it without attention, and what gradients of activations add to it
+    (`Family.gradient_bytes`) are for fp32, autocast and bf16 weights.
     """
     attention_flops = [0]
 
@@ -217,13 +220,63 @@ def at_once(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
-    """Bytes kept for the backward pass as `_held` has them, also where attention is recomputed."""
-    kept = _held(model, ids, autocast)
+    """Bytes kept for the backward pass as `_held` has them, also where attention is recomputed.
+
+    And what its gradients add to them.
+    """
+    kept = _held(model, ids, autocast) | {"gradients": _added(model, ids, autocast)}
     # Random numbers of tensors without memory cannot be set back.
     model.wrap_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
     without = _held(model, ids, autocast)["whole"]
     model.wrap_attention(at_once)
     return kept | {"without_attention": without}
+
+
+class _Living(TorchDispatchMode):
+    """Bytes of the tensors that operators made and that still live, after each operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.after = 0, list[int]()
+        self.storages = weakref.WeakSet[torch.UntypedStorage]()
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = operator(*args, **(kwargs or {}))
+        storages = (one.untyped_storage() for one in tree_leaves(made) if isinstance(one, Tensor))
+        for storage in storages:
+            if storage not in self.storages:
+                self.storages.add(storage)
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._freed, storage.nbytes())
+        self.after.append(self.now)
+        return made
+
+    def _freed(self, size: int) -> None:
+        self.now -= size
+
+
+def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
+    """Most bytes that live in the backward pass of a sequence beyond those at its beginning.
+
+    The difference of passes over three and two sequences, operator by operator: so gradients of
+    weights, which have one size for any batch, are left out. Gradients of logits are all one number
+    here, as the loss counts them.
+    """
+    curves = []
+    for sequences in (2, 3):
+        with _Living() as living:
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                logits = tree_leaves(model.logits(ids.expand(sequences, -1).clone()))
+            begins = len(living.after)
+            gradients = [torch.ones((), dtype=one.dtype).expand_as(one) for one in logits]
+            torch.autograd.backward(logits, gradients)
+        model.zero_grad()
+        # A first forward pass has operators that no later one has.
+        curves.append(living.after[begins:])
+    each = [three - two for two, three in zip(*curves, strict=True)]
+    return max(each) - each[0]
 
 
 def _held(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:

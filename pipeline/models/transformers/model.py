@@ -27,8 +27,9 @@ from transformers.models.auto.modeling_auto import (
 from pipeline.errors import StudyError
 from pipeline.models import StageCuts, TensorCuts
 from pipeline.models.segments import places
+from pipeline.models.transformers.arithmetic import OBJECTIVES
 from pipeline.models.transformers.experts import MIXTURES, imbalance
-from pipeline.study.spec import OBJECTIVES, ModelSpec
+from pipeline.study.spec import ModelSpec
 
 _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 """Classes of these names scale by one plus their weight, which therefore begins at zero."""
@@ -374,6 +375,13 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
                 f"{spec.architecture} has {name} {getattr(config, name)} by model.config, and "
                 f"{size} by the sizes of model; state one of them"
             )
+    groups = getattr(config, "num_key_value_heads", None)
+    if isinstance(groups, int) and (groups < 1 or spec.num_heads % groups):
+        raise StudyError(
+            f"{spec.architecture} has {groups} key and value heads "
+            f"(model.config.num_key_value_heads), which do not divide the {spec.num_heads} heads "
+            "of model.num_heads; set it to a divisor"
+        )
     encoder = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
     if encoder and causal != getattr(config, "is_decoder", causal):

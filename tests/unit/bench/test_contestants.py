@@ -1,4 +1,4 @@
-"""Both contestants of `bench.peers` do the same work, on a tiny model."""
+"""The contestants of `bench.peers` do the same work, on a tiny model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from bench.contestants.plain import Plain
 from bench.contestants.setting import Setting, Tokens
-from bench.peers import LEAST_ROUNDS, Make, Ours, apart, run_rounds
+from bench.peers import CONTESTANTS, LEAST_ROUNDS, Make, Ours, apart, run_rounds
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)
 
@@ -33,7 +33,7 @@ def test_the_plain_model_is_the_same_function() -> None:
     assert ours.model(inputs, targets).item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("make", [Ours, Plain])
+@pytest.mark.parametrize("make", CONTESTANTS.values(), ids=CONTESTANTS)
 def test_a_contestant_takes_as_many_steps_as_asked(make: Make) -> None:
     one = make(SETTING)
     assert math.isfinite(one.train(3))

@@ -97,7 +97,7 @@ def test_a_padded_vocabulary_is_rows_of_zeros_that_stay_zeros() -> None:
 def test_a_model_of_transformers_is_not_padded() -> None:
     spec = Case("single", architecture="GPT2LMHeadModel").spec(1)
     with pytest.raises(StudyError, match="pad_vocab_to 16: models of transformers are not padded"):
-        replace(spec, model=replace(spec.model, pad_vocab_to=16)).check()
+        models.check(replace(spec.model, pad_vocab_to=16), None)
 
 
 def test_flops_per_token_by_hand() -> None:
@@ -124,7 +124,7 @@ def test_both_families_have_all_that_a_family_has() -> None:
 
 
 def test_nothing_outside_of_the_families_names_one() -> None:
-    """But the versions of libraries that are noted, and keys of a study that one family has."""
+    """But the versions of libraries that are noted."""
     quoted = {f'"{path.parent.name}"' for path in models.FOLDER.glob("*/arithmetic.py")}
     naming = {
         file.relative_to(models.FOLDER.parent).as_posix()
@@ -132,7 +132,7 @@ def test_nothing_outside_of_the_families_names_one() -> None:
         if not file.is_relative_to(models.FOLDER)
         and any(name in file.read_text(encoding="utf-8") for name in quoted)
     }
-    assert naming == {"machine/facts.py", "study/checks.py"}
+    assert naming == {"machine/facts.py"}
     assert models.example() == models.examples()["gpt2"], "the one that all strategies train"
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,21 @@ def theirs(case: begun.Begun, tokens: Path) -> float:
         return losses.mean().item()
     weights = torch.from_numpy(arrays.weights[:, 0]).flatten()
     return (losses @ weights / weights.sum()).item()
+
+
+def test_weights_go_to_files_of_the_hub_s_layout_and_back(saved, tmp_path) -> None:
+    """What our model saves the library reads, and a study begins with it."""
+    spec = spec_of(saved["LlamaForCausalLM"])
+    ours: Any = build_model(spec, 5)
+    ours.model.save_pretrained(tmp_path)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
+    again: Any = build_model(spec, 6)
+    read_weights(again, stored.reader(replace(spec, weights=str(tmp_path))))
+    ids = torch.arange(64).view(4, 16)
+    with torch.no_grad():
+        expected = theirs(input_ids=ids).logits
+        for model in (ours, again):
+            torch.testing.assert_close(model.logits(ids), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture

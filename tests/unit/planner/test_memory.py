@@ -171,6 +171,15 @@ def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
         assert less.activations < alone.activations < kept.activations
 
 
+def test_gradients_of_activations_count_where_the_loss_is_smaller() -> None:
+    spec = run_of("smoke", "single", 1)
+    wide = replace(spec, model=replace(SMALL, width=1536, vocab_size=64))
+    usual, found = predict(spec), predict(wide)
+    assert usual.within < usual.logits and found.within > found.logits
+    held = found.held_gradients + found.activations + found.within
+    assert found.model_peak == found.parameters + found.optimiser + max(held, found.gradients)
+
+
 def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
     spec = run_of("bai2022", "single", 1)
     adamw = predict(spec)

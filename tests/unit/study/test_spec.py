@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline import strategies
 from pipeline.accept import accept
 from pipeline.errors import StudyError
 from pipeline.schemas import validate
@@ -96,8 +97,8 @@ def test_an_objective_fits_its_model(study) -> None:
     assert stating(study, causal).sha256() == expand(Study.of(study))[0].sha256()
     for name in ("masks", "pairs"):
         for part, given in STATED[name][1].items():
-            with pytest.raises(StudyError, match="masked is for classes named"):
-                stating(study, {part: given})
+            with pytest.raises(StudyError, match=r"does not train .* or a model such as"):
+                strategies.check([stating(study, {part: given})])
     apart, masked, both = (
         stating(study, STATED[n][1]) for n in ("documents apart", "masks", "pairs")
     )
@@ -109,10 +110,14 @@ def test_an_objective_fits_its_model(study) -> None:
         (replace(masked, objective=beyond), r"is not below model\.vocab_size"),
         (replace(both, objective=replace(pairs, pad_token=2)), "not all different"),
         (replace(both, model=replace(both.model, context=4)), "set it to 5 or more"),
-        (replace(both, objective=beyond), "objective masked does not train BertForPreTraining"),
+        (
+            replace(both, objective=masked.objective),
+            "objective masked does not train BertForPreTraining",
+        ),
     ):
         with pytest.raises(StudyError, match=reason):
             run.check()
+            strategies.check([run])
 
 
 def test_phases_come_before_the_steps_that_are_timed(study) -> None:

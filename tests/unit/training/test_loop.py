@@ -13,7 +13,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.emulation import tcp
 from pipeline.study.spec import OptimiserSpec, PhaseSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Hooks, Loop, by_block
 from tests.parity.cases import Case
 
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
@@ -114,3 +114,19 @@ def test_steps_that_run_freely_leave_the_weights_to_the_bit(
     assert len(kept) == 4, "they are not recorded"
     pairs = zip(kept[-1], loop.model.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_squares_of_gradients_are_added_up_by_the_parts_of_a_model() -> None:
+    """Each block, and each module outside of them, by the names of several families."""
+    names = {
+        "h.1.ln_2.weight": "h.1",
+        "h.1.attn.c_attn.bias": "h.1",
+        "wte.weight": "wte",
+        "model.model.layers.0.self_attn.q_proj.weight": "model.model.layers.0",
+        "model.model.embed_tokens.weight": "model.model.embed_tokens",
+        "model.bert.encoder.layer.10.output.dense.bias": "model.bert.encoder.layer.10",
+    }
+    sums: dict[str, float] = {}
+    for number, part in enumerate(names.values()):
+        sums[part] = sums.get(part, 0.0) + number
+    assert by_block({name: float(n) for n, name in enumerate(names)}) == sums

@@ -81,6 +81,41 @@ def test_what_a_pass_keeps_grows_with_sequences_and_shrinks_where_blocks_are_rec
     assert arithmetic.input_bytes(LLAMA, 4, kept) < arithmetic.activation_bytes(LLAMA, 4, kept)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16_masters"])
+def test_gradients_of_a_gated_layer_are_twice_as_large_as_it_is_wide(precision) -> None:
+    """Three, of gate, input and product, less the product, and little that is gone before."""
+    spec = replace(LLAMA, num_layers=1, config={"intermediate_size": 640})
+    number = FP32 if precision == "fp32" else HALF
+    found = arithmetic.gradient_bytes(spec, 3, Formats(number, number, False))
+    assert found == pytest.approx(2 * 3 * spec.context * number * 640, rel=0.1)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gradients_of_activations_of_our_gpt2_are_counted_alike(autocast) -> None:
+    """But for the statistics of the last layer norm, two numbers a token."""
+    ours: Any = build_model(OWN, 0)
+    counted = facts._added(ours, torch.zeros((1, 16), dtype=torch.int64), autocast)
+    product = HALF if autocast else FP32
+    said = formulas.gradient_bytes(OWN, 1, Formats(product, FP32, autocast))
+    assert counted == said - 2 * FP32 * OWN.context
+
+
+def test_what_a_pass_is_said_to_take_is_what_lives_at_its_peak() -> None:
+    """Weights and their gradients left out: 64 sequences less 32 of them."""
+    spec = replace(LLAMA, vocab_size=40, config={"intermediate_size": 640})
+    model, most = build_model(spec, 0), []
+    for sequences in (32, 64):
+        ids = torch.zeros((sequences, spec.context), dtype=torch.int64)
+        with facts._Living() as living:
+            model(ids, ids).backward()
+        most.append(max(living.after))
+        model.zero_grad()
+    work = spec, 32, Formats(FP32, FP32, copies_weights=False)
+    kept, gradients = arithmetic.activation_bytes(*work), arithmetic.gradient_bytes(*work)
+    assert gradients > 0.2 * kept > arithmetic.logit_bytes(spec, 32)
+    assert most[1] - most[0] == pytest.approx(kept + gradients, rel=0.02)
+
+
 def test_sizes_of_bert_are_those_of_its_layers() -> None:
     """Attention both ways is counted whole; the head has a layer of its own and the embeddings."""
     width, wide, context, vocab = BERT.width, 48, BERT.context, BERT.vocab_size
@@ -203,6 +238,8 @@ def test_attention_that_is_no_function_of_transformers_is_not_recomputed_alone()
         ({"config": {"intermedate_size": 3}}, "use one such as intermediate_size"),
         ({"config": {"hidden_size": 3}}, "is set by num_layers, width"),
         ({"config": {"attn_implementation": "flash"}}, "'flash'; use one of sdpa, eager"),
+        ({"config": {"num_key_value_heads": 8}}, "has 8 key and value heads .* the 4 heads of"),
+        ({"architecture": "MistralForCausalLM", "config": None}, "8 key .* set it to a divisor"),
         ({"config": {"intermediate_size": "wide"}}, "model.config does not fit LlamaConfig"),
         ({"architecture": "Qwen3MoeForCausalLM", "config": None}, "is a mixture of experts"),
         ({"architecture": "MambaForCausalLM", "config": None}, "attention and feed-forward"),
@@ -258,14 +295,17 @@ def test_a_strategy_that_takes_no_weights_refuses_the_masked_objective() -> None
 
 
 @pytest.mark.parametrize(
-    ("family", "architecture"), [("gpt2", "GPT2LMHeadModel"), ("transformers", None)]
+    ("family", "architecture", "said"),
+    [
+        ("gpt2", "GPT2LMHeadModel", "those are for the family transformers"),
+        ("transformers", None, "name the class of a model"),
+    ],
 )
-def test_the_class_is_named_for_the_family_transformers_alone(family, architecture) -> None:
+def test_the_class_is_named_for_the_family_transformers_alone(family, architecture, said) -> None:
     study = make_study(repeats=1, study="tiny")
     study["model"] |= {"family": family, "architecture": architecture}
-    with pytest.raises(StudyError, match="name the class of a model"):
-        for run in expand(Study.of(study)):
-            run.check()
+    with pytest.raises(StudyError, match=said):
+        strategies.check(expand(Study.of(study)))
 
 
 def test_a_tensor_axis_must_divide_the_heads_of_keys_and_values_too() -> None:
