@@ -63,7 +63,14 @@ def test_studies_that_need_no_gpu_no_cluster_and_no_hour_are_listed(capsys) -> N
     named = capsys.readouterr().out.split()
     papers = {"ptdp2021", "gspmd2021", "gspmd2021-annotations", "mtnlg2022", "alpa2022"}
     assert papers | {"smoke", "lin2020", "bai2022-laptop"} <= set(named)
-    others = {"eight-nodes", "bai2022", "one-gpu", "cluster-check", "layouts", "ptdp2021-as-published"}
+    others = {
+        "eight-nodes",
+        "bai2022",
+        "one-gpu",
+        "cluster-check",
+        "layouts",
+        "ptdp2021-as-published",
+    }
     assert not others & set(named)
 
 
