@@ -38,7 +38,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
-    bias = bias_from((ratio for _, ratio in accurate), uncertainty)
+    bias = bias_from(accurate, uncertainty)
     emulated = [one.run["execution"].get("emulation") for one in records]
     if bias is None and not real and {one["dilation"] for one in emulated if one} == {1}:
         bias = 0.0  # each node had cores of its own, so these runs are in real time themselves
