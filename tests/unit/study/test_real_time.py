@@ -52,7 +52,7 @@ def test_they_are_on_the_fewest_of_several_nodes(nodes: list[int], count: int) -
 
 def test_a_link_under_a_condition_has_none_beside_a_plain_one() -> None:
     plain = EMULATED["links"][0]
-    slow = plain | {"name": "slow", "straggler": 0.5}
+    slow = plain | {"name": "uneven", "straggler": 0.5}
     both = in_real_time(study(cluster=CLUSTER | {"links": [plain, slow]}))
     assert {run.world.link.name for run in both if run.world.link} == {plain["name"]}
     assert len(both) == len(in_real_time(study()))
