@@ -111,10 +111,11 @@ def _over_time(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
     if last.nunique() < 2 or times.empty:
         return loss.iloc[:0]
     whole = loss[last == last.max()].groupby("step", as_index=False)["value"].median()
-    return pd.concat(
+    curves: list[pd.DataFrame] = [
         whole.assign(step=row["value"] * (whole["step"] + 1), arm=row["arm"], nodes=row["nodes"])
         for row in records(times[times["nodes"] == times["nodes"].max()].drop_duplicates("arm"))
-    )
+    ]
+    return pd.concat(curves)
 
 
 def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str) -> None:

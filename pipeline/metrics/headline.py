@@ -138,7 +138,8 @@ def end_of_training(table: pd.DataFrame) -> str:
         entropy, loss = float(own["value"].iloc[0]), one["value"]
         told.append(
             f"{one['label']} on {plural(int(one['nodes']), 'node')} {loss:.3f} nats per token, "
-            f"{entropy - loss:.3f} less than the unigram entropy of that text ({entropy:.3f})"
+            f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
+            f"entropy of that text ({entropy:.3f})"
         )
     if not told:
         return ""
