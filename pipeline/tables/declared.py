@@ -305,7 +305,7 @@ LAYOUTS = Table(
 )
 ENVIRONMENT = Table(
     "The environment that the runs recorded. Where runs differ, all texts are listed, and the "
-    "least and the largest of numbers. A run stalled where TCP timed out and a step took that long, "
+    "least and the largest of numbers. A run stalled where TCP timed out and a step took so long, "
     "or over a second and over twenty times the median; its steps stay in the data.",
     rows="environment",
     show="shortened",
