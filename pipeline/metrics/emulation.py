@@ -98,6 +98,8 @@ def bias_sentence(table: pd.DataFrame) -> str:
     # Of the cells that have an interval, the least ratio first.
     accurate = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
     bias, rows = bias_of(table), records(accurate.sort_values("value", kind="stable"))
+    if bias == 0.0:
+        return "Each emulated node had cores of its own, so no time was dilated."
     if bias is None or not rows:
         return (
             "How far emulated times are off was not measured here, so nothing is decided by them "

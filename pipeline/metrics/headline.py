@@ -127,6 +127,26 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def end_of_training(table: pd.DataFrame) -> str:
+    """How far the trainings came that went to their end; empty where none told of unseen text.
+
+    Their last losses are of text that no step before had, so they are held against its entropy.
+    """
+    told = []
+    for one in records(pick(table, "run", "unseen_loss")):
+        own = table[(table["run_id"] == one["run_id"]) & (table["metric"] == "unigram_entropy")]
+        entropy, loss = float(own["value"].iloc[0]), one["value"]
+        told.append(
+            f"{one['label']} on {plural(int(one['nodes']), 'node')} {loss:.3f} nats per token, "
+            f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
+            f"entropy of that text ({entropy:.3f})"
+        )
+    if not told:
+        return ""
+    steps = int(pick(table, "run", "unseen_loss")["n"].max())
+    return f"Loss of the last {steps} steps, on text that no step before had: {listed(told)}."
+
+
 def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
     """Who wins, and what else was measured; no winner without a decided comparison."""
     if same.empty:

@@ -53,7 +53,10 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     """Distance of `run` from `reference`.
 
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
+    Of two lengths the steps that both have are compared.
     """
+    count = min(len(run.loss), len(reference.loss))
+    run, reference = run.beginning(count), reference.beginning(count)
     pair = (run, reference)
     skipped = skipped_steps(run) | skipped_steps(reference)
     lost = [np.isnan(r.loss) | (np.isnan(r.grad_norm) & ~skipped_steps(r)) for r in pair]
@@ -204,7 +207,11 @@ def _deterministic(group: CellRuns) -> list[dict[str, Any]]:
     if not again:
         return []
     same = all(
-        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
+        np.array_equal(
+            getattr(one.beginning(len(other.loss)), name),
+            getattr(other.beginning(len(one.loss)), name),
+            equal_nan=True,
+        )
         for one, other in again
         for name in ("loss", "grad_norm")
     )
@@ -235,8 +242,9 @@ def _step_deviations(group: CellRuns, reference: CellRuns | None) -> list[Rows]:
     for run in group.ok:
         other = _same_seed(run, reference)
         if other is not None:
-            deviation = relative_deviation(run.loss, other.loss)
-            own = {"step": np.arange(len(deviation)), "value": deviation, "timed": run.timed}
+            count = min(len(run.loss), len(other.loss))
+            deviation = relative_deviation(run.loss[:count], other.loss[:count])
+            own = {"step": np.arange(count), "value": deviation, "timed": run.timed[:count]}
             columns = {name: values.tolist() for name, values in own.items()}
             parts.append(Rows({**about, **run.context}, columns))
     return parts

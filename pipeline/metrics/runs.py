@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ TIMER_SHARE = 0.05
 STEPS_FOR_P95 = 100
 """Timed steps from which a run has a 95th percentile: five of them are above it."""
 
+_SERIES = ("seconds", "loss", "grad_norm", "timed")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -46,6 +48,11 @@ class Run:
     def ok(self) -> bool:
         """True where the run finished; only such runs enter a statistic."""
         return self.record.status == "ok"
+
+    def beginning(self, count: int) -> Run:
+        """The first `count` steps; the run itself where it has no more."""
+        parts: dict[str, Any] = {name: getattr(self, name)[:count] for name in _SERIES}
+        return replace(self, **parts)
 
     @property
     def timed_seconds(self) -> Floats:
@@ -133,6 +140,12 @@ def run_rows(run: Run) -> list[Rows]:
         text = "over the measured peak of matrix products"
         pairs = zip(flops.NAMES, shares, strict=True)
         values += [row(name, "1", share, text=text) for name, share in pairs]
+    for text in (rank["unseen_text"] for rank in ranks if "unseen_text" in rank):
+        last = text["steps"]
+        values += [
+            row("unigram_entropy", "nats/token", text["unigram_entropy"], n=last),
+            row("unseen_loss", "nats/token", float(run.loss[-last:].mean()), n=last),
+        ]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
     if None not in clocks:
         slowest = float(max(clocks))

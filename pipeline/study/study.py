@@ -62,7 +62,8 @@ class Study:
     """A validated study after `extends`; `Study.of` makes one from the mapping of its file.
 
     `arms` are its cells before links are told apart (`pipeline.study.expansion.cells_of`).
-    `profile_steps` is None where no run is profiled.
+    `profile_steps` is None where no run is profiled. `begin_steps` is None where all runs train to
+    the end, else the steps of all but the first repeats of `whole`, each `<cell>/n<nodes>`.
     """
 
     name: str
@@ -80,6 +81,8 @@ class Study:
     timeout_seconds: int
     profile_steps: int | None
     profile_repeats: int
+    begin_steps: int | None
+    whole: tuple[str, ...]
     claims: tuple[str, ...]
     compares: tuple[str, ...]
     compile: bool
@@ -92,7 +95,7 @@ class Study:
         """The study of a mapping that fits the schema; raises StudyError on a contradiction."""
         content = copy.deepcopy(dict(content))
         cluster = _cluster(content["cluster"])
-        profile = content.get("profile")
+        profile, begin = content.get("profile"), content.get("beginnings", {})
         return cls(
             name=content["study"],
             title=content.get("title", content["study"]),
@@ -109,6 +112,8 @@ class Study:
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
             profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
+            begin_steps=begin.get("steps"),
+            whole=tuple(begin.get("whole", ())),
             claims=tuple(content.get("claims", ())),
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),

@@ -46,6 +46,8 @@ returns when it is done, so that no host can run ahead of its device."""
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+UNSEEN_STEPS = 50
+"""Last steps of a training whose text is held out: its loss is taken before it is trained on."""
 LOST_PEER = (
     "closed by peer",
     "connection reset",
@@ -220,6 +222,20 @@ def train(
     write_text(places.out / f"rank{rank}.json", json.dumps(about))
 
 
+def unseen_text(loop: Loop) -> dict[str, float] | None:
+    """Entropy of the text of the last steps, whose losses are of text that no step before had.
+
+    Told by rank 0; None for few steps, after the first epoch, and for other objectives than the
+    next token.
+    """
+    work, objective = loop.spec.workload, loop.spec.objective
+    causal = objective is None or objective.kind == "causal"
+    if loop.rank or not causal or work.phases or work.steps <= UNSEEN_STEPS:
+        return None
+    entropy = loop.batches.unigram_entropy(work.steps - UNSEEN_STEPS, work.steps)
+    return None if entropy is None else {"steps": UNSEEN_STEPS, "unigram_entropy": entropy}
+
+
 def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     """Software and hardware of this rank, for the record; `account` is NCCL's of its network."""
     from pipeline.machine.facts import loaded_versions, rank_environment
@@ -238,6 +254,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "sent": loop.sent,
         "free_running": loop.free_running,
         "padding_share": fmean(loop.padding) if loop.padding else None,
+        "unseen_text": unseen_text(loop),
     }
     about = {
         "rank": {

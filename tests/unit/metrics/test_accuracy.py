@@ -58,6 +58,13 @@ def seconds(spec: RunSpec) -> float:
     return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
 
 
+def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(tmp_path: Path) -> None:
+    plain = {key: value for key, value in CLUSTER.items() if key != "real_time"}
+    table = made(tmp_path / "two", cluster=plain, cells=CELLS[:2])
+    assert bias_of(table) == 0.0 and "no time was dilated" in bias_sentence(table)
+    assert bias_of(made(tmp_path / "four", cluster=plain)) is None
+
+
 def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
     table = made(tmp_path)
     accurate = {one["cell"]: one for one in records(pick(table, "cell", "accuracy"))}

@@ -70,6 +70,16 @@ def test_drift_after_the_first_steps_is_reported_and_decides_nothing() -> None:
     assert found["parity_verdict"]["text"] == NOT_EQUAL
 
 
+def test_of_two_lengths_the_steps_that_both_have_are_compared() -> None:
+    end, begin = run_of([1.0, 1.0, 1.0, 9.0], [1.0] * 4), run_of([1.0, 1.5], [1.0] * 2, "dps")
+    found = deviation_of(begin, end)
+    assert found is not None and found["loss_all"] == 0.5
+    found = deviation_of(end, begin)
+    assert found is not None and found["loss_all"] == pytest.approx(1 / 3)
+    again = verdict(run_of([1.0, 1.0], [1.0] * 2), end)
+    assert again["repeats_bit_equal"]["value"] == 1.0
+
+
 def test_a_single_device_is_held_against_no_other_number_format() -> None:
     """How far two formats are apart says nothing of a strategy."""
     low = run_of([1.0] * 3, [2.0] * 3, "dps", strategy="single", precision="bf16")
