@@ -40,7 +40,11 @@ from pipeline.training import devices, fence
 if TYPE_CHECKING:  # the launcher imports this module without torch
     from pipeline.training.loop import Loop
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+OF_A_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK,
+)  # fmt: skip
+"""What a disk or a server of files says; a fault from outside makes no record."""
+
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 LOST_PEER = (
     "closed by peer",
@@ -280,7 +284,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     ):
         if isinstance(error, own):
             return kind
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
+    if isinstance(error, OSError) and error.errno in OF_A_DISK:
         return "error"
     text = f"{type(error).__name__} {error}".lower()
     memory = ("outofmemory", *OUT_OF_MEMORY)
