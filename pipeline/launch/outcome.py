@@ -92,8 +92,11 @@ def make_record(
     steps, manifest = read_steps(paths.ranks), Manifest.load(paths.tokens)
     report = paths.ranks / REPORT
     emulation = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-    if emulation and (stall := stalled(steps, ranks)) is not None:
-        emulation["stalled"] = stall
+    if emulation:
+        # Seconds of the cluster that a lost packet waits at least before it is sent again.
+        rto_seconds = emulation["tcp"]["rto_min_ms"] / 1000 / emulation["dilation"]
+        if (stall := stalled(steps, ranks, rto_seconds)) is not None:
+            emulation["stalled"] = stall
     nothing = {"versions": loaded_versions(), "precision": None, "model": None, "settings": {}}
     root = left[0] if left else nothing
     execution = {
@@ -222,11 +225,16 @@ def _loaded(folder: Path, pattern: str) -> list[Any]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in files]
 
 
-def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | None:
+def stalled(
+    steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]], rto_seconds: float
+) -> str | None:
     """One line on which step and node stalled: TCP timed out, or a step stands out.
 
-    None where none did, or nothing was counted. Nothing is left out for it: the line lets a reader
-    look at the run first. `ranks` are those of a record, with `tcp` where nodes are emulated.
+    None where none did, or nothing was counted. Time-outs of connections that no step waits for
+    (Horovod's rendezvous) count as well, but where every step was shorter than a time-out, which
+    takes `rto_seconds` at least, none of them waited for one. Nothing is left out for it: the line
+    lets a reader look at the run first. `ranks` are those of a record, with `tcp` where nodes are
+    emulated.
     """
 
     def time_outs(counters: Mapping[str, int]) -> int:
@@ -249,7 +257,8 @@ def stalled(steps: Sequence[Step], ranks: Sequence[Mapping[str, Any]]) -> str | 
         others = f" (and {count} other{'' if count == 1 else 's'})" if count else ""
         took = f"{seconds[slow[0]]:.3g} s where the median is {usual:.3g} s"
         lines.append(f"step {slow[0]}{others} took {took}")
-    late = [node for node in sorted(counted) if time_outs(counted[node])]
+    waited = max(seconds.values(), default=0.0) >= rto_seconds
+    late = [node for node in sorted(counted) if waited and time_outs(counted[node])]
     for node in late:
         counters = ", ".join(f"{name} {n}" for name, n in counted[node].items() if n)
         lines.append(f"node {node} had {counters}")

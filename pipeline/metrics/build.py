@@ -38,7 +38,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
-    bias = bias_from((ratio for _, ratio in accurate), uncertainty)
+    bias = bias_from(accurate, uncertainty)
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     plan = [spec.run_id for spec in run_order(expand(study))]
     if bias is not None:

@@ -58,20 +58,22 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
     return found
 
 
-def bias_from(found: Iterable[Interval], uncertainty: float = 0.0) -> float | None:
+def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.0) -> float | None:
     """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
 
-    `found` are emulated times over those in real time, of one cell each.
+    `accurate` are emulated times over those in real time, of one cell each (`accuracies`).
 
     All times of a study share the level of its yardstick, the speed of the emulated processor,
     which a ratio does not have; so cells are held against one another, and a single one against
     itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
-    two nodes do not show. None where no cell has the repeats that an interval needs.
+    two nodes do not show. None where no cell on several nodes has the repeats that an interval
+    needs: one node alone says nothing of what sharing cores and links does to a step.
     """
-    ratios = [ratio for ratio in found if ratio.n >= MIN_REPEATS]
-    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
-    if not pairs:
+    measured = [one for one in accurate if one[1].n >= MIN_REPEATS]
+    if not any(of.shared["nodes"] > 1 for of, _ in measured):
         return None
+    ratios = [ratio for _, ratio in measured]
+    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
 
 

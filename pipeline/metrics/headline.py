@@ -101,14 +101,19 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     shares = sorted(one["share"] for one in costs.values() if "share" in one)
     # What goes with the order of these cells; nothing without profiled runs.
     why = []
-    if sent := [
-        f"{one['sent'] / 1e6:.2f} MB in {label}" + (f" ({one['calls']})" if one["calls"] else "")
+    if sent := {
+        label: f"{one['sent'] / 1e6:.2f} MB in {label}"
+        + (f" ({one['calls']})" if one["calls"] else "")
         for label, one in own.items()
         if "sent" in one
-    ]:
-        why.append(f"The rank that sends most sent {few(sent)} in a step.")
-    if hid := [f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one]:
-        why.append(f"Of a step, communication that no computing hides was {few(hid)}.")
+    }:
+        told = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
+        why.append(f"The rank that sends most sent {told} in a step.")
+    if hid := {
+        label: f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one
+    }:
+        told = few_or_ends(hid, {label: own[label]["share"] for label in hid})
+        why.append(f"Of a step, communication that no computing hides was {told}.")
     return {
         "measured_on": where,
         "place": place_name(place),
@@ -142,13 +147,17 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
     unlike = f" Not compared with {few(apart)}, {why}." if apart else ""
     where = f"At {place_name(same)} in {kind}"
     if not beaten:
+        if len(others) > FEW:
+            cells = f"which of {len(undecided) + 1} cells is fastest"
+            still_open = f"the data do not decide {cells}" if undecided else "nothing is compared"
+            return "", f"{where}, {still_open}.{unlike}"
         # In the order of the study: the order of throughputs would name a winner.
-        rows = records(same.sort_values("cell_order"))
-        named = rows if len(rows) <= FEW + 1 else rows[:FEW]
-        more = f" (and {len(rows) - FEW} more cells)" if named is not rows else ""
-        rates = listed(f"{row['arm_label']} trained {rate(row)}" for row in named)
+        rates = listed(
+            f"{row['arm_label']} trained {rate(row)}"
+            for row in records(same.sort_values("cell_order"))
+        )
         still_open = "; the data do not decide which has more" if undecided else ""
-        return "", f"{where}, {rates} tokens/s{more}{still_open}.{unlike}"
+        return "", f"{where}, {rates} tokens/s{still_open}.{unlike}"
     ratios = listed(
         f"{ratio_interval(one.ratio, one.low, one.high)} times as many as {row['arm_label']}"
         for row, one in beaten[:FEW]
@@ -160,6 +169,14 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
         names = few(f"{row['arm_label']} ({rate(row)} tokens/s)" for row in undecided)
         rest = f"The data do not decide between {name} and {names}."
     return winner, (rest + unlike).strip()
+
+
+def few_or_ends(texts: Mapping[str, str], values: Mapping[str, float]) -> str:
+    """All of up to four texts, of more the one with the least value and the one with the most."""
+    if len(texts) <= FEW + 1:
+        return listed(texts.values())
+    ends = min(texts, key=values.__getitem__), max(texts, key=values.__getitem__)
+    return " to ".join(texts[one] for one in ends)
 
 
 def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:

@@ -4,7 +4,8 @@ A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with
 without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest of
 several) are made once more at factor 1 and without a yardstick, as often as they are timed, and so
 is the single device, over which speedups are taken. What such a step takes is what the emulated
-one should take; no time of these runs goes anywhere else.
+one should take; no time of these runs goes anywhere else. Of links with and without conditions
+the latter are enough: a condition shapes a cable and stretches a rank's time as dilation does.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from pipeline.study.study import Study
 def in_real_time(study: Study) -> list[RunSpec]:
     """The runs in real time of a validated study; none where it asks for none."""
     runs = expand(study)
-    several = [spec.world.nodes for spec in runs if spec.world.nodes > 1]
+    several = [spec.world for spec in runs if spec.world.nodes > 1]
     if not study.cluster.real_time or not several:
         return []
+    fewest = min(world.nodes for world in several)
+    plain = any(world.link and not world.link.conditions for world in several)
     return [
         replace(
             spec,
@@ -30,7 +33,11 @@ def in_real_time(study: Study) -> list[RunSpec]:
             workload=replace(spec.workload, checkpoint_every=0),
         )
         for spec in runs
-        if spec.world.nodes == min(several) or (spec.strategy, spec.world.nodes) == ("single", 1)
+        if (spec.strategy, spec.world.nodes) == ("single", 1)
+        or (
+            spec.world.nodes == fewest
+            and not (plain and spec.world.link and spec.world.link.conditions)
+        )
     ]
 
 

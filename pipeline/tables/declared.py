@@ -305,8 +305,8 @@ LAYOUTS = Table(
 )
 ENVIRONMENT = Table(
     "The environment that the runs recorded. Where runs differ, all texts are listed, and the "
-    "least and the largest of numbers. A run stalled where TCP timed out or a step took over a "
-    "second and over twenty times the median; its steps stay in the data.",
+    "least and the largest of numbers. A run stalled where TCP timed out and a step took so long, "
+    "or over a second and over twenty times the median; its steps stay in the data.",
     rows="environment",
     show="shortened",
     compares=FIELDS,

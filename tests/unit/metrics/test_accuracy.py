@@ -34,7 +34,12 @@ CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
 
 
 def made(
-    folder: Path, failure: Any = None, uncertainty: float = 0.0, level: float = 1.0, **changes: Any
+    folder: Path,
+    failure: Any = None,
+    several_failure: Any = None,
+    uncertainty: float = 0.0,
+    level: float = 1.0,
+    **changes: Any,
 ) -> pd.DataFrame:
     """A table whose emulated steps of the cell `dps` take a quarter longer than in real time.
 
@@ -42,7 +47,8 @@ def made(
     """
     study = Study.of(make_study(**{"cells": CELLS, "cluster": CLUSTER, "repeats": 6, **changes}))
     for spec in every_run(study):
-        record = make_record(spec, failure if spec.kind == REAL_TIME else None)
+        failed = failure or (several_failure if spec.world.nodes > 1 else None)
+        record = make_record(spec, failed if spec.kind == REAL_TIME else None)
         scale = 1.0 if spec.kind == REAL_TIME else level
         steps = [replace(step, seconds=scale * seconds(spec)) for step in record.steps]
         write_record(run_folder(folder, spec), with_steps(record.run, steps))
@@ -84,6 +90,8 @@ def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
         {"repeats": 5},
         {"cluster": CLUSTER | {"real_time": None}},
         {"failure": ("unsupported", "2 nodes in real time need 2 cores")},
+        # The single device has its truth, the cells on four nodes have none.
+        {"several_failure": ("unsupported", "4 nodes in real time need 4 cores")},
     ],
 )
 def test_where_it_was_not_measured_nothing_is_decided(tmp_path: Path, changes: Any) -> None:

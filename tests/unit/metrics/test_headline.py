@@ -33,13 +33,13 @@ def test_a_winner_of_many_is_compared_with_three() -> None:
     assert told["result"].count("times as many as Cell") == 3
 
 
-def test_of_many_without_a_winner_three_are_named() -> None:
+def test_many_without_a_winner_are_counted() -> None:
     table = make_table(
         cells=cells(*["ddp"] * 60), cluster=make_study()["cluster"] | {"nodes": [1]}, repeats=1,
         workload=SHORT,
     )  # fmt: skip
     lead = headline(table)["lead"]
-    assert lead.count(" trained ") == 3 and "tokens/s (and 57 more cells)" in lead, lead
+    assert lead.endswith("at 1 node in fp32, the data do not decide which of 60 cells is fastest.")
 
 
 def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:

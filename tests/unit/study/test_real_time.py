@@ -50,6 +50,15 @@ def test_they_are_on_the_fewest_of_several_nodes(nodes: list[int], count: int) -
     assert len(in_real_time(study(cells=cells))) == count
 
 
+def test_a_link_under_a_condition_has_none_beside_a_plain_one() -> None:
+    plain = EMULATED["links"][0]
+    slow = plain | {"name": "uneven", "straggler": 0.5}
+    both = in_real_time(study(cluster=CLUSTER | {"links": [plain, slow]}))
+    assert {run.world.link.name for run in both if run.world.link} == {plain["name"]}
+    assert len(both) == len(in_real_time(study()))
+    assert in_real_time(study(cluster=CLUSTER | {"links": [slow]}))
+
+
 def test_they_follow_the_timed_runs_of_their_repeat() -> None:
     order = planned_order(study())
     assert sorted(run.run_id for run in order) == sorted(run.run_id for run in every_run(study()))

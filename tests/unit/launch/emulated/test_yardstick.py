@@ -29,7 +29,10 @@ def study(tmp_path_factory) -> Path:
     model = {"num_layers": 1, "width": 8, "num_heads": 1, "context": 8}
     base = load_study(ROOT / "workflow/config/eight-nodes/study.yaml")
     changes = {"cluster": {"yardstick": True, "nodes": [1, 2]}, "model": model}
-    changes["cells"] = base.to_dict()["cells"]
+    cells = base.to_dict()["cells"]
+    changes["cells"] = [cell | {"nodes": [1]} for cell in cells[:1]] + [
+        {key: value for key, value in cell.items() if key != "nodes"} for cell in cells[1:]
+    ]
     path.write_text(yaml.safe_dump({"extends": "smoke", "study": "measured", **changes}))
     return path
 
