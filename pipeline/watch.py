@@ -91,16 +91,21 @@ class Watched:
                 del self.ended[name]
         return records
 
-    def set_aside(self) -> list[Path]:
-        """Rename records that a disk has emptied or cut: Snakemake knows them by their names."""
-        kept = []
-        for name, file in self._files.items():
-            if name not in self.ended and file.is_file():
-                content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
-                has_steps = steps.is_file() and steps.stat().st_size > 0
-                if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
-                    kept.append(file.replace(file.with_name(f"{file.name}.damaged")))
-        return kept
+    def set_aside(self) -> list[str]:
+        """Rename records that a disk has emptied or cut, and say so: a line on each.
+
+        Snakemake knows records by their names, and every start would end at such a one.
+        """
+        lines = []
+        for file in filter(Path.is_file, self._files.values()):
+            content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
+            has_steps = steps.is_file() and steps.stat().st_size > 0
+            if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
+                kept = file.replace(file.with_name(f"{file.name}.damaged"))
+                lines.append(
+                    f"note: a disk emptied or cut a record, kept as {kept}: its run is redone"
+                )
+        return lines
 
     def line(self, now: str = "") -> str:
         """`37 of 84 runs (2 oom), about 0:04:10 left; last: dps/n4/r2, 26.4 ms a step; now ...`.
@@ -220,8 +225,8 @@ def follow(
 ) -> int:
     """Run the workflow of a watched study by `command`, and show its progress; its exit status.
 
-    Its output goes to a file below `logs/workflow`. `retry`: damaged records are set aside, and
-    runs that may end otherwise now are forced to be made again, at the start and after the end.
+    Its output goes to a file below `logs/workflow`. `retry`: runs that may end otherwise now are
+    forced to be made again, at the start and after the end.
     """
     if shutil.which(command[0]) is None:
         raise SamestepError(f"there is no program {command[0]!r} to run; give one that is there")
@@ -230,8 +235,6 @@ def follow(
     follower = Follower(watched, log, out)
     watched.update()
     try:
-        for path in watched.set_aside() if retry else ():
-            follower.say(f"note: a disk emptied or cut a record, kept as {path}: its run is redone")
         for attempt in range(2):
             again = watched.take_back() if retry else {}
             if attempt and not again:

@@ -48,7 +48,8 @@ def tokens(args: argparse.Namespace) -> int:
     from pipeline.documents import read_made
     from pipeline.machine.control_groups import usable_cores
 
-    spec = TokensSpec.from_dict(read_made(args.spec, "tokens spec", CorpusError, "snakemake"))
+    content = read_made(args.spec, "tokens spec", CorpusError, "snakemake")
+    spec = TokensSpec.from_dict(content, args.spec)
     manifest = build(spec, args.out, args.num_proc or len(usable_cores()))
     print(
         f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "

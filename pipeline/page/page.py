@@ -200,13 +200,20 @@ def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:
-    """The last lines of a log, fit to be shown, and one line that says what they are."""
+    """The last lines of a log, fit to be shown, and one line that says what they are.
+
+    What lies elsewhere is no log of this run, and would come with the page to whoever gets that.
+    """
+    if path.is_symlink():
+        return (), "The log is a symlink, which is not followed."
     try:
         with open_regular(path) as stream:
             stream.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
             text = stream.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return (), "No log: the run folder holds no log.txt."
+    except OSError as error:
+        return (), f"The log cannot be read: {error.strerror or error}."
     lines = [tidy(line) for line in text.splitlines() if line.strip()]
     return tuple(lines[-LOG_LINES:]), "The end of the log" if lines else "The log is empty."
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, without_fix
 from pipeline.plain import Unfit, check_plain
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def spec(record: RunRecord) -> Iterator[str]:
     try:
         asked = record.spec
     except StudyError as error:
-        yield f"run.json at $.spec: {error}"
+        yield f"run.json at $.spec: {without_fix(error)}"
         return
     layout, work = run["execution"]["layout"], asked.workload
     parts = layout["data_parallel"] * layout.get("devices_per_process", 1)

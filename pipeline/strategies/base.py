@@ -135,6 +135,10 @@ class Strategy(ABC):
     choices: ClassVar[Choices] = ()
     """Knobs that have few values, with these; all others are refused."""
 
+    ranges: ClassVar[tuple[tuple[str, float, float], ...]] = ()
+    """Knobs that are numbers with the least and the largest that a run can have; of others each
+    number from 0 to `strategies.MAX_KNOB` is one."""
+
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, that parity holds to the same step."""
 

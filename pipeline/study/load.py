@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, without_fix
 from pipeline.fonts import missing, printed
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
@@ -214,12 +214,18 @@ def check_study(content: Any, where: Path | str) -> Study:
 
 
 def load_spec(path: Path) -> RunSpec:
-    """The run spec of a file; raises StudyError naming the key, value and rule."""
+    """The run spec of a file; raises StudyError naming the key, value and rule.
+
+    The workflow writes it, so whatever is wrong, the fix is to have it written again.
+    """
     content = read_made(path, "run spec", StudyError, "snakemake")
     error = first_error(content, "spec")
     if error is not None:
         raise StudyError(f"run spec {path} {describe(error)}; {AGAIN['spec']}")
-    return RunSpec.from_dict(content)
+    try:
+        return RunSpec.from_dict(content)
+    except StudyError as fault:
+        raise StudyError(f"run spec {path}: {without_fix(fault)}; {AGAIN['spec']}") from None
 
 
 def _check_texts(study: Study, where: Path | str) -> None:

@@ -89,7 +89,8 @@ def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
         work()
     except (OSError, SafetensorError) as error:
         return SamestepError(
-            f"could not write checkpoint {final} ({error}); free space below the results folder"
+            f"could not write checkpoint {final} ({error}); free space below the results folder or "
+            "mend the disk"
         )
     except SamestepError as error:
         return error

@@ -44,7 +44,11 @@ FREE_STEPS = 50
 """Most steps on a GPU that are timed together, after those of the record. On a CPU each operator
 returns when it is done, so that no host can run ahead of its device."""
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+OF_A_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK,
+)  # fmt: skip
+"""What a disk or a server of files says; a fault from outside makes no record."""
+
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 UNSEEN_STEPS = 50
 """Last steps of a training whose text is held out: its loss is taken before it is trained on."""
@@ -302,7 +306,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     ):
         if isinstance(error, own):
             return kind
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
+    if isinstance(error, OSError) and error.errno in OF_A_DISK:
         return "error"
     text = f"{type(error).__name__} {error}".lower()
     memory = ("outofmemory", *OUT_OF_MEMORY)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.archive.layout import EXPECTED, products
+from pipeline.archive.layout import EXPECTED, ROOT, products, sources
 from pipeline.archive.pack import contents, write_zip
 from pipeline.archive.unpack import check_records, extract
 from pipeline.errors import ArchiveError, RecordError
 from pipeline.study.study import Study
+from tests.fake_records import make_study
 from tests.unit.archive.conftest import finished_study
 
 
@@ -55,6 +57,36 @@ def test_packed_again_later_it_has_the_same_bytes(results: Path, archive: Path) 
 def test_an_unfinished_study_is_refused(results: Path, name: str) -> None:
     (results / name).unlink()
     with pytest.raises(ArchiveError, match=r"'fake' is unfinished: .*" + name):
+        contents(results)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what an archive has of this checkout, in place of it."""
+    copy = tmp_path / "checkout"
+    for path in sources(Study.of(make_study())).values():
+        target = copy / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    monkeypatch.setattr("pipeline.archive.layout.ROOT", copy)
+    return copy
+
+
+def test_what_an_editor_leaves_is_no_source(checkout: Path, results: Path) -> None:
+    """An archive with a name that `unpack` refuses would be of no use."""
+    for name in ("paper/manuscript.md~", "paper/my-notes.txt", "workflow/rules/.#train.smk"):
+        (checkout / name).write_text("mine")
+    assert all(EXPECTED.fullmatch(name) for name in contents(results))
+
+
+@pytest.mark.parametrize("name", ["Snakefile", "paper/notes.md", "envs/requirements.lock"])
+def test_no_symlink_is_followed_out_of_the_checkout(
+    checkout: Path, results: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "private").write_text("secret")
+    (checkout / name).unlink(missing_ok=True)
+    (checkout / name).symlink_to(tmp_path / "private")
+    with pytest.raises(ArchiveError, match=f"{name} is or lies below a symlink to .*private"):
         contents(results)
 
 

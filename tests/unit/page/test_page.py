@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -250,3 +251,19 @@ def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_t
     assert f"<dt>{timed} timed and {short} profiled runs</dt>" in text
     assert f"profiled ok {NONE}" in run_text(page, "single/n1/p0")
     assert 'id="verdicts"' not in text and 'href="#verdicts"' not in text
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (lambda log: log.symlink_to("/etc/hostname"), "The log is a symlink, which is not"),
+        (lambda log: log.symlink_to(log.name), "The log is a symlink, which is not"),
+        (lambda log: log.mkdir(), "The log cannot be read: it is a folder"),
+        (os.mkfifo, "The log cannot be read: it is a FIFO"),
+    ],
+    ids=["of elsewhere", "of itself", "folder", "FIFO"],
+)
+def test_what_is_no_log_is_said_and_nothing_of_elsewhere_is_shown(tmp_path, make, note) -> None:
+    make(tmp_path / "log.txt")
+    lines, said = log_end(tmp_path / "log.txt")
+    assert lines == () and said.startswith(note)
