@@ -103,7 +103,7 @@ class Chain:
         limit[0, : starts[-1]] = np.array(kept) / max(kept)
         found = milp(
             scale * np.array(costs),
-            integrality=np.arange(size) < starts[-1],
+            integrality=(np.arange(size) < starts[-1]).astype(int),
             bounds=Bounds(0, 1),
             constraints=[
                 LinearConstraint(np.array(rows), sums, sums),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from pipeline import models
 from pipeline.cost.sharding import Chain, Choice, Cuts, Prices
@@ -78,13 +79,13 @@ def chain(model: ModelSpec, sequences: int, prices: Prices) -> Chain:
         one._replace(seconds=one.seconds + moved(made, GIVES[one.name], WHOLE)) for one in every[-1]
     ]
     moves = [
-        [[between(*layers[n : n + 2], i.name, j.name) for j in every[n + 1]] for i in every[n]]
-        for n in range(len(layers) - 1)
+        [[between(one, two, i.name, j.name) for j in every[n + 1]] for i in every[n]]
+        for n, (one, two) in enumerate(pairwise(layers))
     ]
     return Chain(every, moves)
 
 
-def annotations(layers: Sequence[Product], names: Sequence[str]) -> dict[str, list[str | None]]:
+def annotate(layers: Sequence[Product], names: Sequence[str]) -> dict[str, list[str | None]]:
     """The annotations that cut the layers of every block so."""
     made: dict[str, list[str | None]] = {}
     for number, (layer, name) in enumerate(zip(layers, names, strict=True)):
@@ -127,8 +128,9 @@ def search(model: ModelSpec, sequences: int, prices: Prices, most: float) -> Cut
         changes.append(model.num_layers * (only.seconds(picks) - only.seconds(whole)))
     names = [block.choices[n][i].name for n, i in enumerate(picks)]
     return Cuts(
-        {"axes": {DATA: 0, AXIS: prices.ranks}, "annotations": annotations(layers, names)},
-        *changes,
+        knobs={"axes": {DATA: 0, AXIS: prices.ranks}, "annotations": annotate(layers, names)},
+        computing=changes[0],
+        communicating=changes[1],
         share=1 - (block.kept(whole) - block.kept(picks)) / a_block,
     )
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -172,7 +173,7 @@ def ranked(seconds: float, communication: float = 0.0, calibrated: bool = False)
     degrees = Degrees(2) if communication else Degrees(tensor=2)
     job = job_of(size_of("125M"), Cluster("a100-80", 80, 1, 2, 0.0), 1, degrees, 8, "bf16", False)
     step = Prediction(seconds - communication, communication, 0.0, 0.0, 0.0, 2.0**30)
-    cell = {"strategy": "ddp" if communication else "tensor", "options": {}}
+    cell: dict[str, Any] = {"strategy": "ddp" if communication else "tensor", "options": {}}
     return Ranked(job, cell, step, calibrated)
 
 

@@ -18,7 +18,7 @@ from pipeline.errors import StudyError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch
 from pipeline.strategies.annotated.annotations import resolve
-from pipeline.strategies.annotated.search import annotations, chain, search
+from pipeline.strategies.annotated.search import annotate, chain, search
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 from tests.ranks import MODEL, OPTIMISER, fake_group, parts_of
 
@@ -70,7 +70,7 @@ class Numbers(TorchDispatchMode):
 @pytest.mark.parametrize("names", ALL, ids="-".join)
 def test_dtensor_sends_what_the_cuts_cost(names) -> None:
     """Numbers in both passes of a block, over the axis that cuts it; `data` has one rank."""
-    options = {"axes": {"data": 0, "model": RANKS}, "annotations": annotations(LAYERS, names)}
+    options = {"axes": {"data": 0, "model": RANKS}, "annotations": annotate(LAYERS, names)}
     strategy: Any = strategies.load("annotated", options)
     ids = torch.zeros((SEQUENCES, ONE.context), dtype=torch.int64)
     with fake_group(RANKS) as ranks:
@@ -85,8 +85,8 @@ def test_dtensor_sends_what_the_cuts_cost(names) -> None:
 def test_every_cut_is_one_that_annotations_take() -> None:
     shapes, axes = models.tensor_shapes(ONE), (("data", 2), ("model", RANKS))
     for names in ALL:
-        resolve(annotations(LAYERS, names), axes, shapes)
-    assert annotations(LAYERS, ("whole", "whole", "columns", "rows")) == {
+        resolve(annotate(LAYERS, names), axes, shapes)
+    assert annotate(LAYERS, ("whole", "whole", "columns", "rows")) == {
         "*.mlp.c_fc.weight": ["model", None],
         "*.mlp.c_fc.bias": ["model"],
         "*.ln_2": ["data", None, None],
