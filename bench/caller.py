@@ -84,7 +84,7 @@ def _median_step(folder: Path, shell: str) -> float:
     if record.get("status") != "ok":
         raise SystemExit(f"{shell}: {record.get('reason')}: {done.stderr[-2000:]}")
     lines = map(json.loads, (out / "steps.jsonl").read_text(encoding="utf-8").splitlines())
-    return statistics.median(line["seconds"] for line in lines if line["timed"])
+    return float(statistics.median(line["seconds"] for line in lines if line["timed"]))
 
 
 if __name__ == "__main__":

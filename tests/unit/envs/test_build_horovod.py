@@ -230,7 +230,7 @@ def test_a_cache_that_cannot_be_used_is_a_reason_and_no_traceback(
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(build_horovod.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     assert build_horovod.main([]) == 0
     warning = capsys.readouterr().err
     assert os.strerror(number) in warning and "set XDG_CACHE_HOME" in warning

@@ -49,7 +49,7 @@ def test_a_socket_that_cannot_be_had_is_no_network_that_is_down(monkeypatch, num
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(limits.socket, "socket", refuse)
+    monkeypatch.setattr("socket.socket", refuse)
     with pytest.raises(LaunchError, match=rf"no port .*{os.strerror(number)}.*ulimit") as said:
         limits.free_port()
     assert "ip link" not in str(said.value)

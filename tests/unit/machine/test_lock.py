@@ -122,8 +122,8 @@ def test_a_call_that_fails_is_no_lock_of_another(
     own: Path, monkeypatch, number: int, calls_before: int
 ) -> None:
     """A server of files may go while a run waits for another."""
-    answers = [BlockingIOError(errno.EAGAIN, "taken")] * calls_before
-    answers += [OSError(number, os.strerror(number))]
+    answers: list[OSError] = [BlockingIOError(errno.EAGAIN, "taken")] * calls_before
+    answers.append(OSError(number, os.strerror(number)))
 
     def flock(stream: int, operation: int) -> None:
         raise answers.pop(0)
