@@ -50,7 +50,8 @@ from pipeline.errors import UnsupportedError
 from pipeline.files import write_text
 from pipeline.launch import preloaded
 from pipeline.machine import inherited
-from pipeline.machine.facts import hardware, loaded_versions, provenance
+from pipeline.machine.facts import hardware, loaded_versions
+from pipeline.machine.source import provenance
 from pipeline.metrics.bands import Band, band_of
 from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.step import Stepper

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.models.build import build_model
 from pipeline.models.segments import causal_mask, places
-from pipeline.study.checks import APART
+from pipeline.models.transformers.arithmetic import APART
 from tests.parity.cases import Case
 
 SEGMENTS = torch.tensor([[1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4], [1] * 16])
