@@ -232,11 +232,11 @@ def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     return kept | {"without_attention": without}
 
 
-class _Living(TorchDispatchMode):
+class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Bytes of the tensors that operators made and that still live, after each operator."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now, self.after = 0, list[int]()
         self.storages = weakref.WeakSet[torch.UntypedStorage]()
 
@@ -264,7 +264,7 @@ def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
     weights, which have one size for any batch, are left out. Gradients of logits are all one number
     here, as the loss counts them.
     """
-    curves = []
+    curves: list[list[int]] = []
     for sequences in (2, 3):
         with _Living() as living:
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
