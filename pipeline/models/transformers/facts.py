@@ -275,7 +275,8 @@ def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
         model.zero_grad()
         # A first forward pass has operators that no later one has.
         curves.append(living.after[begins:])
-    each = [three - two for two, three in zip(*curves, strict=True)]
+    two, three = curves
+    each = [more - less for less, more in zip(two, three, strict=True)]
     return max(each) - each[0]
 
 
