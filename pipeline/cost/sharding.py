@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.cost import computation
-from pipeline.cost.communication import RankGroup
-from pipeline.cost.constants import Constants
-from pipeline.cost.job import Job
-from pipeline.cost.predict import Model, Prediction
+if TYPE_CHECKING:
+    from pipeline.cost.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -137,25 +134,3 @@ class Cuts:
             communication=self.share * whole.communication + self.communicating,
             optimiser=self.share * whole.optimiser,
         )
-
-
-def on_gpus(job: Job, constants: Constants, parameters: int) -> tuple[Prediction, Prices]:
-    """The step of `job` with all operators whole, and what cutting them over its tensor axis costs.
-
-    Gradients are reduced after the backward pass, by one all-reduce over the data axis.
-    """
-    model = Model(replace(job, tp=1), constants)
-    device, network = model.device, model.network
-    data = RankGroup.of(job.dp, job.tp, job.gpus_per_node)
-    reduced = network.all_reduce(data, 4.0 * parameters)
-    whole = replace(model.predict(), communication=reduced)
-    group, element = RankGroup.of(job.tp, 1, job.gpus_per_node), device.element
-    efficiency = model.profile["efficiency"]
-    return whole, Prices(
-        ranks=job.tp,
-        product=lambda *sizes: 3 * computation.product(device, *sizes) / efficiency,
-        all_reduce=lambda numbers: network.all_reduce(group, element * numbers),
-        gather=lambda numbers: network.gather(group, element * numbers),
-        pieces=round(job.accum),
-        a_parameter=(whole.communication + whole.optimiser) / parameters,
-    )

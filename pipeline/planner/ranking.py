@@ -20,12 +20,12 @@ from typing import Any, Protocol
 import yaml
 
 from pipeline import models, strategies
-from pipeline.cost import sharding
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import USABLE, fits, kind_of
-from pipeline.cost.predict import Prediction, predict
+from pipeline.cost.predict import Prediction, on_gpus, predict
 from pipeline.cost.schedule import even
+from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner.memory import predict as predict_memory
@@ -133,9 +133,7 @@ class Predictor(Protocol):
     def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         """The step; None where it cannot be predicted."""
 
-    def operators(
-        self, job: Job, cell: Mapping[str, Any]
-    ) -> tuple[Prediction, sharding.Prices] | None:
+    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices] | None:
         """The step in which ranks of a tensor axis have all operators whole, and prices of cuts."""
 
     def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
@@ -153,9 +151,9 @@ class OnGpus:
         """That of `predict`; raises Refused where the model has no such device."""
         return predict(job, Constants())
 
-    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, sharding.Prices]:
+    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices]:
         """Over the links of the job."""
-        return sharding.on_gpus(job, Constants(), models.num_parameters(self.size.model))
+        return on_gpus(job, Constants(), models.num_parameters(self.size.model))
 
     def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
         """As the strategy has it; None where it takes no such layout."""

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cost.constants import Constants
-from pipeline.cost.predict import predict
-from pipeline.cost.sharding import Chain, Choice, on_gpus
+from pipeline.cost.predict import on_gpus, predict
+from pipeline.cost.sharding import Chain, Choice
 from pipeline.models import num_parameters
 from pipeline.parallel.mesh import Degrees
 from pipeline.planner.ranking import Cluster, job_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -71,7 +71,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     *(
         (
-            {"stages": Stages(2, 1, 4, sizes)},  # type: ignore[arg-type]
+            {"stages": Stages(2, 1, 4, cast("Any", sizes))},
             r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many",
         )
         for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))
