@@ -72,10 +72,10 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         # Written out in products, attention is counted too.
         written_out = sdpa_kernel(SDPBackend.MATH)
         flops = FlopCounterMode(display=False, custom_mapping=counted)
-        model.wrap_attention(counted_apart)
+        model.recompute_attention(counted_apart)
         with torch.no_grad(), written_out, flops as counter:
             model.logits(ids)
-        model.wrap_attention(at_once)
+        model.recompute_attention(at_once)
         counts = counter.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
@@ -226,9 +226,9 @@ def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     """
     kept = _held(model, ids, autocast) | {"gradients": _added(model, ids, autocast)}
     # Random numbers of tensors without memory cannot be set back.
-    model.wrap_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
+    model.recompute_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
     without = _held(model, ids, autocast)["whole"]
-    model.wrap_attention(at_once)
+    model.recompute_attention(at_once)
     return kept | {"without_attention": without}
 
 
@@ -264,7 +264,7 @@ def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
     weights, which have one size for any batch, are left out. Gradients of logits are all one number
     here, as the loss counts them.
     """
-    curves: list[list[int]] = []
+    curves = []
     for sequences in (2, 3):
         with _Living() as living:
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -275,9 +275,8 @@ def _added(model: LanguageModel, ids: Tensor, autocast: bool) -> int:
         model.zero_grad()
         # A first forward pass has operators that no later one has.
         curves.append(living.after[begins:])
-    two, three = curves
-    each = [more - less for less, more in zip(two, three, strict=True)]
-    return max(each) - each[0]
+    each = [three - two for two, three in zip(*curves, strict=True)]
+    return int(max(each) - each[0])
 
 
 def _held(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
