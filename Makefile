@@ -16,6 +16,21 @@
 # shell, in quotes, never as text of the command.
 override GIVEN := STUDY CONFIGFILE FROM CONFIRM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE
+# What a target reads besides PYTHON and PIP_ARGS; another variable would be ignored, and of two that
+# name a study one would, be it given or exported.
+override TAKES := $(foreach name,STUDY CONFIGFILE,$(foreach target,paper archive clean-results,$(target):$(name))) \
+    paper:FROM clean-results:CONFIRM lock:UPGRADE \
+    $(foreach name,IMAGE BASE_IMAGE BUILDER BUILD_OPTIONS FORCE,image:$(name))
+override idle := $(strip $(foreach name,$(filter-out PYTHON PIP_ARGS,$(GIVEN)),$(if \
+    $(filter command,$(origin $(name))),$(if $(filter $(MAKECMDGOALS:=:$(name)),$(TAKES)),,$(name)))))
+ifneq ($(and $(MAKECMDGOALS),$(idle)),)
+$(error error: $(idle) would do nothing with make $(MAKECMDGOALS); leave it out)
+endif
+override named := $(strip $(foreach name,STUDY CONFIGFILE FROM,$(if \
+    $(filter-out undefined,$(origin $(name))),$(name))))
+ifneq ($(and $(word 2,$(named)),$(filter paper archive clean-results,$(MAKECMDGOALS))),)
+$(error error: $(named) all name a study; give one of them and unset the others)
+endif
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
 # A misspelt name would run the default study.
@@ -88,6 +103,7 @@ check: setup ## linters, formats, types, boundaries
 
 bench: setup ## run the benchmarks in bench/; numbers go to bench/results/
 	@set -e; for script in bench/*.py; do name=$$(basename "$$script" .py); echo "== $$name"; \
+	    if [ "$$name" = gpu ] && [ ! -e /dev/nvidiactl ]; then echo "no GPU: left out"; continue; fi; \
 	    $(BIN)/python -m "bench.$$name" --out "bench/results/$$name.json"; done
 
 image: ## the container image as one file, images/samestep.sif, without .venv; BASE_IMAGE=...

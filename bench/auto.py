@@ -35,7 +35,8 @@ from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
 from pipeline.machine.control_groups import usable_cores
-from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.facts import hardware
+from pipeline.machine.source import provenance
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.planner.here import Calibration

@@ -23,7 +23,8 @@ from typing import Any
 import psutil
 
 from pipeline.files import write_text
-from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.facts import hardware
+from pipeline.machine.source import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.02

@@ -28,7 +28,8 @@ from bench.emulated.runs import Lanes, Runs, Variant
 from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
-from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.facts import hardware
+from pipeline.machine.source import provenance
 from pipeline.metrics.statistics import values_interval
 from pipeline.study.spec import RunSpec
 

@@ -105,7 +105,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of all settings together")
     args = parser.parse_args()
     ends = time.monotonic() + 60 * args.minutes
-    from pipeline.machine.facts import hardware, provenance
+    from pipeline.machine.facts import hardware
+    from pipeline.machine.source import provenance
 
     settings = [
         Setting(size, BATCH[size], precision, compiled, args.device)

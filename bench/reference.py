@@ -2,19 +2,12 @@
 
     python -m bench.reference --out bench/results/reference.json [--ranks 2] [--minutes 10]
 
-ddp            torch's DistributedDataParallel, as its tutorial has it
-sharded 1      torch's ZeroRedundancyOptimizer beside DistributedDataParallel
-sharded 2, 3   torch's `fully_shard` of each block and of the rest, as its tutorial has it
-tensor         torch's `parallelize_module` and `loss_parallel`, with the plan of its tutorial
-horovod        Horovod's DistributedOptimizer, as its documentation has it with clipping
-local_sgd      torch's PeriodicModelAverager: averaged weights, without an outer momentum
-
-Each is a few lines here, so that they can be held against what is published. Both train the same
-model from the same weights on the same batches, on ranks of this machine over the loopback, in
-short blocks of steps whose order is drawn anew in each round. A ratio is of two blocks of one
-round; the result has the median over the rounds and its interval. Under 1: this project is faster.
-Losses are compared over the first steps, bytes are counted as in profiled runs. The strategy
-`deepspeed` is DeepSpeed's own engine and has no reference here.
+`contestants/originals.py` has those steps. Both of a pair train the same model from the same
+weights on the same batches, on ranks of this machine over the loopback, in short blocks of steps
+whose order is drawn anew in each round. A ratio is of two blocks of one round; the result has the
+median over the rounds and its interval. Under 1: this project is faster. Losses are compared over
+the first steps, bytes are counted as in profiled runs. The strategy `deepspeed` is DeepSpeed's own
+engine and has no reference here.
 """
 
 from __future__ import annotations
@@ -35,9 +28,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.parallel import DistributedDataParallel
 
+from bench.contestants import originals
+from bench.contestants.originals import Step
 from bench.contestants.setting import OPTIMISER, SIZES, Setting, Tokens
 from pipeline import strategies
 from pipeline.files import write_text
@@ -50,7 +43,6 @@ from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import ModelSpec, WorldSpec
 from pipeline.training.clock import Clock
-from pipeline.training.optimiser import make_optimiser
 from pipeline.training.phases import PhaseTimer
 
 SEED = 11
@@ -67,9 +59,6 @@ LLAMA = {
 }  # fmt: skip
 """For `tensor`: torch's plan cuts query, key and value by themselves, which GPT-2 has in one."""
 
-Step = Callable[[Batch], Tensor]
-"""Takes one step on this rank's batch; returns the mean loss over all ranks."""
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -81,142 +70,18 @@ class Pair:
     models: Mapping[str, ModelSpec] = field(default_factory=lambda: SIZES)
 
 
-def adamw(parameters: Any) -> torch.optim.Optimizer:
-    """The same optimiser as ours."""
-    return make_optimiser(OPTIMISER, parameters)
-
-
-def stepped(forward: nn.Module, optimiser: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    """Forward, backward, clip, step, and the mean loss."""
-    optimiser.zero_grad()
-    loss = forward(*batch).mean()
-    loss.backward()
-    nn.utils.clip_grad_norm_(forward.parameters(), OPTIMISER.max_grad_norm)
-    optimiser.step()
-    return mean(loss)
-
-
-def mean(loss: Tensor) -> Tensor:
-    """Over all ranks."""
-    shared = loss.detach().clone()
-    dist.all_reduce(shared)
-    return shared / dist.get_world_size()
-
-
-def ddp(model: nn.Module) -> Step:
-    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return partial(stepped, wrapped, adamw(model.parameters()))
-
-
-def zero_redundancy(model: nn.Module) -> Step:
-    from torch.distributed.optim import ZeroRedundancyOptimizer
-
-    usual = adamw(model.parameters()).defaults
-    named = {name: usual[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")}
-    optimiser = ZeroRedundancyOptimizer(
-        model.parameters(), optimizer_class=torch.optim.AdamW, **named
-    )
-    return partial(stepped, DistributedDataParallel(model, gradient_as_bucket_view=True), optimiser)
-
-
-def fsdp(model: nn.Module, *, reshard: bool) -> Step:
-    from torch.distributed.fsdp import fully_shard
-
-    blocks: Any = model.blocks
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=reshard)
-    fully_shard(model, reshard_after_forward=False)
-    return partial(stepped, model, adamw(model.parameters()))
-
-
-def tensor_parallel(model: nn.Module) -> Step:
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        loss_parallel,
-        parallelize_module,
-    )
-
-    llama: Any = model.model
-    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj")
-    plan: dict[str, Any] = {
-        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
-        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
-        **{f"model.layers.*.{name}": ColwiseParallel() for name in (*columns, "mlp.up_proj")},
-        **{f"model.layers.*.{n}": RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")},
-    }
-    parallelize_module(llama, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    every = list(llama.parameters())
-    # torch's fused and multi-tensor operators take either DTensors or tensors.
-    groups = [[p for p in every if isinstance(p, DTensor) is cut] for cut in (True, False)]
-    optimiser = adamw([{"params": group} for group in groups])
-
-    def step(batch: Batch) -> Tensor:
-        ids, targets, *_ = batch
-        with loss_parallel():
-            logits = llama(input_ids=ids, use_cache=False).logits
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-            torch.autograd.backward(loss)
-        norms = [nn.utils.get_total_norm([p.grad for p in group]) for group in groups]
-        whole = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
-        norm = torch.linalg.vector_norm(torch.stack(whole))
-        for group in groups:
-            nn.utils.clip_grads_with_norm_(group, OPTIMISER.max_grad_norm, norm)
-        optimiser.step()
-        optimiser.zero_grad()
-        return loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
-
-    return step
-
-
-def horovod(model: nn.Module) -> Step:
-    import horovod.torch as hvd
-
-    optimiser = hvd.DistributedOptimizer(
-        adamw(model.parameters()), named_parameters=model.named_parameters()
-    )
-
-    def step(batch: Batch) -> Tensor:
-        loss = model(*batch).mean()
-        loss.backward()
-        optimiser.synchronize()
-        nn.utils.clip_grad_norm_(model.parameters(), OPTIMISER.max_grad_norm)
-        with optimiser.skip_synchronize():
-            optimiser.step()
-        optimiser.zero_grad()
-        shared: Tensor = hvd.allreduce(loss.detach(), name="loss")
-        return shared
-
-    return step
-
-
-def averager(model: nn.Module) -> Step:
-    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-
-    optimiser = adamw(model.parameters())
-    averaging = PeriodicModelAverager(period=2, warmup_steps=1)  # after the second step, the fourth
-
-    def step(batch: Batch) -> Tensor:
-        loss = stepped(model, optimiser, batch)
-        averaging.average_parameters(list(model.parameters()))
-        return loss
-
-    return step
-
-
 HEAD = """\
 | strategy | largest deviation of a loss | time of a step, ours over theirs | bytes of both |
 |---|---|---|---|"""
 
 PAIRS = (
-    Pair("ddp", ddp),
-    Pair("sharded", zero_redundancy, {"stage": 1}),
-    Pair("sharded", partial(fsdp, reshard=False), {"stage": 2}),
-    Pair("sharded", partial(fsdp, reshard=True), {"stage": 3}),
-    Pair("tensor", tensor_parallel, models=LLAMA),
-    Pair("horovod", horovod),
-    Pair("local_sgd", averager, {"outer_learning_rate": 1.0, "outer_momentum": 0.0}),
+    Pair("ddp", originals.ddp),
+    Pair("sharded", originals.zero_redundancy, {"stage": 1}),
+    Pair("sharded", partial(originals.fsdp, reshard=False), {"stage": 2}),
+    Pair("sharded", partial(originals.fsdp, reshard=True), {"stage": 3}),
+    Pair("tensor", originals.tensor_parallel, models=LLAMA),
+    Pair("horovod", originals.horovod),
+    Pair("local_sgd", originals.averager, {"outer_learning_rate": 1.0, "outer_momentum": 0.0}),
 )
 
 
@@ -224,7 +89,9 @@ def ours(model: nn.Module, pair: Pair, layout: Layout) -> Step:
     """This project's step and report."""
     chosen = strategies.load(pair.strategy, pair.options)
     precision = make_precision("fp32", "cpu")
-    trainable = chosen.build(Parts(model, adamw, layout, precision, OPTIMISER.max_grad_norm))
+    trainable = chosen.build(
+        Parts(model, originals.adamw, layout, precision, OPTIMISER.max_grad_norm)
+    )
     for group in trainable.optimiser.param_groups:
         group["lr"] = OPTIMISER.learning_rate
 
@@ -277,9 +144,9 @@ def contestants(pair: Pair, size: str) -> dict[str, Contestant]:
     layout = layout_of(pair)
     setting = Setting(size, 2 * ranks, "fp32", compiled=False)
     makers: dict[str, Callable[[nn.Module], Step]] = {
-        "ours": partial(ours, pair=pair, layout=layout)
+        "ours": partial(ours, pair=pair, layout=layout),
+        "reference": pair.reference,
     }
-    makers["reference"] = pair.reference
     return {
         name: Contestant(make(build_model(pair.models[size], SEED)), setting, layout)
         for name, make in makers.items()

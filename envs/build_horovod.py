@@ -261,7 +261,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, stop)
     reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
     try:
-        version = ensure(os.environ, retry=args.retry, compile_only=args.compile_only)
+        try:
+            version = ensure(os.environ, retry=args.retry, compile_only=args.compile_only)
+        except OSError as fault:  # a folder that is read-only, full or has no locks
+            place, reason = fault.filename or cache_folder() / "wheels", fault.strerror or fault
+            raise BuildError(
+                f"{place}: {reason}; set XDG_CACHE_HOME to a folder on a disk with room and locks"
+            ) from fault
     except BuildError as error:
         lines = [str(error)]
         if error.lasting:  # it holds for this target

@@ -25,7 +25,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +40,7 @@ from envs.image.builders import (
     Recipe,
     refused,
 )
+from pipeline.machine.source import provenance
 
 _26_06 = "sha256:abd110b23600e877173dafc3078385b7c13ddacd7e0c6a6acb0a864586d59622"
 BASES = {
@@ -107,17 +107,10 @@ def inputs_digest(root: Path, *settings: str) -> str:
 
 
 def git_commit(root: Path) -> str | None:
-    """The checkout's commit, with `-dirty` where tracked files were changed; None without git."""
-    answers = []
-    for question in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]):
-        command = ["git", "-c", "safe.directory=*", *question]
-        try:
-            done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-        except (OSError, subprocess.CalledProcessError):
-            return None
-        answers.append(done.stdout.strip())
-    commit, changes = answers
-    return f"{commit}-dirty" if changes else commit
+    """The checkout's commit, with `-dirty` where its source was changed; None without git."""
+    told = provenance(root)
+    dirty = "" if told["git_dirty"] is False else "-dirty"
+    return f"{told['git_commit']}{dirty}" if told["git_commit"] else None
 
 
 def is_current(folder: Path, inputs: str) -> bool:

@@ -76,18 +76,24 @@ if ! mkdir -p "$cache" 2>/dev/null || [ ! -w "$cache" ]; then
 fi
 # Appending: who waits must not remove what the holder has written of itself.
 exec 9>>.snakemake/samestep.lock
-status=0
-flock --nonblock 9 || status=$?
-# Another status than 1 is no lock of another's, but a call that failed (no locks on NFS, for example).
-if [ "$status" -gt 1 ]; then
-    echo "error: .snakemake/samestep.lock cannot be locked; put the checkout on a file system with" \
-        "locks (of NFS: mounted with lockd, or a local disk)" >&2
-    exit 2
-elif [ "$status" = 1 ]; then
+# True where the lock is had within so many seconds, false where another has it. Another status than 1
+# is no lock of another's, but a call that failed (no locks on NFS, for example).
+is_ours() {
+    status=0
+    flock --timeout "$1" 9 || status=$?
+    if [ "$status" -gt 1 ]; then
+        echo "error: .snakemake/samestep.lock cannot be locked; put the checkout on a file system" \
+            "with locks (of NFS: mounted with lockd, or a local disk)" >&2
+        exit 2
+    fi
+    [ "$status" = 0 ]
+}
+
+if ! is_ours 0; then
     echo "note: another run works in this folder; waiting for it to end:" \
         "$(tail -n 1 .snakemake/samestep.lock)" >&2
     told=""
-    until flock --timeout 1 9; do
+    until is_ours 1; do
         holder=$(sed -n 's/^process \([0-9][0-9]*\) on .*/\1/p' .snakemake/samestep.lock | tail -n 1)
         if [ -n "$holder" ] && [ "$told" != "$holder" ] &&
             grep -q '^State:[[:space:]]*T' "/proc/$holder/status" 2>/dev/null; then

@@ -12,9 +12,14 @@ venv=.venv
 python=$(sh envs/preflight.sh)
 
 # One set-up at a time: `make test` and `make paper` may be started together.
+no_locks() {
+    echo "error: $1 cannot be locked, so nothing was installed; put the checkout on a file system with" \
+        "locks (of NFS: mounted with lockd, or a local disk)" >&2
+    exit 2
+}
 mkdir -p .cache
 exec 8>.cache/setup.lock
-flock 8
+flock 8 || no_locks .cache/setup.lock
 [ ! -e "$stamp" ] || exit 0
 
 # Without it every program that reads it would say so, and only then would something fail.
@@ -27,7 +32,10 @@ fi
 # A study that runs here must not lose its packages, and one that starts meanwhile waits for set-up.
 mkdir -p .snakemake
 exec 9>>.snakemake/samestep.lock
-if ! flock --nonblock 9; then
+status=0
+flock --nonblock 9 || status=$?
+[ "$status" -le 1 ] || no_locks .snakemake/samestep.lock
+if [ "$status" = 1 ]; then
     echo "error: $venv is in use by $(tail -n 1 .snakemake/samestep.lock), so set-up changes nothing;" \
         "wait for its end or stop it, and run make again" >&2
     exit 2

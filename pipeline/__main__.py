@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from pipeline import options
@@ -140,9 +141,18 @@ def program() -> int:
 
     SIGTERM interrupts it.
     """
+    # One that the caller closed (`2>&-`) would be the number of the next file that is opened, and
+    # what a library prints would stand in that.
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     inherited.begin()
-    if sys.stdout is None:  # closed by the caller (`>&-`)
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    if isinstance(sys.stdout, TextIOWrapper):  # labels and paths, whatever the locale
+        sys.stdout.reconfigure(errors="backslashreplace")
     interrupt_on_sigterm()
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))

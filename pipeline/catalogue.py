@@ -18,23 +18,15 @@ from pipeline.study.study import Study
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Outputs of a `kind`: the caption of each by name, and what some need of a study.
+    """Outputs of a `kind`: the caption of each by name, and the needs that some have of a study.
 
-    That is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`, or
+    A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`, or
     `layouts`: profiled cells of which one has another axis than that of the data.
     """
 
     kind: str
-    about: Mapping[str, str]
+    captions: Mapping[str, str]
     needs: Mapping[str, str]
-
-    def captions(self) -> Mapping[str, str]:
-        """Caption of each by name, in alphabetical order."""
-        return self.about
-
-    def names(self) -> list[str]:
-        """Names of all figures or tables, in alphabetical order."""
-        return list(self.about)
 
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
@@ -44,13 +36,14 @@ class Catalogue:
             "real_time": bool(in_real_time(study)),
             "layouts": study.profile_steps is not None and has_layouts(study),
         }
-        return [name for name in self.about if name not in self.needs or met[self.needs[name]]]
+        return [name for name in self.captions if name not in self.needs or met[self.needs[name]]]
 
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
         """Declare what the stage of the outputs takes; `formats` as `{pdf,svg}`."""
-        names = self.names()
-        about = f"{self.kind}s of pipeline/{self.kind}s: {', '.join(names)}"
-        parser.add_argument("names", choices=names, metavar="NAME", nargs="+", help=about)
+        about = f"{self.kind}s of pipeline/{self.kind}s: {', '.join(self.captions)}"
+        parser.add_argument(
+            "names", choices=[*self.captions], metavar="NAME", nargs="+", help=about
+        )
         parser.add_argument("--metrics", type=options.path, required=True, help="metrics.parquet")
         parser.add_argument(
             "--out", type=options.new_folder, required=True, help=f"folder for NAME.{formats}"

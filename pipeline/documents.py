@@ -21,7 +21,7 @@ import yaml
 
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
-from pipeline.plain import Loader, Refused, check_plain, duplicate, too_deep
+from pipeline.plain import Loader, Unfit, check_plain, duplicate, too_deep
 
 # The largest shipped study has 3 KiB, 250 values and a depth of 4.
 MAX_BYTES = 128 * 1024
@@ -73,7 +73,7 @@ def read_text(
             is_large = os.fstat(stream.fileno()).st_size > max_bytes
             content = b"" if is_large else stream.read(max_bytes + 1)
         if is_large or len(content) > max_bytes:
-            raise Refused(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
+            raise Unfit(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
         return content.decode("utf-8-sig")
 
 
@@ -95,7 +95,7 @@ def parse(
             try:
                 content = loader.get_single_data()
             except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
-                raise Refused(f"a number in it cannot be ({fault}); correct it") from None
+                raise Unfit(f"a number in it cannot be ({fault}); correct it") from None
             finally:
                 loader.dispose()
         check_plain(content, printable=printable)
@@ -141,8 +141,8 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
         byte = fault.object[fault.start]
         mend = fix or "convert the file to UTF-8"
         raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; {mend}") from None
-    except (Refused, RecursionError) as fault:
-        reason = str(fault) if isinstance(fault, Refused) else too_deep("$")
+    except (Unfit, RecursionError) as fault:
+        reason = str(fault) if isinstance(fault, Unfit) else too_deep("$")
         if fix:  # in place of the last part
             reason = f"{reason.rpartition('; ')[0] or reason}; {fix}"
         raise error(f"{name}: {reason}") from None
@@ -158,7 +158,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:
-            raise Refused(duplicate(key))
+            raise Unfit(duplicate(key))
         mapping[key] = value
     return mapping
 

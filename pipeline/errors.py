@@ -64,3 +64,12 @@ class UnsupportedError(SamestepError):
 
 class MissingError(UnsupportedError):
     """A package that the cell needs is missing; tried again when it is there."""
+
+
+def without_fix(error: Exception) -> str:
+    """The message without its fix, in place of which another is due: what stands last, after `; `.
+
+    A fix for a file that people write is none for the product's own.
+    """
+    text = " ".join(str(error).split())
+    return text.rpartition("; ")[0] or text

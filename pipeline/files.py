@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,7 +36,7 @@ def open_regular(path: Path) -> BufferedReader:
     except ValueError:
         raise OSError(errno.EINVAL, "a path holds no NUL and no half character") from None
     if kind is not None:
-        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file")
+        raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", str(path))
     # A FIFO that takes the file's place now is not waited for either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
 
@@ -67,7 +68,8 @@ def made_folder(folder: Path) -> Iterator[None]:
 def atomic_path(final: Path) -> Iterator[Path]:
     """Yield a temporary path beside `final`; rename it to `final` on success, remove it on error.
 
-    Raises SamestepError when the disk refuses (full, read-only), naming the file.
+    Raises SamestepError when the disk refuses (full, read-only), naming the file; or another one
+    that it is made from and that cannot be used.
     """
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp{final.suffix}")
     with made_folder(final.parent):
@@ -75,10 +77,10 @@ def atomic_path(final: Path) -> Iterator[Path]:
             yield temporary
             os.replace(temporary, final)
         except OSError as error:
-            raise SamestepError(
-                f"could not write {final}: {error.strerror or error}; free space or fix the "
-                "permissions"
-            ) from error
+            reason, fix = error.strerror or error, "free space or fix the permissions"
+            if error.filename not in (None, str(temporary), temporary):
+                reason, fix = f"{error.filename}: {reason}", "bring that file back or fix it"
+            raise SamestepError(f"could not write {final}: {reason}; {fix}") from error
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -116,8 +118,10 @@ def sha256_once(path: Path) -> str:
     about = path.stat()
     key = [str(path.resolve()), about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns]
     kept = cache_folder() / "sha256" / hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    with suppress(OSError):
-        return kept.read_text(encoding="ascii")
+    with suppress(OSError, UnicodeDecodeError):
+        # A disk that lost its power may have emptied it.
+        if re.fullmatch("[0-9a-f]{64}", digest := kept.read_text(encoding="ascii")):
+            return digest
     digest = sha256_of_file(path)
     with suppress(SamestepError):  # read again by the next process
         write_text(kept, digest)

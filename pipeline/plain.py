@@ -20,7 +20,7 @@ MAX_VALUES = 20_000
 """Of a YAML file, each alias counted as all that it stands for."""
 
 
-class Refused(ValueError):
+class Unfit(ValueError):
     """A document that could be read, but holds what none of ours does."""
 
 
@@ -43,12 +43,12 @@ class _FaultError(Exception):
 
 
 def check_plain(value: Any, *, printable: bool) -> None:
-    """Raise Refused, naming the place, unless `value` is what JSON can hold and we can write."""
+    """Raise Unfit, naming the place, unless `value` is what JSON can hold and we can write."""
     try:
         _check(value, 0, printable)
     except _FaultError as fault:
         where = f"${fault.place}"
-        raise Refused(
+        raise Unfit(
             f"at {where[:80]}: {fault.message}" if fault.message else too_deep(where)
         ) from None
 
@@ -107,20 +107,20 @@ class Loader(yaml.SafeLoader):
         self._num_values += 1
         # A text, or an empty list, may stand below the last level.
         if self._depth > MAX_DEPTH:
-            raise Refused(too_deep("$"))
+            raise Unfit(too_deep("$"))
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
         if node is None:
             return None
         if is_alias and node not in self._sizes:
-            raise Refused(f"a value holds itself by an alias, in line {_line(node)}; write it out")
+            raise Unfit(f"a value holds itself by an alias, in line {_line(node)}; write it out")
         if is_alias:
             self._num_values += self._sizes[node]
         else:
             self._sizes[node] = self._num_values - before
         if self._num_values > MAX_VALUES:
-            raise Refused(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
+            raise Unfit(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -129,7 +129,7 @@ class Loader(yaml.SafeLoader):
             return super().construct_object(node, deep=deep)
         except (LookupError, AttributeError, TypeError, ArithmeticError):
             refusal = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
-            raise Refused(f"{refusal}, in line {_line(node)}; correct it or quote it") from None
+            raise Unfit(f"{refusal}, in line {_line(node)}; correct it or quote it") from None
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         """A number in one of the forms that JSON, or a programmer, reads as YAML does.
@@ -140,7 +140,7 @@ class Loader(yaml.SafeLoader):
         is_whole = node.tag.endswith(":int")
         value = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
         if ":" in text or re.match(r"[-+]?0[0-9]", text):
-            raise Refused(
+            raise Unfit(
                 f"{text[:80]} is {value} in YAML, in line {_line(node)}; write it without "
                 "colon and leading zero, or quote it"
             )
@@ -152,7 +152,7 @@ class Loader(yaml.SafeLoader):
         keys = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in keys:
-                raise Refused(duplicate(key.value, _line(key)))
+                raise Unfit(duplicate(key.value, _line(key)))
             keys.add(key.value)
         return node
 

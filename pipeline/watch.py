@@ -39,7 +39,7 @@ _OF_A_RUN = re.compile(r"^\S+/\S+/[a-z][0-9]+: ")
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A run that has ended; `started` and `ended` are in seconds since the epoch.
 
     `step_seconds` is the median of its timed steps, each the time of the slowest rank, if any are.
@@ -59,7 +59,7 @@ class Watched:
     def __init__(self, study: Study, results: Path) -> None:
         self.study, self.results = study, results
         self.planned = {spec.run_id: spec for spec in every_run(study)}
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, EndedRun] = {}
         runs = results / "runs"
         self._files = {name: runs / name.partition("/")[2] / RUN_FILE for name in self.planned}
         self._seen: dict[str, int | None] = {}
@@ -91,16 +91,21 @@ class Watched:
                 del self.ended[name]
         return records
 
-    def set_aside(self) -> list[Path]:
-        """Rename records that a disk has emptied or cut: Snakemake knows them by their names."""
-        kept = []
-        for name, file in self._files.items():
-            if name not in self.ended and file.is_file():
-                content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
-                has_steps = steps.is_file() and steps.stat().st_size > 0
-                if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
-                    kept.append(file.replace(file.with_name(f"{file.name}.damaged")))
-        return kept
+    def set_aside(self) -> list[str]:
+        """Rename records that a disk has emptied or cut, and say so: a line on each.
+
+        Snakemake knows records by their names, and every start would end at such a one.
+        """
+        lines = []
+        for file in filter(Path.is_file, self._files.values()):
+            content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
+            has_steps = steps.is_file() and steps.stat().st_size > 0
+            if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
+                kept = file.replace(file.with_name(f"{file.name}.damaged"))
+                lines.append(
+                    f"note: a disk emptied or cut a record, kept as {kept}: its run is redone"
+                )
+        return lines
 
     def line(self, now: str = "") -> str:
         """`37 of 84 runs (2 oom), about 0:04:10 left; last: dps/n4/r2, 26.4 ms a step; now ...`.
@@ -125,7 +130,7 @@ class Watched:
         return f"{text}; now {now}" if now else text
 
 
-def _read(folder: Path, spec: RunSpec) -> Ended | None:
+def _read(folder: Path, spec: RunSpec) -> EndedRun | None:
     """The run of a record; None where that is damaged or of another training, as it is repeated."""
     try:
         run = read_made(folder / RUN_FILE, "", RecordError, "snakemake")
@@ -140,7 +145,7 @@ def _read(folder: Path, spec: RunSpec) -> Ended | None:
                 if line["timed"]:
                     slowest[line["step"]] = max(line["seconds"], slowest[line["step"]])
             seconds = statistics.median(slowest.values())
-        return Ended(spec, status, start, end, seconds, run.get("reason"))
+        return EndedRun(spec, status, start, end, seconds, run.get("reason"))
     except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
         return None
 
@@ -157,7 +162,7 @@ class Follower:
         if isinstance(out, TextIOWrapper):  # labels, whatever the locale
             out.reconfigure(errors="replace")
         self._offset, self._rule, self._step, self._shown = 0, "", "", (-1, "")
-        self.told: dict[str, str] = {}
+        self.printed: dict[str, str] = {}
 
     def update(self) -> None:
         """Show what is new in the log and in the results."""
@@ -174,8 +179,8 @@ class Follower:
                 self._step = ""
             elif _STEP.search(text):
                 self._step = text.partition("/")[2]
-            elif self._notable.match(text) and words not in self.told:
-                self.told[words] = text
+            elif self._notable.match(text) and words not in self.printed:
+                self.printed[words] = text
                 self.say(text)
         self.watched.update()
         line = self.watched.line(self._rule or self._step)
@@ -220,8 +225,8 @@ def follow(
 ) -> int:
     """Run the workflow of a watched study by `command`, and show its progress; its exit status.
 
-    Its output goes to a file below `logs/workflow`. `retry`: damaged records are set aside, and
-    runs that may end otherwise now are forced to be made again, at the start and after the end.
+    Its output goes to a file below `logs/workflow`. `retry`: runs that may end otherwise now are
+    forced to be made again, at the start and after the end.
     """
     if shutil.which(command[0]) is None:
         raise SamestepError(f"there is no program {command[0]!r} to run; give one that is there")
@@ -230,8 +235,6 @@ def follow(
     follower = Follower(watched, log, out)
     watched.update()
     try:
-        for path in watched.set_aside() if retry else ():
-            follower.say(f"note: a disk emptied or cut a record, kept as {path}: its run is redone")
         for attempt in range(2):
             again = watched.take_back() if retry else {}
             if attempt and not again:
@@ -245,6 +248,6 @@ def follow(
         follower.say()
     if status:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        new = [text[:400] for text in lines[-40:] if text not in follower.told.values()]
+        new = [text[:400] for text in lines[-40:] if text not in follower.printed.values()]
         print(*new, f"error: the workflow failed; all it said is in {log}", sep="\n", file=out)
     return status

@@ -26,6 +26,8 @@ from pipeline.metrics.collect import run_folder
 from pipeline.metrics.select import pick
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, write_record
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import profiled
 from pipeline.study.real_time import planned_order
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -77,6 +79,12 @@ NO_NODES = "the kernel lets no user make network namespaces"
 """Why runs fell back to the loopback."""
 
 
+def a_cell(name: str, strategy: str = "ddp", label: str = "", **more: Any) -> dict[str, Any]:
+    """A cell of a study, in fp32 unless told otherwise."""
+    plain = {"name": name, "label": label or name, "strategy": strategy, "precision": "fp32"}
+    return plain | more
+
+
 def make_study(**changes: Any) -> dict[str, Any]:
     """A valid study of six cells at 1, 2 and 4 nodes; `changes` replace top-level keys."""
     cells = [
@@ -103,6 +111,13 @@ def make_study(**changes: Any) -> dict[str, Any]:
         "timeout_seconds": 300,
     }  # fmt: skip
     return {**study, **changes}
+
+
+def spec_of(cell: str = "dps", nodes: int | None = 2, **changes: Any) -> RunSpec:
+    """The first run of a cell on so many nodes; of a study with a profile a profiled run."""
+    study = Study.of(make_study(**changes))
+    runs = profiled(study) if "profile" in changes else expand(study)
+    return next(r for r in runs if r.cell == cell and nodes in (r.world.nodes, None))
 
 
 def fail(spec: RunSpec) -> tuple[str, str] | None:

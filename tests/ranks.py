@@ -24,7 +24,10 @@ from pipeline.training.optimiser import make_optimiser
 
 MODEL = ModelSpec("gpt2", num_layers=4, width=32, num_heads=4, context=16, vocab_size=302)
 OPTIMISER = OptimiserSpec("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, "linear", 1)
-ON_ONE_RANK: dict[str, dict[str, Any]] = {"hybrid": {"pipeline": 1, "tensor": 1}}
+ON_ONE_RANK: dict[str, dict[str, Any]] = {
+    "context": {"ranks": 1},
+    "hybrid": {"pipeline": 1, "tensor": 1},
+}
 """Settings with which a strategy runs on one rank, where its defaults need more."""
 
 

@@ -119,6 +119,8 @@ def candidates(case: Case, calibration: here.Calibration) -> list[Candidate]:
             continue  # more micro-batches than sequences
         pieces = run.strategy.pieces(run.spec, run.layout)
         again = ", recomputed" if run.spec.workload.recompute else ""
+        if layers := own["options"].get("layers"):
+            again += ", stages of " + "-".join(map(str, layers))
         found.append(
             Candidate(
                 name=f"{ranked.name}, {pieces} micro-batch{'es'[: 2 * (pieces > 1)]}{again}",

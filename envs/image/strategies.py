@@ -45,19 +45,26 @@ BAND = 1e-5
 """Relative, of the losses to those of a single device."""
 
 
-def losses(name: str, ranks: int) -> list[float]:
-    """Losses of the steps of a strategy; raises UnsupportedError where it cannot run here."""
-    rank = dist.get_rank() % ranks
-    chosen = strategies.load(name, {})
+def loop_of(spec: RunSpec, rank: int, device: torch.device) -> Loop:
+    """The training of a run on this rank, each step on the same few sequences.
+
+    Raises UnsupportedError where it cannot run here.
+    """
+    chosen = strategies.load(spec.strategy, spec.options)
     chosen.check()
     ids = torch.randint(0, 61, (8, 17), generator=torch.Generator().manual_seed(1)).numpy()
     batches: Any = SimpleNamespace(
         slice=lambda step, start, stop: (ids[start:stop, :-1], ids[start:stop, 1:])
     )
     batches.of = lambda *_: batches  # of one shape
-    world = replace(SPEC.world, ranks_per_node=ranks)
-    spec, steps = replace(SPEC, strategy=name, world=world), list[Step]()
-    loop = Loop(spec, chosen, batches, rank, Clock(torch.device("cpu")))
+    return Loop(spec, chosen, batches, rank, Clock(device))
+
+
+def losses(name: str, ranks: int) -> list[float]:
+    """Losses of the steps of a strategy; raises UnsupportedError where it cannot run here."""
+    spec = replace(SPEC, strategy=name, world=replace(SPEC.world, ranks_per_node=ranks))
+    steps = list[Step]()
+    loop = loop_of(spec, dist.get_rank() % ranks, torch.device("cpu"))
     loop.run(Hooks(steps.append, lambda *_: None))
     return [math.nan if step.loss is None else step.loss for step in steps]
 

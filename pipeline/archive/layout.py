@@ -17,7 +17,7 @@ VALIDATION_FILE = "emulation.json"
 """In archives of before runs in real time, what a bench had measured of emulated nodes: ignored."""
 
 YARDSTICK_FILE = "yardstick.json"
-"""How fast the machine computed undisturbed, of a study that counts CPU seconds by it."""
+"""Speed of the undisturbed machine, of a study that counts CPU seconds by it."""
 
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
@@ -78,8 +78,12 @@ def products(study: Study) -> list[str]:
 
 
 def sources(study: Study) -> dict[str, Path]:
-    """Name in the archive -> file of this checkout: workflow, claims, manuscript and lock."""
+    """Name in the archive -> file of this checkout: workflow, claims, manuscript and lock.
+
+    What an editor leaves beside them has a name that no archive has.
+    """
     paths = [path for pattern in _SOURCES for path in ROOT.glob(pattern)]
     paths += files_of(study)
     named = {f"source/{path.relative_to(ROOT).as_posix()}": path for path in paths}
-    return {**named, LOCK_FILE: ROOT / "envs" / "requirements.lock"}
+    known = {name: path for name, path in named.items() if EXPECTED.fullmatch(name)}
+    return {**known, LOCK_FILE: ROOT / "envs" / "requirements.lock"}

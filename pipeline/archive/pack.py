@@ -22,11 +22,11 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import write_verdicts
 from pipeline.errors import ArchiveError, LaunchError
 from pipeline.files import atomic_path, is_made_of
-from pipeline.machine.facts import provenance
 from pipeline.machine.image import locked_digest
+from pipeline.machine.source import provenance
 from pipeline.metrics import table
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect_every, run_folder
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.emulation import bias_of, load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
@@ -69,17 +69,16 @@ def contents(results: Path) -> dict[str, Path | bytes]:
             f"study {study.name!r} is unfinished: {absent[0]} does not exist ({len(absent)} "
             f"{'file is' if len(absent) == 1 else 'files are'} missing); run `make paper`"
         )
-    check_made(study, results)
-    records = collect_every(study, results / "runs")
+    records = check_made(study, results)
     optional = (layout.REPORT_FILE, layout.YARDSTICK_FILE)
     kept = [layout.STUDY_FILE, layout.MANIFEST_FILE, *made]
     kept += [name for name in optional if (results / name).is_file()]
-    check_inputs(records, results)
     for record in records:
         folder = f"runs/{record.spec.run_id.partition('/')[2]}"
         kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
     parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
-    parts |= layout.sources(study) | _image(records)
+    parts |= {name: _inside(layout.ROOT, path) for name, path in layout.sources(study).items()}
+    parts |= _image(records)
     facts = {
         "schema_version": 1,
         "study": study.name,
@@ -98,17 +97,22 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     return parts
 
 
+def _inside(folder: Path, path: Path) -> Path:
+    """The path of a file below the folder; raises ArchiveError where a symlink leads elsewhere."""
+    if path.resolve() != folder.resolve() / path.relative_to(folder):
+        raise ArchiveError(
+            f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
+            "from elsewhere; put the file itself in its place"
+        )
+    return path
+
+
 def _own(results: Path, name: str) -> Path:
     """A file of the results; raises ArchiveError where a symlink leads away, or it is no product.
 
     A product is what a stage has made of the metrics that are there, and was not edited since.
     """
-    path = results / name
-    if path.resolve() != results.resolve() / name:
-        raise ArchiveError(
-            f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
-            "from elsewhere; put the file itself in its place"
-        )
+    path = _inside(results, results / name)
     if layout.is_noted(name) and not is_made_of(path, results / layout.METRICS_FILE):
         raise ArchiveError(
             f"{path} is not what a stage has made of these metrics, but was changed or copied "
@@ -117,11 +121,13 @@ def _own(results: Path, name: str) -> Path:
     return path
 
 
-def check_made(study: Study, results: Path) -> None:
-    """Raise ArchiveError unless metrics and verdicts are those of the records.
+def check_made(study: Study, results: Path) -> list[RunRecord]:
+    """The records; raises ArchiveError unless tokens, metrics and verdicts are theirs.
 
     RecordError where a record is missing or unfit.
     """
+    records = read_all(study, every_run(study), results / "runs")
+    check_inputs(records, results)
     with TemporaryDirectory() as folder:
         anew = Path(folder)
         yardstick = results / layout.YARDSTICK_FILE if study.cluster.yardstick else None
@@ -138,6 +144,7 @@ def check_made(study: Study, results: Path) -> None:
                     f"{packed} is not what these records and this code give; remove it and run "
                     "`make paper`"
                 )
+    return records
 
 
 def _image(records: Sequence[RunRecord]) -> dict[str, Path]:

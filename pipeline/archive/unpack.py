@@ -23,10 +23,10 @@ from tempfile import TemporaryDirectory
 
 from pipeline.archive import layout
 from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
-from pipeline.errors import ArchiveError, SamestepError
+from pipeline.errors import ArchiveError, SamestepError, without_fix
 from pipeline.files import made_folder, open_regular, sha256_of_file
-from pipeline.machine.facts import provenance
-from pipeline.metrics.collect import collect_every, run_folder
+from pipeline.machine.source import provenance
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.select import few
 from pipeline.records import RunRecord
@@ -57,8 +57,8 @@ def unpack(archive: Path, into: Path) -> Path:
         except (SamestepError, ValueError, RecursionError) as error:
             # The fault is the archive's, not that of a folder which is about to go, and no run of
             # it can be repeated here: in place of any other fix stands that of an archive.
-            text = " ".join(str(error).split()).replace(f"{fresh}{os.sep}", "")
-            raise ArchiveError(f"{archive}: {text.rpartition('; ')[0] or text}; {_AGAIN}") from None
+            text = without_fix(error).replace(f"{fresh}{os.sep}", "")
+            raise ArchiveError(f"{archive}: {text}; {_AGAIN}") from None
         final = into / study
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
@@ -77,13 +77,22 @@ def extract(archive: Path, folder: Path) -> None:
         with open_regular(archive) as stream, zipfile.ZipFile(stream) as opened:
             entries = _checked_entries(opened, archive)
             sums = _checksums(opened, entries, archive)
-            for name, total in sums.items():
+            runs: set[str] | None = None
+            # The study first: what belongs to none of its runs is not written.
+            for name in sorted(sums, key=lambda name: name != layout.STUDY_FILE):
+                run = name.rpartition("/")[0]
+                if runs is not None and name.startswith("runs/") and run not in runs:
+                    raise ArchiveError(
+                        f"{archive}: the record {run} belongs to no run of its study; {_AGAIN}"
+                    )
                 target = folder / name if layout.is_needed(name) else None
-                if _copy(opened, entries[name], target) != total:
+                if _copy(opened, entries[name], target) != sums[name]:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
                     )
+                if name == layout.STUDY_FILE:
+                    runs = _runs_of(folder / name)
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
@@ -97,6 +106,15 @@ def extract(archive: Path, folder: Path) -> None:
             f"could not unpack {archive}: {error.strerror or error}; give a zip file, free space "
             "or fix the permissions"
         ) from error
+
+
+def _runs_of(study: Path) -> set[str] | None:
+    """Folders of a study's runs in its archive; None of a study that `check_records` refuses."""
+    try:
+        runs = every_run(load_study(study))
+    except (SamestepError, ValueError, RecursionError):
+        return None
+    return {run_folder(Path("runs"), spec).as_posix() for spec in runs}
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
@@ -189,12 +207,7 @@ def check_records(folder: Path) -> str:
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
             f"{study.name!r}; {_AGAIN}"
         )
-    known = {run_folder(folder / "runs", spec) for spec in every_run(study)}
-    for run in sorted({*(folder / "runs").glob("*/*/*")} - known):
-        raise ArchiveError(
-            f"the record {run.relative_to(folder)} belongs to no run of its study; {_AGAIN}"
-        )
-    records = collect_every(study, folder / "runs")
+    records = read_all(study, every_run(study), folder / "runs")
     if not len(records) == facts["num_runs"] == facts["num_recorded"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} states {facts['num_recorded']} records of {facts['num_runs']} "

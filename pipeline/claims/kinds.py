@@ -47,6 +47,7 @@ _WORDS = {
     "step_seconds": "step time",
     "sent_bytes": "bytes sent in a step",
     "phase_bubble": "bubble",
+    "seconds_to_loss": "time to a loss, at the step times of each,",
 }
 
 
@@ -136,6 +137,11 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
     decision needs.
     """
     test = claim.test
+    if (begin := evidence.study.begin_steps) is not None:
+        raise NotTestableError(
+            f"robustness is asked of whole trainings, and most runs here end after {begin} of "
+            f"{evidence.study.workload.steps} steps"
+        )
     status = pick(evidence.table, "run", "status")
     for place in evidence.places(test["a"]):
         ended = own(status, place)

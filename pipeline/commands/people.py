@@ -21,6 +21,8 @@ from pipeline.commands import (
     one_of,
     option,
 )
+from pipeline.errors import ArchiveError, ComparisonError, StudyError
+from pipeline.files import replace_marked, sha256_of_file, write_text
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
@@ -54,19 +56,15 @@ def strategies(args: argparse.Namespace) -> int:
 
     `python -m pipeline strategies` prints Markdown; with `--models` which models each one takes.
     """
-    from pipeline.files import replace_marked
     from pipeline.strategies import models_table, sent_table, table
 
-    of_strategies = {"strategies": table, "sent": sent_table}
-    tables = {
-        name: make()
-        for name, make in ({"models": models_table} if args.models else of_strategies).items()
-    }
-    if args.readme:
-        for name, text in tables.items():
-            replace_marked(args.readme, name, text)
-    else:
+    make = {"models": models_table} if args.models else {"strategies": table, "sent": sent_table}
+    tables = {name: one() for name, one in make.items()}
+    if not args.readme:
         print("\n\n".join(tables.values()))
+        return 0
+    for name, text in tables.items():
+        replace_marked(args.readme, name, text)
     return 0
 
 
@@ -75,8 +73,8 @@ def check(args: argparse.Namespace) -> int:
     """Check a study file and the files of its corpus, and print where its results lie.
 
     `python -m pipeline check --study smoke`; `make paper` asks first. Snakemake reads a study file
-    with a reader of its own, before any rule of ours: what is wrong with the file is better found
-    here, in one line.
+    with a reader of its own, before any rule of ours: `check` says in one line what is wrong
+    with the file.
     """
     from pipeline.accept import accept_to_run
     from pipeline.commands.rehearse import rehearse
@@ -127,6 +125,78 @@ def predict(args: argparse.Namespace) -> int:
     return predict.run(args)
 
 
+@enter(
+    one_of(
+        option(
+            "--run", type=options.path, help="folder of a profiled run, runs/<cell>/n<nodes>/p0"
+        ),
+        option("--study", type=options.study, help=f"predict its cells: {options.STUDY}"),
+        required=True,
+    ),
+    option("--calibration", type=options.file, help="with --study: what `calibrate` has written"),
+    option("--out", type=options.new_folder, required=True, help="folder; a file for each rank"),
+)
+def trace(args: argparse.Namespace) -> int:
+    """Write Chakra execution traces of a profiled run, or of the predicted steps of a study.
+
+    `python -m pipeline trace --run results/smoke/runs/dps/n4/p0 --out traces` writes a file for
+    each rank, which simulators of networks replay; with `--study` and `--calibration` in a folder
+    for each cell and number of nodes (docs/planner.md).
+    """
+    from pipeline.errors import PredictionError, RecordError, StudyError
+    from pipeline.planner import chakra, here
+    from pipeline.records import read_record
+    from pipeline.resolved import resolve
+    from pipeline.study.expansion import expand
+    from pipeline.study.load import load_study
+
+    if args.run:
+        options.check_mode(args, "--run", "run out")
+        record = read_record(args.run)
+        layout, steps = chakra.of_record(record)
+        count = chakra.write(args.out, layout, steps, record.spec.run_id, "measured")
+        print(f"{args.out}: {len(steps)} ranks, {count} nodes")
+        return 0
+    if args.calibration is None:
+        raise PredictionError("--study needs --calibration, which `calibrate` writes; give it")
+    study = load_study(args.study)
+    calibration = here.Calibration.read(args.calibration, study)
+    for spec in expand(study):
+        if spec.repeat:
+            continue
+        place = f"{spec.cell}/n{spec.world.nodes}"
+        try:
+            run = resolve(spec)
+            layout, steps = chakra.of_prediction(run, here.predict(run, calibration))
+            count = chakra.write(args.out / place, layout, steps, spec.run_id, "predicted")
+            print(f"{args.out / place}: {len(steps)} ranks, {count} nodes")
+        except (RecordError, StudyError) as reason:
+            print(f"{place}: no trace, {reason}")
+    return 0
+
+
+@enter(
+    option("logs", type=options.path, nargs="+", metavar="LOG", help="of one training each"),
+    option("--set", metavar="NAME=VALUE,...", help="columns that a log does not print"),
+    option("--out", type=options.new_file, required=True, help="CSV to write, a row for each log"),
+)
+def logs(args: argparse.Namespace) -> int:
+    """Read logs of Megatron-LM and torchtitan as points that were measured elsewhere.
+
+    `python -m pipeline logs megatron.log --set hardware=A100,device_gib=80 --out points.csv` writes
+    a CSV for `predict --points`: configuration, step time, memory, loss (docs/planner.md).
+    """
+    from pipeline.cost import logs, points
+
+    given = logs.assigned(args.set or "")
+    rows = [logs.read(path, given) for path in args.logs]
+    points.write(rows, args.out)
+    for row in rows:
+        print(logs.shown(row))
+    print(args.out)
+    return 0
+
+
 @enter(STUDY, option("--cell", required=True, help="name of the cell"))
 def placements(args: argparse.Namespace) -> int:
     """Placements of the tensors of an annotated cell on its mesh.
@@ -136,7 +206,8 @@ def placements(args: argparse.Namespace) -> int:
     rank is started: the ranks are imitated by one process.
     """
     from pipeline import strategies
-    from pipeline.errors import StudyError
+    from pipeline.resolved import resolve
+    from pipeline.strategies.annotated.annotations import alike
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
 
@@ -146,11 +217,9 @@ def placements(args: argparse.Namespace) -> int:
         cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
     spec = max(sizes, key=lambda spec: spec.world.nodes)
-    from pipeline.resolved import resolve
-    from pipeline.strategies.annotated.annotations import alike
-    from pipeline.training.placements import propagate
-
     strategies.check([spec])
+    from pipeline.training.placements import propagate  # and torch
+
     run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
@@ -174,7 +243,7 @@ def commands(args: argparse.Namespace) -> int:
     on one machine, the part up to the image falls away.
     """
     from pipeline.launch.slurm.request import request
-    from pipeline.launch.torchrun import Place, RunPaths
+    from pipeline.launch.torchrun import RunPaths, StartPlace
     from pipeline.launch.torchrun import commands as commands_of
     from pipeline.machine.control_groups import usable_cores
     from pipeline.machine.site import Site, load_site
@@ -196,7 +265,7 @@ def commands(args: argparse.Namespace) -> int:
         folder = results / "runs" / spec.run_id.partition("/")[2]
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
-        place = Place(
+        place = StartPlace(
             len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN", site=site
         )
         for words in commands_of(run, paths, place):
@@ -281,7 +350,6 @@ def compare(args: argparse.Namespace) -> int:
     from pipeline.compare import layouts, write
     from pipeline.compare.sets import ResultSet, compare
     from pipeline.compare.times import MARGIN
-    from pipeline.errors import ComparisonError
     from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
@@ -314,8 +382,7 @@ def artifact(args: argparse.Namespace) -> int:
     `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
     prints what the badges of the ACM still lack.
     """
-    from pipeline.artifact.build import build
-    from pipeline.files import write_text
+    from pipeline.artifact.description import build
     from pipeline.study.load import results_folder
 
     results = args.results or results_folder(args.study)
@@ -347,8 +414,6 @@ def index(args: argparse.Namespace) -> int:
         print("\n".join(index.studies_here()))
         return 0
     if args.readme:
-        from pipeline.files import replace_marked
-
         options.check_mode(args, "--readme", "readme")
         replace_marked(args.readme, "studies", index.studies_table())
         return 0
@@ -370,8 +435,6 @@ def archive(args: argparse.Namespace) -> int:
     """
     from pipeline.archive.layout import STUDY_FILE
     from pipeline.archive.pack import contents, write_zip
-    from pipeline.errors import ArchiveError
-    from pipeline.files import sha256_of_file
     from pipeline.study.load import load_study, results_folder
 
     results = args.results or results_folder(args.study)

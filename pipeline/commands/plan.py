@@ -20,7 +20,7 @@ from pipeline import options
 from pipeline.accept import accept
 from pipeline.cost.devices import DEVICES
 from pipeline.documents import read_made
-from pipeline.errors import CorpusError, RecordError, StudyError
+from pipeline.errors import RecordError, SamestepError, StudyError
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.facts import cpu_model
 from pipeline.models import family, num_parameters
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         )
     try:
         accept(study)
-    except CorpusError as error:
+    except SamestepError as error:
         notes.append(f"warning: the study cannot start here: {error}")
     print("\n" + "\n".join(notes))
     return 0

@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from pipeline import options
 from pipeline.commands import SITE, STUDY, Command, Declare, arguments_of, command, option
+from pipeline.errors import ClaimError, CorpusError, SamestepError, StudyError
+from pipeline.files import note_made, write_text
 
 STAGES: dict[str, Command] = {}
 enter = partial(command, STAGES)
@@ -44,10 +46,10 @@ def tokens(args: argparse.Namespace) -> int:
     """
     from pipeline.corpus.build import TokensSpec, build
     from pipeline.documents import read_made
-    from pipeline.errors import CorpusError
     from pipeline.machine.control_groups import usable_cores
 
-    spec = TokensSpec.from_dict(read_made(args.spec, "tokens spec", CorpusError, "snakemake"))
+    content = read_made(args.spec, "tokens spec", CorpusError, "snakemake")
+    spec = TokensSpec.from_dict(content, args.spec)
     manifest = build(spec, args.out, args.num_proc or len(usable_cores()))
     print(
         f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "
@@ -69,8 +71,6 @@ def yardstick(args: argparse.Namespace) -> int:
 
     `python -m pipeline yardstick --study FILE --out FILE`
     """
-    from pipeline.errors import StudyError
-    from pipeline.files import write_text
     from pipeline.launch.emulated.yardstick import measured
     from pipeline.machine import inherited
     from pipeline.machine.control_groups import usable_cores
@@ -190,7 +190,6 @@ def metrics(args: argparse.Namespace) -> int:
     `python -m pipeline metrics --study FILE --runs DIR --out metrics.parquet` prints each cell that
     is not ok or not equal, so that none hides.
     """
-    from pipeline.errors import StudyError
     from pipeline.metrics import table
     from pipeline.metrics.build import build
     from pipeline.metrics.counts import report
@@ -213,12 +212,9 @@ def figure(args: argparse.Namespace) -> int:
     `python -m pipeline figure NAME ... --metrics FILE --out DIR`
     """
     from pipeline.figures.theme import draw_all
-    from pipeline.files import note_made
 
     draw_all(args.names, args.metrics, args.out)
-    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
-    note_made(made, args.metrics)
-    return 0
+    return _noted(args)
 
 
 @enter(arguments_of("pipeline.tables:catalogue", "{tex,md,csv}"))
@@ -227,15 +223,18 @@ def table(args: argparse.Namespace) -> int:
 
     `python -m pipeline table NAME ... --metrics FILE --out DIR`
     """
-    from pipeline.files import note_made
     from pipeline.metrics import table
     from pipeline.tables.write import write_table
 
     frame = table.read(args.metrics)
     for name in args.names:
         write_table(name, frame, args.out)
-    made = (path for name in args.names for path in args.out.glob(f"{name}.*"))
-    note_made(made, args.metrics)
+    return _noted(args)
+
+
+def _noted(args: argparse.Namespace) -> int:
+    """Exit status 0, once it is noted of which metrics these figures or tables were made."""
+    note_made((path for name in args.names for path in args.out.glob(f"{name}.*")), args.metrics)
     return 0
 
 
@@ -258,7 +257,6 @@ def claims(args: argparse.Namespace) -> int:
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
-    from pipeline.errors import ClaimError
     from pipeline.metrics import table
     from pipeline.metrics.emulation import bias_of
     from pipeline.study.load import load_study
@@ -295,42 +293,17 @@ def paper(args: argparse.Namespace) -> int:
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.files import note_made, write_text
-    from pipeline.fonts import printed
     from pipeline.metrics import table
-    from pipeline.paper import export
-    from pipeline.paper.manuscript import SOURCES, render
+    from pipeline.paper.export import write_paper
     from pipeline.paper.numbers import collect
     from pipeline.study.load import load_study
 
-    generated, study = args.generated, load_study(args.study)
+    study = load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    frame = table.read(args.metrics, study.name)
-    numbers = collect(study, frame, verdicts)
-    _copy(args.figures, generated / "figures", (".svg", ".pdf"))
-    _copy(args.tables, generated / "tables", (".md", ".tex"))
-    write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
-    # Read back, so that the text can hold nothing that is not in the file.
-    stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
-    source = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
-    text = render(source, stored, generated / "tables")
-    write_text(generated / export.MANUSCRIPT, text)
-    write_text(generated / export.PRINTED, printed(text))
-    export.write_pdf(generated, args.out / "paper.pdf", stored["date"])
-    export.write_latex(generated, args.out / "paper.tex", args.figures)
+    numbers = collect(study, table.read(args.metrics, study.name), verdicts)
+    write_paper(numbers, args.figures, args.tables, args.generated, args.out)
     note_made(args.out.glob("paper.*"), args.metrics)
     return 0
-
-
-def _copy(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:
-    """Make `target` hold exactly the files of `source` with these suffixes."""
-    from pipeline.files import atomic_path
-
-    shutil.rmtree(target, ignore_errors=True)
-    for path in sorted(source.iterdir()):
-        if path.suffix in suffixes and not path.name.startswith("."):
-            with atomic_path(target / path.name) as temporary:
-                shutil.copyfile(path, temporary)
 
 
 @enter(STUDY, METRICS, VERDICTS, FIGURES, RUNS, _out(options.new_file, "report.html to write"))
@@ -340,7 +313,6 @@ def page(args: argparse.Namespace) -> int:
     `python -m pipeline page --study --metrics --figures --runs --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.files import note_made, write_text
     from pipeline.metrics import table
     from pipeline.page.page import Folders, render
     from pipeline.study.load import load_study
@@ -349,8 +321,7 @@ def page(args: argparse.Namespace) -> int:
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
     folders = Folders(args.figures, args.runs, beside)
-    text = render(study, table.read(args.metrics, study.name), verdicts, folders)
-    write_text(args.out, text)
+    write_text(args.out, render(study, table.read(args.metrics, study.name), verdicts, folders))
     note_made([args.out], args.metrics)
     return 0
 
@@ -377,7 +348,6 @@ def clean(args: argparse.Namespace) -> int:
     `python -m pipeline clean --study smoke --confirm=yes` removes results/<study>, and nothing that
     a symlink points to.
     """
-    from pipeline.errors import SamestepError
     from pipeline.study.load import results_folder
 
     folder = results_folder(args.study)

@@ -1,1 +1,1 @@
-"""Two result sets side by side: same losses? same times? `python -m pipeline compare A B`."""
+"""Two result sets side by side, in losses and times: `python -m pipeline compare A B`."""

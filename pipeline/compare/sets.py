@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,12 +17,11 @@ from pipeline.errors import ComparisonError
 from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
-from pipeline.metrics.statistics import Floats
 from pipeline.records import find_records, read_record
 from pipeline.study.spec import TIMED
 
 T = TypeVar("T")
-Place = tuple[str, int]
+CellKey = tuple[str, int]
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
 
@@ -31,12 +30,12 @@ class ResultSet:
     """All records of timed runs below `results/<study>/runs`, by (cell, nodes) and repeat."""
 
     folder: Path
-    runs: Mapping[Place, Mapping[int, Run]]
+    runs: Mapping[CellKey, Mapping[int, Run]]
 
     @classmethod
     def read(cls, folder: Path) -> ResultSet:
         """Raises ComparisonError where there is no record, RecordError where one is invalid."""
-        found: dict[Place, dict[int, Run]] = {}
+        runs: dict[CellKey, dict[int, Run]] = {}
         for path in find_records(folder / "runs"):
             record = read_record(path)
             spec = record.spec
@@ -50,17 +49,17 @@ class ResultSet:
             cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
-            found.setdefault(cell, {})[spec.repeat] = run
-        if not found:
+            runs.setdefault(cell, {})[spec.repeat] = run
+        if not runs:
             raise ComparisonError(
                 f"{folder} holds no record; give the folder of a study, such as results/smoke, "
                 "which has runs/<cell>/n<nodes>/r<repeat>/run.json"
             )
-        return cls(folder, dict(sorted(found.items())))
+        return cls(folder, dict(sorted(runs.items())))
 
     def facts(self) -> dict[str, str]:
         """Versions, hardware, source and image, each with all values that the runs have."""
-        found: defaultdict[str, set[str]] = defaultdict(set)
+        facts: defaultdict[str, set[str]] = defaultdict(set)
         for run in (run for runs in self.runs.values() for run in runs.values()):
             about = run.record.run
             parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
@@ -68,8 +67,8 @@ class ResultSet:
             of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
             for part in (parts, *of_ranks):
                 for key, value in _flat(part, depth=2).items():
-                    found[key].add(str(value))
-        return {key: ", ".join(sorted(values)) for key, values in sorted(found.items())}
+                    facts[key].add(str(value))
+        return {key: ", ".join(sorted(values)) for key, values in sorted(facts.items())}
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class Difference:
 class Match:
     """One cell at one node count in both sets; a repeat counts where both finished it."""
 
-    place: Place
+    place: CellKey
     one: Mapping[int, Run]
     other: Mapping[int, Run]
     allowed: float
@@ -116,12 +115,12 @@ class Match:
     @cached_property
     def spec_differences(self) -> list[str]:
         """`key: a and b` for each part of the spec that differs in any repeat."""
-        found: list[str] = []
+        lines: list[str] = []
         for repeat in sorted({*self.one} & {*self.other}):
             a, b = (_flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
             pairs = _differing(a, b, None).items()
-            found += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
-        return list(dict.fromkeys(found))
+            lines += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
+        return list(dict.fromkeys(lines))
 
     @cached_property
     def differences(self) -> list[Difference]:
@@ -129,11 +128,17 @@ class Match:
 
         Where the ranks are not as many, rank 0 stands for all.
         """
-        found = []
+        firsts = []
         for name, series in SERIES.items():
             own = []
             for repeat, pair in self.pairs.items():
-                a, b = (_by_rank(run, series) for run in pair)
+                # Values of all steps of all ranks, shape (steps, ranks).
+                a, b = (
+                    pd.DataFrame(map(vars, run.record.steps), columns=["step", "rank", series])
+                    .pivot(index="step", columns="rank", values=series)
+                    .to_numpy(dtype=np.float64)
+                    for run in pair
+                )
                 if a.shape[1] != b.shape[1]:
                     a, b = a[:, :1], b[:, :1]
                 common = min(len(a), len(b))
@@ -141,8 +146,8 @@ class Match:
                 for step, rank in np.argwhere(apart > self.allowed)[:1].tolist():
                     values = (float(side[step, rank]) for side in (a, b, apart))
                     own.append(Difference(name, repeat, step, rank, *values))
-            found += sorted(own, key=lambda d: (d.step, d.repeat))[:1]
-        return found
+            firsts += sorted(own, key=lambda d: (d.step, d.repeat))[:1]
+        return firsts
 
     @property
     def lengths_differ(self) -> bool:
@@ -151,7 +156,7 @@ class Match:
 
     @cached_property
     def mixed(self) -> list[str]:
-        """What was not the same in all finished runs of a set, such as `A: torch 2.12 and 2.13`."""
+        """Circumstances that differ between the runs of a set, such as `A: torch 2.12 and 2.13`."""
         sides = {"A": self.one, "B": self.other}
         texts = {k: mixed([r.record.run for r in s.values() if r.ok]) for k, s in sides.items()}
         return [f"{name}: {text}" for name, text in texts.items() if text]
@@ -159,19 +164,27 @@ class Match:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two sets share, and the cells that only one of them has."""
+    """Two sets and the cells that they share; step times count as the same within `margin`."""
 
     one: ResultSet
     other: ResultSet
     matches: Sequence[Match]
-    only_one: Sequence[Place]
-    only_other: Sequence[Place]
-    environment: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    margin: float = 0.0
-    """Relative: step times this close count as the same."""
+    margin: float
 
     @property
-    def finished(self) -> dict[Place, tuple[list[Run], list[Run]]]:
+    def alone(self) -> dict[str, list[CellKey]]:
+        """The cells that A, or B, has alone."""
+        one, other = self.one.runs, self.other.runs
+        return {"A": [key for key in one if key not in other],
+                "B": [key for key in other if key not in one]}  # fmt: skip
+
+    @property
+    def environment(self) -> dict[str, tuple[str, str]]:
+        """Facts of both sets that differ."""
+        return _differing(self.one.facts(), self.other.facts(), "none")
+
+    @property
+    def finished(self) -> dict[CellKey, tuple[list[Run], list[Run]]]:
         """Runs of each cell that finished in either set."""
         return {
             match.place: (
@@ -182,14 +195,14 @@ class Comparison:
         }
 
     @cached_property
-    def times(self) -> dict[Place, Times]:
+    def times(self) -> dict[CellKey, Times]:
         """Step times of each cell that finished in both sets."""
         return cell_times(self.finished, self.margin)
 
     @property
     def same_coverage(self) -> bool:
         """True where both sets have the same runs and each ended alike in both."""
-        return not (self.only_one or self.only_other or any(m.unmatched for m in self.matches))
+        return not any(self.alone.values()) and not any(m.unmatched for m in self.matches)
 
     def count(self, verdict: str) -> int:
         """Cells whose times have this verdict."""
@@ -211,12 +224,7 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
             f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    return Comparison(
-        one, other, matches,
-        [place for place in one.runs if place not in other.runs],
-        [place for place in other.runs if place not in one.runs],
-        _differing(one.facts(), other.facts(), "none"), margin,
-    )  # fmt: skip
+    return Comparison(one, other, matches, margin)
 
 
 def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[str, tuple[T, T]]:
@@ -227,15 +235,8 @@ def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[
 
 def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, Any]:
     """The values of mappings within mappings by their path, such as `world.nodes`."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, part in value.items():
         inner = isinstance(part, Mapping) and depth > 1
-        found |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
-    return found
-
-
-def _by_rank(run: Run, series: str) -> Floats:
-    """Values of all steps of all ranks, shape (steps, ranks)."""
-    rows = [(step.step, step.rank, getattr(step, series)) for step in run.record.steps]
-    table = pd.DataFrame(rows, columns=["step", "rank", "value"])
-    return table.pivot(index="step", columns="rank", values="value").to_numpy(dtype=np.float64)
+        flat |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
+    return flat

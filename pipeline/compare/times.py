@@ -1,4 +1,4 @@
-"""Do two result sets take as long? Simultaneous intervals of all cells against a margin.
+"""Step times of two result sets: simultaneous intervals of all cells against a margin.
 
 Each run counts once, by the median of its timed steps. The ratio of a cell is that of the geometric
 means over its runs, with Welch's t interval on the logarithms. All cells' intervals hold together
@@ -50,7 +50,7 @@ def cell_times(
     contrasts = {key: _contrast(*sides) for key, sides in pairs.items() if all(sides)}
     count = sum(contrast is not None for contrast in contrasts.values())
     how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
-    found = {}
+    times = {}
     for key, contrast in contrasts.items():
         one, other = pairs[key]
         ratio = None
@@ -61,20 +61,20 @@ def cell_times(
         elif contrast is not None:
             ratio = _interval([contrast], count, min(len(one), len(other)), how)
         a, b = (float(np.median(np.exp(_medians(side)))) for side in (one, other))
-        found[key] = Times(a, b, ratio, verdict(ratio, margin))
-    return found
+        times[key] = Times(a, b, ratio, verdict(ratio, margin))
+    return times
 
 
 def pooled(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
     """Geometric mean of the cells' ratios, each cell once, with its own interval; None without."""
     contrasts = [_contrast(*sides) for sides in pairs.values()]
-    found = [contrast for contrast in contrasts if contrast is not None]
-    how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(found)} cells"
-    return _interval(found, 1, len(found), how) if found else None
+    known = [contrast for contrast in contrasts if contrast is not None]
+    how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(known)} cells"
+    return _interval(known, 1, len(known), how) if known else None
 
 
 def verdict(ratio: Interval | None, margin: float) -> str:
-    """Whether an interval lies inside the margin, outside, or neither."""
+    """Verdict on an interval: inside the margin, outside, or neither."""
     if ratio is None:
         return UNDECIDED
     least, most = 1 / (1 + margin), 1 + margin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.compare.sets import Comparison, Difference, Match, Place
+from pipeline.compare.sets import CellKey, Comparison, Match
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import ratio_interval, scientific, significant
@@ -13,36 +13,41 @@ from pipeline.metrics.statistics import Interval
 from pipeline.text import markdown, markdown_code
 
 
-def summary(found: Comparison) -> str:
+def summary(comparison: Comparison) -> str:
     """Plain lines: what was held against what, each difference, and the outcome."""
-    lines = [f"A: {found.one.folder}", f"B: {found.other.folder}", ""]
-    lines += [_of_cell(found, match) for match in found.matches]
-    return "\n".join([*lines, "", *_beside(found)])
+    lines = [f"A: {comparison.one.folder}", f"B: {comparison.other.folder}", ""]
+    lines += [_of_cell(comparison, match) for match in comparison.matches]
+    return "\n".join([*lines, "", *_beside(comparison)])
 
 
-def write_all(found: Comparison, times: str, folder: Path) -> None:
+def write_all(comparison: Comparison, times: str, folder: Path) -> None:
     """Write compare.md below `folder`."""
-    heading = "equal" if found.equal(times) else "**different**"
-    lines = [*(_of_cell(found, match) for match in found.matches), *_beside(found)]
+    heading = "equal" if comparison.equal(times) else "**different**"
+    lines = [*(_of_cell(comparison, match) for match in comparison.matches), *_beside(comparison)]
     text = [
         f"# A against B: {heading}\n",
-        f"- A: {markdown_code(str(found.one.folder))}",
-        f"- B: {markdown_code(str(found.other.folder))}\n",
+        f"- A: {markdown_code(str(comparison.one.folder))}",
+        f"- B: {markdown_code(str(comparison.other.folder))}\n",
         *(f"- {markdown(line)}" for line in lines),
     ]
     write_text(folder / "compare.md", "\n".join(text) + "\n")
 
 
-def _of_cell(found: Comparison, match: Match) -> str:
+def _of_cell(comparison: Comparison, match: Match) -> str:
     """Losses, gradient norms, endings and step times of one cell at one node count."""
-    parts = [_first(difference) for difference in match.differences]
+    parts = []
+    for first in match.differences:
+        rank = f" on rank {first.rank}" if first.rank else ""
+        at = f"step {first.step} of r{first.repeat}{rank}"
+        values = f"{first.one!r} and {first.other!r} ({scientific(first.relative)})"
+        parts.append(f"{first.series} differs from {at}: {values}")
     if not parts:
         equal = "bit-equal" if match.allowed == 0 else "equal as asked"
         parts = [equal if match.pairs else "no run"]
     if match.lengths_differ:
         parts.append("another number of steps")
     parts += [*match.unmatched, plural(len(match.pairs), "repeat")]
-    times = found.times.get(match.place)
+    times = comparison.times.get(match.place)
     if times is not None and times.ratio is not None:
         a, b = (significant(1000 * seconds) for seconds in (times.one, times.other))
         parts.append(f"step time B over A {_ratio(times.ratio)} ({b} over {a} ms), {times.verdict}")
@@ -51,46 +56,39 @@ def _of_cell(found: Comparison, match: Match) -> str:
     return f"{_name(match.place)}: {'; '.join(parts)}"
 
 
-def _first(difference: Difference) -> str:
-    rank = f" on rank {difference.rank}" if difference.rank else ""
-    at = f"step {difference.step} of r{difference.repeat}{rank}"
-    values = f"{difference.one!r} and {difference.other!r} ({scientific(difference.relative)})"
-    return f"{difference.series} differs from {at}: {values}"
-
-
-def _beside(found: Comparison) -> list[str]:
+def _beside(comparison: Comparison) -> list[str]:
     """Cells that one set has alone, other differences, ways of making intervals, the outcome."""
     specs: dict[str, list[str]] = {}
-    for match in found.matches:
+    for match in comparison.matches:
         for difference in match.spec_differences:
             specs.setdefault(difference, []).append(_name(match.place))
-    sides = {"A": found.only_one, "B": found.only_other}
-    lines = [f"{_name(place)}: only in {side}" for side, own in sides.items() for place in own]
-    everywhere = len(found.matches)
+    alone = comparison.alone.items()
+    lines = [f"{_name(key)}: only in {side}" for side, keys in alone for key in keys]
+    everywhere = len(comparison.matches)
     lines += [
         f"spec {text}" + ("" if len(at) == everywhere else f" (in {', '.join(at)})")
         for text, at in specs.items()
     ]
-    lines += [f"{key}: {a} and {b}" for key, (a, b) in found.environment.items()]
-    ratios = (times.ratio for times in found.times.values())
+    lines += [f"{key}: {a} and {b}" for key, (a, b) in comparison.environment.items()]
+    ratios = (times.ratio for times in comparison.times.values())
     lines += dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio)
-    if (ratio := pooled(found.finished)) is not None:
-        decided = verdict(ratio, found.margin)
+    if (ratio := pooled(comparison.finished)) is not None:
+        decided = verdict(ratio, comparison.margin)
         lines.append(f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}")
     # The outcome: losses and gradient norms, then in how many cells the times differ.
-    apart = any(match.differences or match.lengths_differ for match in found.matches)
+    apart = any(match.differences or match.lengths_differ for match in comparison.matches)
     trained = "DIFFERENT" if apart else "same"
-    covered = "" if found.same_coverage else "; NOT THE SAME RUNS in both sets"
-    same, undecided = found.count(SAME), found.count(UNDECIDED)
+    covered = "" if comparison.same_coverage else "; NOT THE SAME RUNS in both sets"
+    same, undecided = comparison.count(SAME), comparison.count(UNDECIDED)
     return [
         *lines,
         f"{trained} in losses and gradient norms{covered}; times differ in "
-        f"{found.count(DIFFERENT)} of {plural(len(found.times), 'cell')} (same within "
-        f"{100 * found.margin:g} % in {same}, undecided in {undecided})",
+        f"{comparison.count(DIFFERENT)} of {plural(len(comparison.times), 'cell')} (same within "
+        f"{100 * comparison.margin:g} % in {same}, undecided in {undecided})",
     ]
 
 
-def _name(place: Place) -> str:
+def _name(place: CellKey) -> str:
     return f"{place[0]}, {plural(place[1], 'node')}"
 
 

@@ -84,6 +84,19 @@ class Batches:
         read = np.stack([self._read(int(window)) for window in windows])
         return self.objective(read, self.seed, step, start)
 
+    def unigram_entropy(self, first: int, stop: int) -> float | None:
+        """Entropy in nats of the tokens that steps [first, stop) predict, each by its frequency.
+
+        None after the first epoch, when earlier steps had the same text.
+        """
+        if stop * self.global_batch > self.num_windows:
+            return None
+        counts = np.zeros(self.manifest.vocab_size, dtype=np.int64)
+        for window in (window for step in range(first, stop) for window in self.indices(step)):
+            counts += np.bincount(self._read(int(window))[1:], minlength=len(counts))
+        shares = counts[counts > 0] / counts.sum()
+        return float(-(shares * np.log(shares)).sum())
+
     def _hiding(self, spec: ObjectiveSpec) -> Masked | NextSentence:
         """The objective for these tokens; raises CorpusError for a special token that text has."""
         about = read_document(

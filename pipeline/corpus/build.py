@@ -21,6 +21,8 @@ from pipeline.files import made_folder, sha256_of_file
 from pipeline.schemas import describe, first_error
 
 _WORK_PREFIX = ".work-"
+SETTINGS_FILE = "tokenizer_config.json"
+"""Beside a tokeniser that exists: names its end-of-text token."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,12 @@ class TokensSpec:
     min_tokens: int
 
     @classmethod
-    def from_dict(cls, data: Any) -> TokensSpec:
-        """Raises CorpusError naming the key, value and rule."""
+    def from_dict(cls, data: Any, where: Path | str = "") -> TokensSpec:
+        """Raises CorpusError naming the file `where`, the key, value and rule."""
         error = first_error(data, "tokens")
         if error is not None:
-            raise CorpusError(f"tokens spec {describe(error)}; run snakemake, which writes it")
+            what = f"tokens spec {where}".rstrip()
+            raise CorpusError(f"{what} {describe(error)}; run snakemake again, which writes it")
         return cls(**data)
 
 
@@ -110,12 +113,16 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
             f"of sequences of {spec.context} and one more; lower workload.global_batch or "
             "model.context, or use a larger corpus"
         )
-    paths = spec.corpus.get("paths", [])
+    noted = {
+        part: {"contents": contents(paths)} if paths else {}
+        for part, paths in local_files(spec.corpus, spec.tokenizer).items()
+    }
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        source=source.describe() | ({"contents": contents(paths)} if paths else {}),
+        source=source.describe() | noted["source"],
         tokenizer={
             **tokeniser.description,
+            **noted["tokenizer"],
             "separator": tokeniser.separator,
             "sha256": sha256_of_file(work / TOKENIZER_FILE),
         },
@@ -150,27 +157,50 @@ def _check_kept(spec: TokensSpec, folder: Path) -> None:
             )
 
 
+def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Part of a manifest -> files of this machine that it is made from, in a fixed order.
+
+    A data set or a tokeniser in a folder is as much a text of one's own as a file is.
+    """
+    text, tokens = list(corpus.get("paths", [])), Path(str(tokenizer.get("name", "")))
+    if corpus["source"] == "hub" and (folder := Path(corpus["name"])).is_dir():
+        visible = (one for one in folder.rglob("*") if "/." not in f"/{one.relative_to(folder)}")
+        text = sorted(str(path) for path in visible if path.is_file())
+    is_folder = tokenizer["kind"] == "pretrained" and tokens.is_dir()
+    read = [tokens / TOKENIZER_FILE, tokens / SETTINGS_FILE] if is_folder else []
+    return {"source": text, "tokenizer": [str(path) for path in read if path.is_file()]}
+
+
 def contents(paths: Sequence[str]) -> list[dict[str, Any]]:
     """Size in bytes and SHA-256 of each of these files."""
     return [{"bytes": Path(path).stat().st_size, "sha256": sha256_of_file(Path(path))}
             for path in paths]  # fmt: skip
 
 
-def changed(corpus: Mapping[str, Any], tokens: Path) -> list[str] | None:
-    """Sources of text that are another than when the shards in the folder `tokens` were made.
+def changed(
+    corpus: Mapping[str, Any], tokenizer: Mapping[str, Any], tokens: Path
+) -> list[str] | None:
+    """Files of text or tokeniser that are other than when the shards in `tokens` were made.
 
     None where there are no shards, or shards of other sources: they are to be made. A file that is
     gone is not needed any more, and is no change; nor is one whose hash an earlier version of this
     project did not note.
     """
     try:
-        made = read_made(tokens / MANIFEST_FILE, "manifest", CorpusError, "tokens")["source"]
+        manifest = read_made(tokens / MANIFEST_FILE, "manifest", CorpusError, "tokens")
+        made, kind = manifest["source"], manifest["tokenizer"]["kind"]
     except (SamestepError, KeyError, TypeError):
         return None
     now = source_of(corpus).describe()
     if made.get("source") == now["source"] == "python-docs" and made != now:
         return [f"python-docs of CPython {now['python']}"]
-    if any(made.get(key) != value for key, value in now.items()):
+    if kind != tokenizer["kind"] or any(made.get(key) != value for key, value in now.items()):
         return None
-    pairs = zip(corpus.get("paths", []), made.get("contents", []), strict=False)
-    return [path for path, was in pairs if Path(path).is_file() and contents([path]) != [was]]
+    others = []
+    for part, paths in local_files(corpus, tokenizer).items():
+        was = manifest[part].get("contents", [])
+        if was and paths and len(paths) != len(was):  # a folder has other files
+            others.append(f"the folder of {paths[0]}")
+        pairs = zip(paths, was, strict=False)
+        others += [p for p, one in pairs if Path(p).is_file() and contents([p]) != [one]]
+    return others

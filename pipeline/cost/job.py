@@ -37,7 +37,7 @@ class Job:
     """Sizes of one step; `micro` and `accum` are sequences and micro-batches of a data rank.
 
     `per_micro`: what is asked for is not the step but its share of one micro-batch. `shard`: ranks
-    over which ZeRO cuts.
+    over which ZeRO cuts. `counts`: layers of each stage, where they are stated.
     """
 
     hardware: str
@@ -71,6 +71,7 @@ class Job:
     optimiser: str
     framework: str
     note: str
+    counts: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> int:

@@ -12,6 +12,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.devices import Device, device_of
 from pipeline.cost.job import Job
 from pipeline.cost.memory import GIBIBYTE
+from pipeline.cost.sharding import Prices
 
 PARTS = ("computation", "communication", "bubble", "host", "optimiser")
 
@@ -67,7 +68,7 @@ class Model:
         self.layer = computation.layer(job, self.device, self.profile)
         self.embedding, self.head = computation.ends(job, self.device, self.profile)
         in_layers = job.vocab * job.hidden / job.layer_parameters
-        self.counts = schedule.stages(
+        self.counts = list(job.counts) or schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
         )
 
@@ -197,3 +198,25 @@ class Model:
 def predict(job: Job, constants: Constants) -> Prediction:
     """Seconds and memory of a step; raises Refused for hardware or a precision not known."""
     return Model(job, constants).predict()
+
+
+def on_gpus(job: Job, constants: Constants, parameters: int) -> tuple[Prediction, Prices]:
+    """The step of `job` with all operators whole, and what cutting them over its tensor axis costs.
+
+    Gradients are reduced after the backward pass, by one all-reduce over the data axis.
+    """
+    model = Model(replace(job, tp=1), constants)
+    device, network = model.device, model.network
+    data = RankGroup.of(job.dp, job.tp, job.gpus_per_node)
+    reduced = network.all_reduce(data, 4.0 * parameters)
+    whole = replace(model.predict(), communication=reduced)
+    group, element = RankGroup.of(job.tp, 1, job.gpus_per_node), device.element
+    efficiency = model.profile["efficiency"]
+    return whole, Prices(
+        ranks=job.tp,
+        product=lambda *sizes: 3 * computation.product(device, *sizes) / efficiency,
+        all_reduce=lambda numbers: network.all_reduce(group, element * numbers),
+        gather=lambda numbers: network.gather(group, element * numbers),
+        pieces=round(job.accum),
+        a_parameter=(whole.communication + whole.optimiser) / parameters,
+    )

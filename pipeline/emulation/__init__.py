@@ -12,7 +12,7 @@ Nothing here knows of training; `pipeline.launch.emulated.build` starts the rank
 """
 
 REPORT = "emulation.json"
-"""What was measured, beside the files of a run's ranks."""
+"""Measurements of the nodes, beside the files of a run's ranks."""
 
 NOTE = "note.txt"
-"""What the nodes wait for before the training, beside it."""
+"""Reason why the nodes wait before the training, beside it."""

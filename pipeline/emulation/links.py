@@ -17,8 +17,8 @@ SEGMENT_BYTES = 18_000
 SIZE = f"gso_max_size {SEGMENT_BYTES}"
 
 LATE_SECONDS = 1.5e-4
-"""How late the timer may let the next segment go: the burst covers what passes meanwhile, or the
-link never reaches its rate. Found by trial, from the rates that were reached."""
+"""Seconds by which the timer may let the next segment go late: the burst covers what passes
+meanwhile, or the link never reaches its rate. Set by trial, from the rates that were reached."""
 
 MIN_BURST_BYTES = 20_000
 """The burst is what an idle link sends at once, beyond its rate: little beside a gradient, so that
@@ -105,7 +105,7 @@ def towards_node(link: LinkSpec) -> float:
 
 
 def reachable_mbits(link: LinkSpec, count: int) -> list[float]:
-    """What each of `count` nodes can receive while every node sends to the next one in a ring.
+    """Rate that each of `count` nodes can receive while every node sends to the next in a ring.
 
     An uplink carries one of these streams in each direction, into the first node of each half.
     """

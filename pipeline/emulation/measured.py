@@ -1,4 +1,4 @@
-"""What the nodes of a run really get, as its record holds it: shares, rates, and what was set."""
+"""Shares and rates that the nodes of a run really get, and their settings, for its record."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LEAST_SHARE, REAL_TIME_SHARE = 0.7, 0.9
 real time there is no headroom: every other program makes the steps longer."""
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
-"""How long a busy machine is waited for, and the polling interval meanwhile."""
+"""Seconds to wait for a busy machine, and the polling interval meanwhile."""
 
 IMPATIENCE_SECONDS, BUSY_SECONDS = 3.0, 600.0
-"""How long it is waited for where the run before waited in vain, at most so long ago: a study of
+"""Seconds to wait where the run before waited in vain, at most so long ago: a study of
 hundreds of runs does not wait a minute for each, since all are tried again at its end."""
 
 ATTEMPTS = 3
@@ -43,8 +43,7 @@ a moment weighs less in a longer one."""
 
 
 RATES_SECONDS = 600.0
-"""How long rates that were reached stand for the same links, made anew, of a session's later runs.
-"""
+"""Seconds for which a session's later runs may reuse rates that the same links reached."""
 
 
 def measure(

@@ -91,7 +91,7 @@ class Nodes:
             _set(self._home)
 
     def tcp(self) -> dict[str, Any]:
-        """What holds of TCP in the nodes, all of which were made alike."""
+        """Settings of TCP in the nodes, all of which were made alike."""
         with self.inside(0, 0):
             return tcp.held(str(program("ip")), links.INTERFACE)
 
@@ -163,7 +163,7 @@ def _batch(name: str, commands: Sequence[str]) -> None:
 PLAIN = LinkSpec("trial", 1000)
 WITH_DELAY = replace(PLAIN, delay_us=1000)
 TRIAL_SECONDS = 600.0
-"""How long nodes that could be made count as possible; where they are not, making them says so."""
+"""Seconds for which nodes that could be made count as possible; else making them says so."""
 
 
 def why_not(link: LinkSpec = PLAIN) -> str | None:
@@ -196,15 +196,18 @@ def _try(link: LinkSpec) -> str | None:
     child = os.fork()
     if child == 0:
         os.close(read)
+        code = 1
         try:
             enter_private_network()
             Nodes(1, 1, link, 1.0).enter(0, 0)
+            code = 0
         except (SamestepError, OSError) as error:
             os.write(write, str(error).encode())
         finally:
-            os._exit(0)
+            os._exit(code)
     os.close(write)
     with os.fdopen(read, encoding="utf-8") as stream:
         reason = stream.read()
-    os.waitpid(child, 0)
-    return reason or None
+    # A sandbox may kill who asks for a namespace, without a word.
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return (reason or f"a trial of it ended with exit code {code}") if code else None

@@ -41,7 +41,7 @@ SMALL_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a node computes relative to the others: 0.5 is half as fast.
+    """Speed at which a node computes, relative to the others: 0.5 is half as fast.
 
     In each step its computation is longer by a share drawn uniformly from 0 to `jitter`; `seed`
     tells one node's draws from another's.
@@ -58,7 +58,7 @@ class Speed:
 
 
 def speed_of(node: int, world: WorldSpec, seed: str) -> Speed:
-    """What the conditions of the world's link make of a node's speed; the last one straggles."""
+    """A node's speed by the conditions of the world's link; the last one straggles."""
     link = world.link
     if link is None:
         return Speed()
@@ -130,12 +130,12 @@ class Pacer:
             self._pay()
             self._begin()
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The machine's speed over the yardstick's, of all forward passes; nothing without one."""
         if not (speeds := self.machine_speeds):
             return {}
-        said = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
-        return {"machine_speed": said}
+        range_of = {"median": statistics.median(speeds), "least": min(speeds), "most": max(speeds)}
+        return {"machine_speed": range_of}
 
     def waited(self) -> None:
         """After a collective: as `settle`, and pay for what other threads did since the last one.

@@ -1,4 +1,4 @@
-"""What the nodes really get, measured before the training: core seconds and bits on the wire.
+"""Core seconds and bits on the wire that the nodes really get, measured before the training.
 
 All nodes are measured at the same moment, as they will be busy at the same moment.
 """
@@ -31,7 +31,7 @@ SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
 """Bytes a call; read in small pieces, so that a slow link is timed finely."""
 
 ROOM_BYTES = 1 << 17
-"""What may lie unread: what came before the clock started must not count for much."""
+"""Bytes that may lie unread: those from before the clock started must not count for much."""
 
 PINGS = 200
 """Messages of one byte, there and back: some 20 ms of the machine."""

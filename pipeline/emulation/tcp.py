@@ -97,7 +97,7 @@ def _try_to_set(name: str, value: str) -> None:
 
 
 def held(ip: str, interface: str) -> dict[str, Any]:
-    """What holds within the node that this thread is in, as the kernel says; `ip` is the program.
+    """Settings of the node that this thread is in, as the kernel says; `ip` is the program.
 
     An absent property of the route is the kernel's default, and so is a setting that is hidden.
     """

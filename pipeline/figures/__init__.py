@@ -3,12 +3,9 @@
 A figure is a sibling file with a module-level `CAPTION` (a plain string), `COMPARES` (the fields
 of equal work that it is about) and `draw(table) -> Figure`; one that only a study with conditions
 has says `NEEDS = "conditions"`, and one on profiled runs `NEEDS = "profile"`. The Snakefile asks
-for `captions()` when it is parsed, so the files are read, not imported: no seaborn for a dry run.
+for the catalogue when it is parsed, so the files are read, not imported: no seaborn for a dry run.
 """
 
 from pipeline.catalogue import of_folder
 
-__all__ = ["captions", "catalogue", "names"]
-
 catalogue = of_folder("figure", __path__[0])
-captions, names = catalogue.captions, catalogue.names

@@ -12,7 +12,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from pipeline.figures import panels, theme
 from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.format import limit
-from pipeline.metrics.select import most_sent, pick, plural
+from pipeline.metrics.headline import end_of_training
+from pipeline.metrics.select import most_sent, pick, plural, records
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
@@ -32,8 +33,9 @@ def draw(table: pd.DataFrame) -> Figure:
     loss, deviation = pick(table, "step", "loss"), pick(table, "step", "loss_deviation")
     if loss["value"].isna().all():
         return theme.nothing(table)
-    over_bytes = _over_bytes(table, loss)
-    figure, (first, *others) = panels.grid(1 + (not over_bytes.empty) + (not deviation.empty), 1.85)
+    over_bytes, over_time = _over_bytes(table, loss), _over_time(table, loss)
+    more = sum(not one.empty for one in (over_bytes, over_time, deviation))
+    figure, (first, *others) = panels.grid(1 + more, 1.85)
     _curves(first, loss, table, "median")
     first.set_ylabel("Loss [nats/token]")
     remark = ""
@@ -46,6 +48,21 @@ def draw(table: pd.DataFrame) -> Figure:
             f"Steps differ by intent. Sent: by the rank that sends most, on {nodes}, counted in "
             "the profiled runs. "
         )
+    if not over_time.empty:
+        second, *others = others
+        _curves(second, over_time, table, "median")
+        second.set(xlabel="Training [s]", ylabel="Loss [nats/token]")
+        nodes = plural(int(over_time["nodes"].iloc[0]), "node")
+        remark += (
+            "Loss against time is not of a run to the end of each cell: it is the loss of the runs "
+            f"to the end over the median step time of each cell on {nodes}, since all take the "
+            "same steps. "
+        )
+        for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
+            apart = float(ends.loc[ends["step"] == length, "value"].max())
+            remark += f"At step {int(length) + 1} runs of that length are within {apart:.1g}. "
+    if end := end_of_training(table):
+        remark += f"{end} "
     texts = pick(table, "cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
     top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
@@ -81,6 +98,24 @@ def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
     each = here["cell"].map(most)
     so_far: pd.DataFrame = here.assign(step=1e-6 * each * (here["step"] + 1))[each > 0]
     return so_far
+
+
+def _over_time(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
+    """Losses of the longest runs with the seconds until then as their `step`, on the most nodes.
+
+    A row for each cell and step: the median loss over these runs, the time by the cell's median
+    step. Empty where all runs have as many steps.
+    """
+    last = loss.groupby("run_id")["step"].transform("max")
+    times = pick(table, "cell", "step_seconds")
+    if last.nunique() < 2 or times.empty:
+        return loss.iloc[:0]
+    whole = loss[last == last.max()].groupby("step", as_index=False)["value"].median()
+    curves: list[pd.DataFrame] = [
+        whole.assign(step=row["value"] * (whole["step"] + 1), arm=row["arm"], nodes=row["nodes"])
+        for row in records(times[times["nodes"] == times["nodes"].max()].drop_duplicates("arm"))
+    ]
+    return pd.concat(curves)
 
 
 def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str) -> None:

@@ -96,6 +96,7 @@ def log_axis(axis: Axis, low: float, high: float, most: int = 7) -> None:
     name = "x" if isinstance(axis, XAxis) else "y"
     axis.axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    # The most ticks that fit: of a short axis even steps, of a long one digits of each power of 10.
     choices = [
         [digit * 10.0**power for power in powers for digit in digits]
         for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,))

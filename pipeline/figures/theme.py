@@ -1,8 +1,8 @@
 """The one look of all figures, and the one way to save them with the same bytes each time.
 
-A cell is told by colour, marker and line style together, all fixed by its place in the study, so a
-cell looks the same in every figure and a figure can be read in grey. The palette is that of Okabe
-and Ito, which stays apart under the common kinds of colour blindness.
+A cell is marked by colour, marker and line style together, all fixed by its place in the study, so
+it looks the same in every figure and a figure can be read in grey. The palette is that of Okabe and
+Ito, which stays apart under the common kinds of colour blindness.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import MatplotlibDeprecationWarning, font_manager
@@ -28,6 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
 from pipeline.metrics import table as tidy
@@ -201,22 +203,6 @@ def nothing(table: pd.DataFrame, text: str = "no run finished") -> Figure:
     return finish(figure, table, (), "")
 
 
-def _settle(figure: Figure) -> None:
-    """Lay out once and keep the result, rounded.
-
-    The solver behind the constrained layout takes its constraints in no fixed order, so positions
-    differ in the last bit from draw to draw, and SVG makes names out of all bits.
-    """
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    # None at all: with a place holder of one, each format would be drawn twice.
-    figure.set_layout_engine(None)
-    for axes in figure.axes:
-        left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
-        axes.set_position((left, bottom, width, height))
-
-
 def save(figure: Figure, folder: Path, name: str) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
@@ -226,7 +212,15 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     }
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
-    _settle(figure)
+    # Laid out once, and rounded: the solver behind the constrained layout takes its constraints in
+    # no fixed order, so positions differ in the last bit, and SVG makes names out of all bits.
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+    # None at all: with a place holder of one, each format would be drawn twice.
+    figure.set_layout_engine(None)
+    for axes in figure.axes:
+        left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
     for kind in FORMATS:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
@@ -234,10 +228,21 @@ def save(figure: Figure, folder: Path, name: str) -> None:
 
 
 def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
-    """Check equal work, draw these figures and write all formats."""
+    """Check equal work, draw these figures and write all formats; an empty one is an error."""
     frame = tidy.read(metrics)
     apply()
     for name in names:
         module = import_module(f"pipeline.figures.{name}")
         require_equal_work(frame, module.COMPARES, f"figure {name}")
-        save(module.draw(frame), out, name)
+        figure = module.draw(frame)
+        # seaborn leaves lines without a point; `nothing` has its text.
+        if not any(
+            axes.texts or axes.patches or axes.collections
+            or any(np.size(line.get_xdata()) for line in axes.lines)
+            for axes in figure.axes
+        ):  # fmt: skip
+            raise SamestepError(
+                f"figure {name} is empty: pipeline/figures/{name}.py picks rows that this table "
+                "has not; name metrics that it has, or return theme.nothing(table)"
+            )
+        save(figure, out, name)

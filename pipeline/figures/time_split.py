@@ -1,4 +1,4 @@
-"""What a step's time is spent on; `python -m pipeline figure time_split`."""
+"""Phases of a step's time; `python -m pipeline figure time_split`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each condition of a link costs each strategy; `python -m pipeline figure what_if`."""
+"""Cost of each condition of a link to each strategy; `python -m pipeline figure what_if`."""
 
 from __future__ import annotations
 

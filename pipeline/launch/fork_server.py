@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline.machine import inherited, processes
+from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent, exit_status
 
 ANSWER_SECONDS = 60.0
@@ -31,17 +31,16 @@ _OTHER, _BEGUN, _NO_FORK = b"other settings", b"begun", b"no process more"
 Work = Callable[[], int]
 
 
-def start(words: Sequence[str], variable: str, settings: Mapping[str, str]) -> None:
+def start(words: Sequence[str], variable: str, environment: Mapping[str, str]) -> None:
     """Start `python -m WORDS NAME` and leave its name in `variable` of this environment.
 
     The name is one of Linux's abstract sockets, which end with their process: a kill leaves no file
-    behind. Its environment is that of a stage with `settings`. It ends with this process.
+    behind. It has the `environment` given, and ends with this process.
     """
     import secrets  # who asks does without
 
     name = f"samestep-{secrets.token_hex(16)}"
     command = [sys.executable, "-m", *words, name]
-    environment = inherited.for_stages(os.environ, settings)
     process = processes.start(command, environment, Path(os.devnull))
     os.environ[variable] = name
     atexit.register(partial(processes.stop, [process], grace_seconds=1))

@@ -61,6 +61,8 @@ _SIGNS = (
     (r"EADDRINUSE", "lost", "the next start takes another port"),
     (r"Too many open files", "failed", "raise the limit (`ulimit -n`)"),
     (r"No space left on device|Disk quota exceeded", "error", "free space and start it again"),
+    (r"Read-only file system|Input/output error|Stale file handle|File too large", "error",
+     "mend the disk or its mount and start it again"),
     (r"Cannot allocate memory|[Oo]ut of memory|MemoryError|bad_alloc|failed to map segment", "oom",
      "give it more memory (`ulimit -v`, the job's request) or take a smaller study"),
     (r"Resource temporarily unavailable|can't start new thread|Thread creation failed", "failed",

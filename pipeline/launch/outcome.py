@@ -16,8 +16,9 @@ from pipeline.errors import LaunchError, StoppedError
 from pipeline.launch.log import cause
 from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
 from pipeline.machine import processes
-from pipeline.machine.facts import hardware, loaded_versions, provenance
+from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
+from pipeline.machine.source import provenance
 from pipeline.records import RunRecord, Step
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
@@ -174,7 +175,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
         if error is None:
             continue
         if kind == "error":
-            raise LaunchError(f"{spec.run_id}: {error['message']}")
+            fix = "; free space or mend the disk, and start it again" * (error["type"] == "OSError")
+            raise LaunchError(f"{spec.run_id}: {error['message']}{fix}")
         if kind == "stopped":
             raise StoppedError(f"{spec.run_id}: {error['message']}")
         reason = f"{error['type']}: {error['message']}"
@@ -183,14 +185,18 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
         return Judgement(kind, reason)
     sign = cause(paths.log)
     if ended.timed_out:
+        done = max((step.step + 1 for step in read_steps(paths.ranks)), default=0)
         late = f"not done after timeout_seconds = {spec.timeout_seconds}"
+        late += f" ({done} of {spec.workload.steps} steps)"
         if ended.stopped:
             numbers = ", ".join(map(str, ended.stopped))
             late += f": process {numbers} was stopped by a signal (SIGSTOP)"
         elif sign:
             late += f"; {paths.log.name} says: {sign.line}; {sign.fix}"
-        else:
+        elif done:
             late += "; raise it"
+        else:
+            late += f"; see {paths.log.name} for what it waits for, or raise it"
         return Judgement("timeout", late)
     if not any(ended.exit_codes):
         return Judgement("ok", None)

@@ -33,7 +33,7 @@ STAGES = "SAMESTEP_WAITING"
 """Names the socket of the process with the stage, in the environment of Snakemake's jobs."""
 
 RANKS = "SAMESTEP_PRELOADED"
-"""That of a process with torch; a number of threads follows."""
+"""Names that of a process with torch; a number of threads follows."""
 
 EMULATED, TORCHRUN, RANK = "emulated", "torchrun", "rank"
 PROGRAMS = {
@@ -48,7 +48,8 @@ _MODULE = "pipeline.launch.preloaded"
 
 def start_stages() -> None:
     """Start the process with the stage, and name it to the jobs of this one."""
-    fork_server.start((_MODULE, "serve-stages"), STAGES, {})
+    stage = inherited.for_stages(os.environ)
+    fork_server.start((_MODULE, "serve-stages"), STAGES, stage)
 
 
 def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None = None) -> None:
@@ -63,7 +64,9 @@ def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None =
     wanted = {run.threads_on(cores): run.spec.environment for run in alone}
     for threads, environment in sorted(wanted.items()):
         settings = {**(of_site or {}), **environment, **inherited.threads(threads)}
-        fork_server.start((_MODULE, "serve-ranks"), variable(threads), settings)
+        # Libraries read some of it as they are loaded, so it is that of the ranks, and no more.
+        rank = inherited.for_ranks(os.environ, settings)
+        fork_server.start((_MODULE, "serve-ranks"), variable(threads), rank)
 
 
 def variable(threads: int | str) -> str:

@@ -19,8 +19,8 @@ from pipeline.launch.outcome import Ended, judge, make_record
 from pipeline.launch.progress import Progress
 from pipeline.launch.torchrun import (
     Launch,
-    Place,
     RunPaths,
+    StartPlace,
     here,
     is_sent_again,
     is_to_end,
@@ -97,7 +97,7 @@ def train(
 
 
 def _attempts(
-    run: ResolvedRun, paths: RunPaths, place: Place, manifest: Manifest, attempt: int
+    run: ResolvedRun, paths: RunPaths, place: StartPlace, manifest: Manifest, attempt: int
 ) -> tuple[ResolvedRun, Launch, Ended, list[str]]:
     """Start the run, again where it was lost; the last start, its end, and what disturbed it.
 
@@ -219,7 +219,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     return Ended(exit_codes, timed_out, *_times(begun), signals, stopped, meanwhile)
 
 
-def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: Place) -> None:
+def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPlace) -> None:
     """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
     if not place.scheduler or ended.timed_out:
         return

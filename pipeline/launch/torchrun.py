@@ -37,7 +37,7 @@ RANK_BYTES = 400 * 2**20
 
 
 @dataclass(frozen=True)
-class Place:
+class StartPlace:
     """The place of a start: this machine, or an allocation that starts with it.
 
     `scheduler` is the command that starts one process on each node of the allocation, `image` the
@@ -114,14 +114,14 @@ def network_text(run: ResolvedRun) -> str:
     return f"emulated nodes (copies {dilation.copies}, dilation {dilation.factor:g})"
 
 
-def plan(run: ResolvedRun, paths: RunPaths, place: Place) -> Launch:
+def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads, unsupported = run.threads_on(place.num_cores), _why_unsupported(run, place)
     made = () if unsupported else commands(run, paths, place)
     return Launch(made, environment(run, threads, place.site), threads, unsupported, place.token)
 
 
-def _why_unsupported(run: ResolvedRun, place: Place) -> str | None:
+def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
     """Reason why the run cannot start: no allocation, too few cores, or too little memory."""
     world, cores = run.spec.world, len(usable_cores())
     if world.num_machines > 1 and not has_allocation(place.scheduler):
@@ -149,7 +149,7 @@ def _why_unsupported(run: ResolvedRun, place: Place) -> str | None:
     return None
 
 
-def commands(run: ResolvedRun, paths: RunPaths, place: Place) -> tuple[tuple[str, ...], ...]:
+def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tuple[str, ...], ...]:
     """One command for each node, or a single one of the scheduler or the emulation for all."""
     world, several = run.spec.world, run.spec.world.num_machines > 1
     if place.scheduler and not several:
@@ -206,7 +206,7 @@ def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
     return inherited.for_ranks(caller, stated)
 
 
-def worker_options(paths: RunPaths, place: Place, image_digest: str | None) -> tuple[str, ...]:
+def worker_options(paths: RunPaths, place: StartPlace, image_digest: str | None) -> tuple[str, ...]:
     """The options of a rank."""
     return (
         f"--spec={paths.spec}",
@@ -228,13 +228,13 @@ def here(
     scheduler: tuple[str, ...] = (),
     image: Path | None = None,
     site: Site | None = None,
-) -> Place:
+) -> StartPlace:
     """This machine as the first node, with a port that is free at this moment."""
     site = site or Site()
     several = spec.world.num_machines > 1 and has_allocation(scheduler)
     chosen = site.environment.get(addresses.INTERFACE)
     address = addresses.own_address(chosen) if several else limits.LOOPBACK
-    return Place(num_cores, limits.free_port(address), address, scheduler, image, site=site)
+    return StartPlace(num_cores, limits.free_port(address), address, scheduler, image, site=site)
 
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:

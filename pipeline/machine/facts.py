@@ -1,4 +1,4 @@
-"""Facts of a run for its record: versions, source, hardware, and the surroundings of each rank.
+"""Facts of a run for its record: versions, hardware, and the surroundings of each rank.
 
 Each rank asks for itself (`rank_environment`), since ranks of one run may be on different machines.
 What a machine does not tell is None, never a guess.
@@ -10,7 +10,6 @@ import importlib.metadata
 import os
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -73,35 +72,6 @@ def cpu_model() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def provenance() -> dict[str, Any]:
-    """The source's commit, and whether it was changed since; None where git does not tell."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no")
-    return {
-        "git_commit": commit,
-        "git_dirty": None if commit is None or changes is None else bool(changes),
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    root = Path(__file__).resolve().parents[2]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
-        # In a container the checkout often belongs to another user than the one who runs. A copy
-        # without a repository, within another one, is none of that one's commits.
-        done = subprocess.run(
-            ["git", "-c", "safe.directory=*", *arguments],
-            cwd=root,
-            env=kept | {"GIT_CEILING_DIRECTORIES": str(root.parent)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:

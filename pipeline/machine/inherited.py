@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,22 +28,35 @@ OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 """Python finds this project and its own packages, and none of the working folder or the user."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+THREADS_OF_A_JOB = (*THREADS, "GOTO_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Those that Snakemake sets for each job (snakemake/shell.py)."""
+
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The way between the nodes: a fact of the site (`pipeline.machine.site`), not of a study."""
 
+_ORDERS = (
+    # What srun, sbatch and salloc read as options: ours are in their command.
+    r"(SLURM|SRUN|SBATCH|SALLOC)_(EXPORT_ENV|EXPORT|HINT|MEM_BIND|CPU_BIND|GPU_BIND|CPU_FREQ_REQ"
+    r"|GPU_FREQ|DISTRIBUTION|THREADS_PER_CORE|CORE_SPEC|THREAD_SPEC|OVERCOMMIT|EXACT|WORKING_DIR"
+    r"|TASK_PROLOG)(_\w+)?"
+    # What a runtime sets inside the image, lays over it, or allows it of the machine.
+    r"|(APPTAINER|SINGULARITY)_(ENV|ENV_FILE|OVERLAY|CPU\w*|MEMORY\w*|APPLY_CGROUPS)"
+)
+"""Variables by which a caller gives orders to the programs that start ranks."""
+
 NEEDED = re.compile(
+    rf"(?!({_ORDERS})$)("
     # Who and where a process is, and what it finds its programs, libraries and text by. Libraries
     # of a site (CUDA, MPI) lie where LD_LIBRARY_PATH says; it is recorded.
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|KRB5CCNAME|XDG_\w+"
     # Which GPUs there are.
     r"|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_HOME|CUDA_PATH"
     r"|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES"
-    # The allocation, without what srun reads as options: these are in its command.
-    r"|SLURM(?!_(EXPORT_ENV|HINT|MEM_BIND|CPU_BIND|CPU_FREQ_REQ|DISTRIBUTION)(_|$))\w*"
-    r"|PMI\w*|OMPI_COMM_WORLD_RANK"
+    # The allocation.
+    r"|SLURM\w*"
     # How a runtime enters the image; what it would set inside (APPTAINERENV_) is not.
     r"|APPTAINER_\w+|SINGULARITY_\w+|ENROOT_\w+"
-    r"|SAMESTEP_\w+"
+    r"|SAMESTEP_\w+)"
 )
 
 MATTERS = re.compile(
@@ -50,7 +64,10 @@ MATTERS = re.compile(
     r"(?!\w+_CACHE_DIR$)"
     r"((OMP|GOMP|KMP|MKL|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|NPY|NUMPY|TBB|DNNL|ONEDNN|ATEN|C10|TORCH"
     r"|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|TRITON|GLOO|NCCL|HOROVOD|DS|DEEPSPEED|UCX|FI|I_MPI|OMPI"
-    r"|OPAL|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|MALLOC|TCMALLOC|JEMALLOC|LD|GLIBC)_\w+"
+    r"|OPAL|PRTE|MPICH|MPIR|MV2|PSM2|PSM3|HFI|IBV|MLX4|MLX5|RDMAV|OFI|SHARP|HCOLL|UCC"
+    r"|CUDA|CUBLAS|CUBLASLT|CUDNN|NVIDIA|KINETO|CUPTI|ROCR|HSA|HIP|MIOPEN|IPEX|ZENDNN|AOCL|ACL"
+    r"|XLA|MALLOC|TCMALLOC|JEMALLOC|MIMALLOC|LD|GLIBC|ASAN|TSAN|UBSAN|LSAN)_\w+"
+    rf"|{_ORDERS}|LRU_CACHE_CAPACITY"
     r"|(CC|CXX|C\w*FLAGS|PYTHON\w+|BASH_ENV|BASH_FUNC_.+|SHELLOPTS|BASHOPTS))"
 )
 """Variables that change the speed or the numbers of a rank, its packages, or a rule's shell."""
@@ -61,7 +78,9 @@ _RESERVED = re.compile(
     r"|(LOCAL_|GROUP_|ROLE_|HOROVOD_\w*)?(RANK|WORLD_SIZE|SIZE|NAME)|MASTER_(ADDR|PORT)"
     r"|HOROVOD_(CONTROLLER|CPU_OPERATIONS|FUSION_THRESHOLD|CYCLE_TIME)|DS_ACCELERATOR"
 )
-_OF_A_PLACE = re.compile(r"HOROVOD_\w*(RANK|SIZE|HOSTNAME|ADDR|PORT)|NCCL_DEBUG_FILE|PYTHON\w+")
+_OF_A_PLACE = re.compile(
+    rf"HOROVOD_\w*(RANK|SIZE|HOSTNAME|ADDR|PORT)|NCCL_DEBUG_FILE|PYTHON\w+|{_ORDERS}"
+)
 
 
 def threads(count: int) -> dict[str, str]:
@@ -75,17 +94,14 @@ def for_ranks(environment: Mapping[str, str], on_purpose: Mapping[str, str]) -> 
     return kept | _with_names(on_purpose) | OWN
 
 
-def for_stages(
-    environment: Mapping[str, str], more: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Variables that a stage gets of `environment`, with those stated there and `more`."""
-    on_purpose = {**stated(environment), **(more or {})}
-    kept = {}
-    for name, value in environment.items():
-        # Snakemake sets the libraries' numbers of threads for each job.
-        needed = NEEDED.fullmatch(name) or re.fullmatch(r"\w+_THREADS", name)
-        if needed or not MATTERS.fullmatch(name):
-            kept[name] = value
+def for_stages(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that a stage gets of `environment`, with those stated there."""
+    on_purpose = stated(environment)
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if NEEDED.fullmatch(name) or name in THREADS_OF_A_JOB or not MATTERS.fullmatch(name)
+    }
     return kept | (_with_names(on_purpose) if on_purpose else {}) | OWN
 
 
@@ -119,20 +135,33 @@ def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | No
     )
 
 
-def begin(more: Mapping[str, str] | None = None) -> None:
-    """Start this program again without what a stage does not take over, and with `more`.
+def begin(on_purpose: Mapping[str, str] | None = None) -> None:
+    """Start this program again without what a stage does not take over.
 
-    Nothing happens where its environment is so already. Libraries and Python read much of it as
-    they start.
+    With `on_purpose` it measures as ranks do, and has what a rank has. Nothing happens where its
+    environment is so already. Libraries and Python read much of it as they start.
     """
-    kept = for_stages(os.environ, more)
-    names = {*os.environ, *(more or {})} - {STATED}
+    _usual_signals()
+    if on_purpose is None:
+        kept = for_stages(os.environ)
+    else:
+        kept = for_ranks(os.environ, {**stated(os.environ), **on_purpose})
+    names = {*os.environ, *(on_purpose or {})} - {STATED}
     if all(kept.get(name) == os.environ.get(name) for name in names):
         os.environ.update(kept)  # for what it starts
         return
-    if note := removed(os.environ, kept):
+    if on_purpose is None and (note := removed(os.environ, kept)):
         print(note, file=sys.stderr, flush=True)
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], kept)  # noqa: S606, own words
+
+
+def _usual_signals() -> None:
+    """Signals come and children can be waited for, whatever the caller has blocked or ignored.
+
+    Of a child whose end is ignored Python says that it ended well.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def clean() -> None:
@@ -140,6 +169,7 @@ def clean() -> None:
 
     What a job is told of itself is no matter of who begins a workflow, also from a shell in a job.
     """
+    _usual_signals()
     for name in (STATED, SENT_AGAIN):
         os.environ.pop(name, None)
     kept = for_stages(os.environ)

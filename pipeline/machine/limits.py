@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
 import tempfile
 from pathlib import Path
+
+import psutil
 
 from pipeline.errors import LaunchError
 from pipeline.machine import control_groups
@@ -14,10 +17,16 @@ from pipeline.machine import control_groups
 FILES = 64
 """Open files of a rank besides its connections to others; torch and its store take about half."""
 
+RANK_BYTES = 50 << 20
+"""Memory of a rank besides what it shares with others: no Python with torch has less."""
+
 ROOM = 1 << 20
 LOOPBACK = "127.0.0.1"
 SECONDS = 5
 KILLS = Path("/proc/vmstat")
+SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRINUSE,
+            errno.EACCES, errno.EPERM)  # fmt: skip
+"""What a socket may lack where the network itself is up."""
 
 
 def check(ranks: int) -> None:
@@ -25,6 +34,12 @@ def check(ranks: int) -> None:
 
     Where they may, the soft limit of open files is raised to the hard one.
     """
+    least, have = ranks * RANK_BYTES, psutil.virtual_memory().total
+    if least > have:
+        raise LaunchError(
+            f"{ranks} ranks on one machine need {least / 2**30:,.0f} GiB at least, it has "
+            f"{have / 2**30:,.0f}; lower cluster.nodes or cluster.ranks_per_node"
+        )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES + 4 * ranks
     if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
@@ -59,6 +74,11 @@ def free_port(address: str = LOOPBACK) -> int:
             socket.create_connection(listener.getsockname(), SECONDS).close()
             return int(listener.getsockname()[1])
     except OSError as error:
+        if error.errno in SHORT_OF:
+            raise LaunchError(
+                f"no port can be had at {address} ({error.strerror}); raise what is too low "
+                "(`ulimit -a`), end other programs, or leave the sandbox that forbids it"
+            ) from error
         fix = "`ip link set lo up`" if address == LOOPBACK else "see `ip address`"
         raise LaunchError(
             f"this machine does not reach itself at {address} ({error.strerror or error}), so its "

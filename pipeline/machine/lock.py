@@ -43,13 +43,13 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
         ) from None
     try:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(
-                f"note: {run_id} waits for another timed run on this machine: {_holder(stream)}",
-                file=sys.stderr,
-            )
-            _wait(stream, out)
+            if not _taken(stream):
+                print(
+                    f"note: {run_id} waits for another timed run on this machine: "
+                    f"{_holder(stream)}",
+                    file=sys.stderr,
+                )
+                _wait(stream, out)
         except OSError as error:
             raise LaunchError(
                 f"the lock of timed runs {path} cannot be had ({error.strerror}); set TMPDIR to a "
@@ -67,13 +67,19 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
         os.close(stream)
 
 
+def _taken(stream: int) -> bool:
+    """Take the lock; False where another has it. Raises OSError where there are no locks."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _wait(stream: int, out: Path) -> None:
     """Wait for the lock; a holder that is stopped would never let go of it."""
     noted = None
-    while True:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+    while not _taken(stream):
         holder = _holder(stream)
         named = re.search(r", process ([0-9]{1,9}) since ", holder)
         if named and is_stopped(pid := int(named[1])):

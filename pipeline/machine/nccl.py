@@ -6,6 +6,7 @@ which. It says so in its log (`INIT` and `NET`), which every rank gets in a file
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -20,8 +21,12 @@ TCP = "NET/Socket"
 
 
 def listen(environment: MutableMapping[str, str], log: Path) -> None:
-    """Make NCCL write its account to `log`; before its first group, for it reads these once."""
+    """Make NCCL write its account to `log`; before its first group, for it reads these once.
+
+    It reads no `.nccl.conf` of a person's home, unless the study or the site names one.
+    """
     log.unlink(missing_ok=True)
+    environment.setdefault("NCCL_CONF_FILE", os.devnull)
     environment.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=str(log))
 
 

@@ -1,4 +1,4 @@
-"""How far two trainings may be apart that still count as the same, by number format.
+"""Bounds within which two trainings count as the same, by number format.
 
 A `Band` is made from a measurement on a CPU, `bench/parity_drift.py`, whose result is
 `bench/results/parity_drift.json`: a small GPT-2, three seeds, the same batches in one piece and in

@@ -96,10 +96,10 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
             steps.setdefault(step.step, {})[step.rank] = step
     ranks = range(layout.num_processes)
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
-    found = []
+    bubbles = []
     for _, own in sorted(steps.items()):
         if set(own) == set(ranks):
             lines = [{r: own[r].passes or () for r in line} for line in pipelines]
             each = [bubble(equalised(line) if equal else line) for line in lines]
-            found.append(sum(each) / len(each))
-    return found
+            bubbles.append(sum(each) / len(each))
+    return bubbles

@@ -12,7 +12,7 @@ import pandas as pd
 
 from pipeline.metrics import table
 from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
-from pipeline.metrics.collect import collect, read_all
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows
 from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
@@ -32,15 +32,19 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
 
     `uncertainty` is that of the study's yardstick (`load_uncertainty`).
     """
-    records = collect(study, runs)
+    planned = expand(study)
+    records = read_all(study, planned, runs)
     real = read_all(study, in_real_time(study), runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from(accurate, uncertainty)
+    emulated = [one.run["execution"].get("emulation") for one in records]
+    if bias is None and not real and {one["dilation"] for one in emulated if one} == {1}:
+        bias = 0.0  # each node had cores of its own, so these runs are in real time themselves
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
-    plan = [spec.run_id for spec in run_order(expand(study))]
+    plan = [spec.run_id for spec in run_order(planned)]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))
     about += [*order_rows(loaded, groups, plan), *exactness_rows(groups)]
@@ -55,7 +59,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *(rows for rows, _ in accurate),
             *real_time_rows(real, labels),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),
-            *(found for one in loaded for found in run_rows(one)),
+            *(part for one in loaded for part in run_rows(one)),
         ]
     )
 
@@ -79,12 +83,14 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
         group = groups[run.context["cell"], run.context["nodes"]]
         if run.ok and len(group.ok) > 1:
             relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
-    found = drift(np.asarray(relative, dtype=np.float64))
+    over_order = drift(np.asarray(relative, dtype=np.float64))
     return [
         table.row("order_kept", "count", float(kept), n=len(places), text=text),
         {"metric": "order_drift", "text": NOT_TESTED}
-        if found is None
-        else table.row("order_drift", "1", found.share, n=found.n, text=found.verdict),
+        if over_order is None
+        else table.row(
+            "order_drift", "1", over_order.share, n=over_order.n, text=over_order.verdict
+        ),
     ]
 
 

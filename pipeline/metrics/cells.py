@@ -1,4 +1,4 @@
-"""What the repeats of a cell at one node count say together: rows of level `cell`."""
+"""The repeats of a cell at one node count together: rows of level `cell`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pipeline.study.link import LinkSpec
 
 
 @dataclass(frozen=True)
-class Group:
+class CellRuns:
     """All repeats of one cell at one node count."""
 
     runs: Sequence[Run]
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def link(self) -> LinkSpec | None:
-        """What joined the nodes where these were emulated and several."""
+        """The link between the nodes where these were emulated and several."""
         world = (self.ok or self.runs)[0].record.spec.world
         emulated = self.context["network"] == "emulated"
         return world.link if emulated and world.nodes > 1 else None
@@ -74,15 +74,15 @@ class Group:
         return self.step_seconds.rate(self.context["global_batch_tokens"])
 
 
-Groups = Mapping[tuple[str, int], Group]
+Groups = Mapping[tuple[str, int], CellRuns]
 
 
-def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], Group]:
+def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], CellRuns]:
     """Runs by (cell, nodes), in the order of the study."""
     grouped: dict[tuple[str, int], list[Run]] = {}
     for run in runs:
         grouped.setdefault((run.context["cell"], run.context["nodes"]), []).append(run)
-    return {key: Group(members) for key, members in grouped.items()}
+    return {key: CellRuns(members) for key, members in grouped.items()}
 
 
 def cell_rows(groups: Groups) -> list[Rows]:
@@ -110,7 +110,7 @@ def cell_rows(groups: Groups) -> list[Rows]:
     return frames
 
 
-def _ranges(group: Group) -> list[dict[str, Any]]:
+def _ranges(group: CellRuns) -> list[dict[str, Any]]:
     """Quantities that a run has one of; the repeats give their median and its interval."""
     ranks = [run.record.run["ranks"] for run in group.ok]
     measured = {
@@ -134,28 +134,27 @@ def _ranges(group: Group) -> list[dict[str, Any]]:
     ]
 
 
-def find_base(group: Group, groups: Groups) -> Group | None:
-    """What the speedup of a group is taken against, or None where that did not finish.
+def find_base(group: CellRuns, groups: Groups) -> CellRuns | None:
+    """The group that a speedup is taken over, or None where that did not finish.
 
-    The strategy `single` on 1 node in fp32, so that all speedups of a table have one base; where no
-    such run finished, in the same precision. Best one of equal work: under weak scaling with as
-    large a batch per device. Without one, the same arm at its smallest node count (1 wherever the
-    study has it). Times over another kind of network are no base.
+    The strategy `single` on one node, else the same arm at its smallest node count.
     """
     own = group.context
+    # Times over another kind of network are no base.
     alike = [g for g in groups.values() if g.context["network"] == own["network"]]
     alone = [
         g for g in alike if g.ok and (g.context["strategy"], g.context["nodes"]) == ("single", 1)
     ]
-    precisions = ("fp32", own["precision"])
-    in_each = [[g for g in alone if g.context["precision"] == one] for one in precisions]
-    if single := next(filter(None, in_each), None):
-        scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
-        return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
+    # In fp32, so that all speedups of a table have one base; where it did not run, in the same.
+    for precision in ("fp32", own["precision"]):
+        if single := [g for g in alone if g.context["precision"] == precision]:
+            # Best one of equal work: under weak scaling with as large a batch per device.
+            scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
+            return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
     return find_own_base(group, groups)
 
 
-def find_own_base(group: Group, groups: Groups) -> Group | None:
+def find_own_base(group: CellRuns, groups: Groups) -> CellRuns | None:
     """The same arm at its smallest node count over the same network, or None if it did not finish.
 
     Over several links the arm's one node is a cell of its own, which has the arm's name.
@@ -171,7 +170,7 @@ def find_own_base(group: Group, groups: Groups) -> Group | None:
     return first if first.ok else None
 
 
-def find_plain(group: Group, groups: Groups) -> Group | None:
+def find_plain(group: CellRuns, groups: Groups) -> CellRuns | None:
     """The group of the same arm, nodes and link without conditions, if its runs finished.
 
     None for a group that is under no condition itself.
@@ -188,11 +187,11 @@ def find_plain(group: Group, groups: Groups) -> Group | None:
 
 
 def base_name(context: Mapping[str, Any]) -> str:
-    """How the column `base` names a group: by the short name of the cell, which is unique."""
+    """Name of a group in the column `base`, by the short name of the cell, which is unique."""
     return f"{context['cell']}, {plural(int(context['nodes']), 'node')}"
 
 
-def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
+def _speedup(group: CellRuns, groups: Groups) -> list[dict[str, Any]]:
     base, first = find_base(group, groups), find_own_base(group, groups)
     if base is None:
         return []
@@ -210,7 +209,7 @@ def _speedup(group: Group, groups: Groups) -> list[dict[str, Any]]:
     ]
 
 
-def _over(group: Group, base: Group) -> Interval:
+def _over(group: CellRuns, base: CellRuns) -> Interval:
     """Ratio of the throughputs of two groups."""
     if base is group:
         return Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")

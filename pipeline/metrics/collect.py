@@ -8,8 +8,6 @@ from typing import Any
 
 from pipeline.errors import RecordError
 from pipeline.records import RunRecord, read_record
-from pipeline.study.expansion import expand
-from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
@@ -19,20 +17,11 @@ def run_folder(runs: Path, spec: RunSpec) -> Path:
     return runs / spec.run_id.partition("/")[2]
 
 
-def collect(study: Study, runs: Path) -> list[RunRecord]:
-    """Every record of a timed run of the study, in its order; raises as `read_all` does."""
-    return read_all(study, expand(study), runs)
-
-
-def collect_every(study: Study, runs: Path) -> list[RunRecord]:
-    """Every record of the study, those of profiled runs and of runs in real time too."""
-    return read_all(study, every_run(study), runs)
-
-
 def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
-    """The records of these runs, in their order; raises RecordError naming each that is unfit.
+    """The records of these runs of a study, in their order.
 
-    All records are read before the error is raised, so that it lists all that is wrong.
+    Raises RecordError where one is missing, invalid, or that of another training. All are read
+    before it is raised, so that it lists all that is wrong.
     """
     missing = [
         run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()
@@ -44,10 +33,19 @@ def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunReco
         )
     records, faults = [], []
     for spec in specs:
+        folder = run_folder(runs, spec)
         try:
-            records.append(read_run(runs, spec))
+            record = read_record(folder)
         except RecordError as error:
             faults.append(str(error))
+            continue
+        records.append(record)
+        if record.spec.identity() != spec.identity():
+            key = _first_difference(spec.training().to_dict(), record.spec.training().to_dict())
+            faults.append(
+                f"{folder / 'run.json'} at $.spec.{key}: the run was made from another version of "
+                "the study; delete the folder and run the training again"
+            )
     if faults:
         more = f" (and {len(faults) - 1} more: {'; '.join(faults[1:4])})" if faults[1:] else ""
         raise RecordError(
@@ -56,22 +54,9 @@ def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunReco
     return records
 
 
-def read_run(runs: Path, spec: RunSpec) -> RunRecord:
-    """The record of one run; raises RecordError where it is not that of this very training."""
-    folder = run_folder(runs, spec)
-    record = read_record(folder)
-    if record.spec.identity() != spec.identity():
-        key = _first_difference(spec.training().to_dict(), record.spec.training().to_dict())
-        raise RecordError(
-            f"{folder / 'run.json'} at $.spec.{key}: the run was made from another version of the "
-            "study; delete the folder and run the training again"
-        )
-    return record
-
-
-def _first_difference(expected: Mapping[str, Any], found: Mapping[str, Any], at: str = "") -> str:
-    for key in sorted({*expected, *found}):
-        one, other = expected.get(key), found.get(key)
+def _first_difference(expected: Mapping[str, Any], actual: Mapping[str, Any], at: str = "") -> str:
+    for key in sorted({*expected, *actual}):
+        one, other = expected.get(key), actual.get(key)
         if one == other:
             continue
         if isinstance(one, Mapping) and isinstance(other, Mapping):

@@ -1,4 +1,4 @@
-"""Is one cell faster than another? Rows of level `comparison`, the only source of such a sentence.
+"""Tests between cells: rows of level `comparison`, the only source of the words faster and slower.
 
 `contrast_rows` makes them; `compared`, `comparisons` and `against_plain` read them back for claims,
 figures, tables and texts, which write `faster` or `slower` only where a verdict says so.
@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.metrics.cells import Group, Groups, base_name, find_base, find_plain
+from pipeline.metrics.cells import CellRuns, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.ranks import (
@@ -85,28 +85,27 @@ def contrast_rows(
     return frames
 
 
-def _families(groups: Groups) -> Mapping[str, list[tuple[Group, Group]]]:
+def _families(groups: Groups) -> Mapping[str, list[tuple[CellRuns, CellRuns]]]:
     """The planned comparisons, each family corrected for itself.
 
-    All pairs of cells at a node count that share a link (or use none) of one kind of network, every
-    cell against the base of its speedup, and every cell under a condition against itself over the
-    same link without it, these two again link by link. Six repeats can decide a family
-    of 15 pairs: with no overlap at all p is 1/462, and 15 times that is 0.032; five repeats cannot
-    (0.12).
+    Six repeats can decide a family of 15 pairs: with no overlap at all p is 1/462, and 15 times
+    that is 0.032; five repeats cannot (0.12).
     """
 
-    def links(*members: Group) -> list[str]:
+    def links(*members: CellRuns) -> list[str]:
         """Links by which cells differ from the others of their arms, each once."""
         contexts = [group.context for group in members]
         return sorted({str(c["link"]) for c in contexts if c["cell"] != c["arm"] and "link" in c})
 
     finished = [group for group in groups.values() if group.ok]
-    families: defaultdict[str, list[tuple[Group, Group]]] = defaultdict(list)
+    # All pairs at a node count that share a link, or use none, of one kind of network.
+    families: defaultdict[str, list[tuple[CellRuns, CellRuns]]] = defaultdict(list)
     for one, other in combinations(finished, 2):
         alike = all(one.context[key] == other.context[key] for key in ("nodes", "network"))
         if alike and len(over := links(one, other)) < 2:
             at = plural(one.context["nodes"], "node")
             families[" over ".join([f"pairs at {at}", *over])].append((one, other))
+    # Link by link, every cell against its base, and under a condition against itself without it.
     for group in finished:
         base, over = find_base(group, groups), links(group)
         if base is not None and base.context["nodes"] != group.context["nodes"]:
@@ -137,8 +136,8 @@ def fewest_repeats(num_pairs: int) -> int:
 
 
 def _values(
-    one: Group,
-    other: Group,
+    one: CellRuns,
+    other: CellRuns,
     test: RankTest,
     p_value: float,
     smallest: float,
@@ -171,7 +170,7 @@ def _values(
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SpeedTest:
     """Answer on a pair of cells; all figures are NaN where they were not to be compared.
 
     `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
@@ -188,11 +187,6 @@ class Verdict:
     n: int
 
     @property
-    def decided(self) -> bool:
-        """True where the data say which of the two is faster."""
-        return self.verdict in (FASTER, SLOWER)
-
-    @property
     def compared(self) -> bool:
         """True where the two may be compared; else `verdict` says why not."""
         return not self.verdict.startswith(NOT_COMPARED)
@@ -203,7 +197,7 @@ class Verdict:
         return self.verdict == TOO_FEW
 
 
-def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Verdict | None:
+def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
     """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
     planned = table[table["level"] == "comparison"]
     for asked, met in ((one, other), (other, one)):
@@ -216,7 +210,7 @@ def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) 
     by_metric = {row["metric"]: row for row in records(rows)}
     text = str(by_metric["speed_verdict"]["text"])
     if "rate_ratio" not in by_metric:
-        return Verdict(text, nan, nan, nan, nan, nan, n=0)
+        return SpeedTest(text, nan, nan, nan, nan, nan, n=0)
     ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
     value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
     if asked != one:
@@ -224,7 +218,7 @@ def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) 
         text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
         value, low, high = 1 / value, 1 / high, 1 / low
     n, p = int(ratio["n"]), float(p_value["value"])
-    return Verdict(text, value, low, high, p, float(effect["value"]), n)
+    return SpeedTest(text, value, low, high, p, float(effect["value"]), n)
 
 
 _PAIR = [*KEYS, "other", "other_nodes"]
@@ -233,14 +227,14 @@ _FIGURES = ("p_value", "smallest_p_value", "effect_size", "largest_effect_size")
 
 def comparisons(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each comparison; the ratio is the throughput of the cell over the other one's."""
-    found = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
-    found = found.rename(columns={"text": "verdict"})
-    found["other_arm"] = found["other"].map(cells(table).set_index("cell")["arm"])
+    frame = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
+    frame = frame.rename(columns={"text": "verdict"})
+    frame["other_arm"] = frame["other"].map(cells(table).set_index("cell")["arm"])
     names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
-    found = beside(found, table, "rate_ratio", names, "comparison", _PAIR)
+    frame = beside(frame, table, "rate_ratio", names, "comparison", _PAIR)
     for metric in _FIGURES:
-        found = beside(found, table, metric, {"value": metric}, "comparison", _PAIR)
-    return found
+        frame = beside(frame, table, metric, {"value": metric}, "comparison", _PAIR)
+    return frame
 
 
 def against_plain(table: pd.DataFrame) -> pd.DataFrame:
@@ -250,28 +244,28 @@ def against_plain(table: pd.DataFrame) -> pd.DataFrame:
     `plain` are the two, `condition` is the name of the link, `adds` what it adds to the text of
     `plain_link`; `ratio`, `low` and `high` are of step times, NaN where the two are not compared.
     """
-    found, known = comparisons(table), cells(table).set_index("cell")
-    found = found[(found["other_arm"] == found["arm"]) & (found["nodes"] == found["other_nodes"])]
-    found = found.rename(columns={"other": "plain"})
-    plain_link = found["plain"].map(known["link"])
-    names = zip(found["cell"], found["arm"], strict=True)
-    texts = zip(found["link"], plain_link, strict=True)
+    frame, known = comparisons(table), cells(table).set_index("cell")
+    frame = frame[(frame["other_arm"] == frame["arm"]) & (frame["nodes"] == frame["other_nodes"])]
+    frame = frame.rename(columns={"other": "plain"})
+    plain_link = frame["plain"].map(known["link"])
+    names = zip(frame["cell"], frame["arm"], strict=True)
+    texts = zip(frame["link"], plain_link, strict=True)
     place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
-    found = found.assign(
-        arm_label=found["cell"].map(known["arm_label"]),
+    frame = frame.assign(
+        arm_label=frame["cell"].map(known["arm_label"]),
         condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
         adds=[link.removeprefix(f"{plain}, ") for link, plain in texts],
         plain_link=plain_link,
-        ratio=1 / found["rate_ratio"],
-        low=1 / found["rate_ratio_high"],
-        high=1 / found["rate_ratio_low"],
-        place=found["link"].map(place),
+        ratio=1 / frame["rate_ratio"],
+        low=1 / frame["rate_ratio_high"],
+        high=1 / frame["rate_ratio_low"],
+        place=frame["link"].map(place),
     )
-    found = found.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
-    found = beside(found, table, "step_seconds", bounds_of("seconds"))
+    frame = frame.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
+    frame = beside(frame, table, "step_seconds", bounds_of("seconds"))
     of_plain = bounds_of("plain_seconds")
     seconds = pick(table, "cell", "step_seconds")[[*KEYS, *of_plain]]
-    found = found.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
+    frame = frame.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
     columns = ["arm", "arm_label", "condition", "adds", "link", "plain_link", "verdict"]
     numbers = ["interval", "ratio", "low", "high", "p_value", *bounds_of("seconds").values()]
-    return found[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]
+    return frame[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]

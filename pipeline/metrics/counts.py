@@ -1,4 +1,4 @@
-"""How many runs a study has, for paper, report and README, and what of them none must miss."""
+"""Numbers of runs for paper, report and README, and notes on runs that no reader must miss."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class RunCounts:
 def run_counts(table: pd.DataFrame) -> RunCounts:
     """The counts of a table of metrics."""
     status = {name: pick(table, level, "status")["text"] for level, name in LEVELS.items()}
-    finished = {name: int((found == "ok").sum()) for name, found in status.items()}
-    return RunCounts({name: len(found) for name, found in status.items()}, finished)
+    finished = {name: int((texts == "ok").sum()) for name, texts in status.items()}
+    return RunCounts({name: len(texts) for name, texts in status.items()}, finished)
 
 
 def report(frame: pd.DataFrame) -> None:

@@ -40,7 +40,7 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
 
     As rows of the cell, and that ratio; `records` are those of the runs in real time.
     """
-    found = []
+    accurate = []
     for (cell, nodes), group in groups.items():
         real = [
             load_run(one, {}).timed_seconds
@@ -54,8 +54,8 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
                 interval_row("real_time_step_seconds", "s", seconds),
                 interval_row("accuracy", "1", ratio),
             ]
-            found.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
-    return found
+            accurate.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
+    return accurate
 
 
 def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.0) -> float | None:
@@ -98,12 +98,14 @@ def bias_sentence(table: pd.DataFrame) -> str:
     # Of the cells that have an interval, the least ratio first.
     accurate = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
     bias, rows = bias_of(table), records(accurate.sort_values("value", kind="stable"))
+    if bias == 0.0:
+        return "Each emulated node had cores of its own, so no time was dilated."
     if bias is None or not rows:
         return (
             "How far emulated times are off was not measured here, so nothing is decided by them "
             f"({HOW_TO_MEASURE})."
         )
-    told = [
+    extremes = [
         f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
         f"{plural(int(one['nodes']), 'node')}"
         for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
@@ -111,7 +113,7 @@ def bias_sentence(table: pd.DataFrame) -> str:
     return (
         f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
         f"what is outside of that is decided: emulated over real time, measured on this machine, "
-        f"was {' to '.join(told)}."
+        f"was {' to '.join(extremes)}."
     )
 
 

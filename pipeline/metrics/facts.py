@@ -1,4 +1,4 @@
-"""What a record says of its run besides numbers: rows of level `run` for the environment.
+"""Environment of a run, as its record has it: rows of level `run`.
 
 Versions, hardware, network, provenance and what the ranks tell of their machines. Records of
 earlier versions lack some of it, and say nothing of that.
@@ -65,7 +65,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         facts["flops_per_token"] = flops_per_token(record)
         if any("padding_share" in rank for rank in run["ranks"]):
             facts["padding_share"] = padding_share(record)
-    found: list[dict[str, Any]] = [
+    values: list[dict[str, Any]] = [
         {"metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
@@ -73,8 +73,8 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     # Whether a run on emulated nodes stalled, and where; nothing is known of earlier records.
     if "tcp" in emulation and record.status == "ok":
         where = emulation.get("stalled")
-        found.append(row("stalled", "1", float(where is not None), text=where or "no"))
-    return found
+        values.append(row("stalled", "1", float(where is not None), text=where or "no"))
+    return values
 
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the ranks tell of their machines, all values that they have; none in older records."""
-    told = [rank["environment"] for rank in ranks if "environment" in rank]
+    """Machines of the ranks, with all values that they have; nothing in older records."""
+    environments = [rank["environment"] for rank in ranks if "environment" in rank]
     names = ("host", "kernel", "virtualisation", "driver", "nccl", "interface", "interface_mbits")
-    values = {name: sorted({str(one[name]) for one in told} - {"None"}) for name in names}
-    facts: dict[str, Any] = {name: ", ".join(found) for name, found in values.items() if found}
+    values = {name: sorted({str(one[name]) for one in environments} - {"None"}) for name in names}
+    facts: dict[str, Any] = {name: ", ".join(own) for name, own in values.items() if own}
     # The networks of NCCL as it tells of them; `nccl_tcp` where it used TCP sockets.
     accounts = [rank["nccl"] for rank in ranks if "nccl" in rank]
     for name in ("transports", "cards"):
@@ -123,12 +123,12 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
 
     def of_ranks(name: str) -> str:
         """The values of a fact over all ranks; empty where no rank tells it."""
-        told = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
-        return " beside ".join(sorted(str(value) for value in told - {None}))
+        values = {rank.get("environment", {}).get(name) for rank in run["ranks"]}
+        return " beside ".join(sorted(str(value) for value in values - {None}))
 
     execution, provenance = run["execution"], run["provenance"]
     dirty = " with changes" if provenance["git_dirty"] else ""
-    found = {
+    known = {
         "network": str(execution["network"]),
         "threads per rank": str(execution["threads_per_rank"]),
         "clock": str(execution.get("clock", FORMER_CLOCK)),
@@ -140,12 +140,12 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
         **{name: of_ranks(name) for name in ("driver", "kernel", "nccl")},
     }
     if (emulation := execution.get("emulation")) is not None:
-        found["MTU"] = str(emulation.get("mtu", FORMER_MTU))
-        found["dilation"] = f"{emulation['dilation']:g}"
+        known["MTU"] = str(emulation.get("mtu", FORMER_MTU))
+        known["dilation"] = f"{emulation['dilation']:g}"
         # Of one cell on so many nodes: those of other worlds compute other micro-batches.
         if (forward := emulation.get("forward_seconds")) is not None:
-            found["forward pass by the yardstick"] = f"{1e3 * forward:.4g} ms"
-    return {name: value for name, value in found.items() if value}
+            known["forward pass by the yardstick"] = f"{1e3 * forward:.4g} ms"
+    return {name: value for name, value in known.items() if value}
 
 
 def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -157,5 +157,5 @@ def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
     for run in runs:
         for name, value in circumstances(run).items():
             values[name].add(value)
-    apart = {name: told for name, told in values.items() if len(told) > 1}
-    return "; ".join(f"{name} {listed(sorted(told))}" for name, told in apart.items())
+    apart = {name: own for name, own in values.items() if len(own) > 1}
+    return "; ".join(f"{name} {listed(sorted(own))}" for name, own in apart.items())

@@ -62,13 +62,6 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     return flops_per_token(record) * rate, (computed + again) * rate
 
 
-def run_values(record: RunRecord, tokens_per_second: float) -> list[dict[str, Any]]:
-    """Both utilisations of a run, where its ranks measured a peak."""
-    shares = utilisations(record, tokens_per_second)
-    text = "over the measured peak of matrix products"
-    return [row(n, "1", one, text=text) for n, one in zip(NAMES, shares or (), strict=bool(shares))]
-
-
 def cell_values(
     records: Sequence[RunRecord], rates: Floats, rate: Interval
 ) -> list[dict[str, Any]]:
@@ -78,8 +71,8 @@ def cell_values(
     """
     first = records[0]
     per_token = float(np.mean([flops_per_token(record) for record in records]))
-    found = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
-    shares = {name: [pair and pair[place] for pair in found] for place, name in enumerate(NAMES)}
+    pairs = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
+    shares = {name: [pair and pair[place] for pair in pairs] for place, name in enumerate(NAMES)}
     peaks = [peak_per_rank(record) for record in records]
     return [
         row("model_flops_per_step", "FLOP", per_token * first.spec.global_batch_tokens),

@@ -1,4 +1,4 @@
-"""How numbers look in tables and in the text of the paper: enough digits, never more."""
+"""Numbers as text, in tables and in the paper: enough digits, never more."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def last_place(table: pd.DataFrame) -> pd.DataFrame:
     most = rates[rates["nodes"] == rates["nodes"].max()]
     plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
     links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
-    found: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
-    return found
+    over_last: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
+    return over_last
 
 
 def place_name(rows: pd.DataFrame) -> str:
@@ -107,13 +107,13 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         for label, one in own.items()
         if "sent" in one
     }:
-        told = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
-        why.append(f"The rank that sends most sent {told} in a step.")
+        bytes_sent = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
+        why.append(f"The rank that sends most sent {bytes_sent} in a step.")
     if hid := {
         label: f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one
     }:
-        told = few_or_ends(hid, {label: own[label]["share"] for label in hid})
-        why.append(f"Of a step, communication that no computing hides was {told}.")
+        shares_hid = few_or_ends(hid, {label: own[label]["share"] for label in hid})
+        why.append(f"Of a step, communication that no computing hides was {shares_hid}.")
     return {
         "measured_on": where,
         "place": place_name(place),
@@ -125,6 +125,26 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "bias": bias_sentence(table),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
     }
+
+
+def end_of_training(table: pd.DataFrame) -> str:
+    """How far the trainings came that went to their end; empty where none told of unseen text.
+
+    Their last losses are of text that no step before had, so they are held against its entropy.
+    """
+    told = []
+    for one in records(pick(table, "run", "unseen_loss")):
+        own = table[(table["run_id"] == one["run_id"]) & (table["metric"] == "unigram_entropy")]
+        entropy, loss = float(own["value"].iloc[0]), one["value"]
+        told.append(
+            f"{one['label']} on {plural(int(one['nodes']), 'node')} {loss:.3f} nats per token, "
+            f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
+            f"entropy of that text ({entropy:.3f})"
+        )
+    if not told:
+        return ""
+    steps = int(pick(table, "run", "unseen_loss")["n"].max())
+    return f"Loss of the last {steps} steps, on text that no step before had: {listed(told)}."
 
 
 def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
@@ -183,10 +203,10 @@ def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
     """Per step: bytes and collectives of the rank that sends most, per cent of communication."""
     here = table[(table["cell"] == cell) & (table["nodes"] == nodes)]
     share = pick(here[here["world_size"] > 1], "cell", _SHARE)["value"]
-    found: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
+    cost: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
     if len(sent := most_sent(here)):
         most = sent.iloc[0]
         of_rank = here[(here["run_id"] == most["run_id"]) & (here["rank"] == most["rank"])]
         calls = of_rank.loc[of_rank["metric"].str.startswith("sent_bytes:"), "text"].dropna()
-        found |= {"sent": float(most["value"]), "calls": listed(calls)}
-    return found
+        cost |= {"sent": float(most["value"]), "calls": listed(calls)}
+    return cost

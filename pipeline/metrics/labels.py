@@ -14,10 +14,10 @@ _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
 LABEL_COLUMNS = ("cell", "label", "cell_order", "precision_ran", "arm", "arm_label")
-"""What a cell is called."""
+"""Columns that name a cell."""
 
 Labels = Mapping[tuple[str, bool], Mapping[str, Any]]
-"""What the cell that a run counts to is called, by the cell of its spec and `fell_back`."""
+"""Names of the cell that a run counts to, by the cell of its spec and `fell_back`."""
 
 
 def precision_as_ran(run: Mapping[str, Any]) -> str:
@@ -35,13 +35,13 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
 
 
 def fell_back(record: RunRecord) -> bool:
-    """Whether the nodes of a run were to be emulated and shared the loopback instead."""
+    """True where the nodes of a run were to be emulated and shared the loopback instead."""
     had = str(record.run["execution"]["network"])
     return record.spec.world.network == "emulated" and had != "emulated"
 
 
 def label_of(labels: Labels, record: RunRecord) -> Mapping[str, Any]:
-    """What the cell that a run counts to is called."""
+    """Names of the cell that a run counts to."""
     return labels[record.spec.cell, fell_back(record)]
 
 

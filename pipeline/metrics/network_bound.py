@@ -3,13 +3,13 @@
 Data-parallel nodes all need the sum of the gradients of all. Whatever the algorithm, N nodes send
 2 (N - 1) gradients in all, N - 1 to combine the parts and N - 1 to spread the sum, so one of them
 sends at least 2 (N - 1) / N (Patarasuk & Yuan 2009). A step takes no less than that over the rate
-of a link, however well it is hidden behind computation. Nothing is said of layouts that cut the
-model, nor of links whose rate is not known.
+of a link, however well it is hidden behind computation. Layouts that cut the
+model, and links of unknown rate, have no such bound.
 """
 
 from __future__ import annotations
 
-from pipeline.metrics.cells import Group, Groups
+from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.parity import lossy
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
@@ -32,7 +32,7 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
     return frames
 
 
-def least_step_seconds(group: Group) -> float | None:
+def least_step_seconds(group: CellRuns) -> float | None:
     """Seconds that the gradients of a step need on the link of a node; None where not known."""
     nodes, rates = int(group.context["nodes"]), list[float]()
     if nodes < 2 or not group.ok:
@@ -43,13 +43,13 @@ def least_step_seconds(group: Group) -> float | None:
             "data"
         ]:
             return None
-        told = [rank.get("environment", {}).get("interface_mbits") for rank in record["ranks"]]
+        speeds = [rank.get("environment", {}).get("interface_mbits") for rank in record["ranks"]]
         network = record["execution"]["network"]
         if network == "emulated" and world.link is not None:
             rates.append(world.link.rate_mbits)
         # NCCL may take another network than the interface of older records.
-        elif network == "real" and world.backend != "nccl" and told and None not in told:
-            rates.append(max(told))
+        elif network == "real" and world.backend != "nccl" and speeds and None not in speeds:
+            rates.append(max(speeds))
         else:
             return None
     first = group.ok[0].record

@@ -1,4 +1,4 @@
-"""Does every cell compute the same training? Largest deviations from a reference, best `single`.
+"""Parity of every cell with a reference, best `single`: deviations, and a verdict on them.
 
 Loss hides a gradient that is wrong by a factor, because AdamW divides it out; the gradient norm
 before clipping does not. Both are compared, at the first step (same weights, so only rounding may
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.metrics.bands import FIRST_STEPS, Band, band_of
-from pipeline.metrics.cells import Group, Groups, base_name
+from pipeline.metrics.cells import CellRuns, Groups, base_name
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
@@ -53,7 +53,10 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     """Distance of `run` from `reference`.
 
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
+    Of two lengths the steps that both have are compared.
     """
+    count = min(len(run.loss), len(reference.loss))
+    run, reference = run.beginning(count), reference.beginning(count)
     pair = (run, reference)
     skipped = skipped_steps(run) | skipped_steps(reference)
     lost = [np.isnan(r.loss) | (np.isnan(r.grad_norm) & ~skipped_steps(r)) for r in pair]
@@ -78,8 +81,8 @@ def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
 
-def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
-    """What a group is held against, each with the band that applies.
+def references(group: CellRuns, groups: Groups) -> list[tuple[CellRuns, Band]]:
+    """The references of a group, each with the band that applies.
 
     A cell of equal work in the same precision, and for every reduced precision also one in fp32;
     see `_reference`. A single device is held against its own precision alone: no strategy is
@@ -88,25 +91,23 @@ def references(group: Group, groups: Groups) -> list[tuple[Group, Band]]:
     own = str(group.context["precision"])
     alone = group.context["strategy"] == "single"
     precisions = [own] if alone else dict.fromkeys([own, _FULL_PRECISION])
-    found = [_reference(group, groups, precision) for precision in precisions]
+    known = [_reference(group, groups, precision) for precision in precisions]
     dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
     return [
         (one, band_of(dtype, same=one.context["precision"] == own, wire=lossy(group) != lossy(one)))
-        for one in found
+        for one in known
         if one is not None
     ]
 
 
-def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
+def _reference(group: CellRuns, groups: Groups, precision: str) -> CellRuns | None:
     """The cell in `precision` that a group is held against; None where the study has none.
 
-    `single` on one device where it did equal work, under weak scaling with the whole global batch
-    by accumulation; else the first cell on one device that did; else the first one in the same
-    world. Where no cell did equal work it is the first on one device, with which nothing is
-    compared.
+    The first of equal work among `single`, the other cells on one device, those of the same world.
     """
     finished = [g for g in groups.values() if g.ok and g.context["precision"] == precision]
     alone = [g for g in finished if g.context["world_size"] == 1]
+    # Under weak scaling this one has the whole global batch, by accumulation.
     single = [g for g in alone if g.context["strategy"] == "single"]
     ranked = single + (alone if precision == group.context["precision"] else [])
     here = [g for g in finished if not lossy(g)]
@@ -117,16 +118,17 @@ def _reference(group: Group, groups: Groups, precision: str) -> Group | None:
     own = any(one is group for one in [*single, *ranked[:1]])
     if equal and (equal[0] is not group or own):
         return equal[0]
+    # Of other work: named as the reference, and nothing is compared with it.
     return next(iter(ranked), None)
 
 
-def lossy(group: Group) -> bool:
-    """Whether its gradients lose digits on their way, by a knob that the strategy declares."""
+def lossy(group: CellRuns) -> bool:
+    """True where its gradients lose digits on their way, by a knob that the strategy declares."""
     spec = group.runs[0].record.spec
     return schedule_text(spec) != schedule_text(without_lossy_wire(spec))
 
 
-def unequal_training_work(one: Group, other: Group) -> list[str]:
+def unequal_training_work(one: CellRuns, other: CellRuns) -> list[str]:
     """Fields of equal work in which two groups differ; precision and a lossy wire aside."""
     contexts = [
         {**g.context, "schedule": schedule_text(without_lossy_wire(g.runs[0].record.spec))}
@@ -147,18 +149,20 @@ def parity_rows(groups: Groups) -> list[Rows]:
         frames.append(rows({**group.context, "level": "cell"}, [bits, *_deterministic(group)]))
     deviations = []
     for group in finished:
-        found, context = references(group, groups), {**group.context, "level": "cell"}
-        deviations += _step_deviations(group, next((reference for reference, _ in found), None))
-        if not found:
+        held_against, context = references(group, groups), {**group.context, "level": "cell"}
+        deviations += _step_deviations(
+            group, next((reference for reference, _ in held_against), None)
+        )
+        if not held_against:
             frames.append(rows(context, [_verdict(_NO_REFERENCE)]))
-        for reference, band in found:
+        for reference, band in held_against:
             if reference is not group:
                 about = {**context, "base": base_name(reference.context)}
                 frames.append(rows(about, _values(group, reference, band)))
     return frames + deviations
 
 
-def _values(group: Group, reference: Group, band: Band) -> list[dict[str, Any]]:
+def _values(group: CellRuns, reference: CellRuns, band: Band) -> list[dict[str, Any]]:
     pairs = [(run, _same_seed(run, reference)) for run in group.ok]
     known = [(run, other) for run, other in pairs if other is not None]
     if not known:
@@ -190,8 +194,8 @@ def _verdict(text: str) -> dict[str, Any]:
     return row("parity_verdict", "1", float(text == EQUAL), text=text)
 
 
-def _deterministic(group: Group) -> list[dict[str, Any]]:
-    """Whether runs of one seed had the same losses and norms, to the bit; `n` counts such runs.
+def _deterministic(group: CellRuns) -> list[dict[str, Any]]:
+    """Bit-equality of losses and norms between runs of one seed; `n` counts such runs.
 
     No row where every run has a seed of its own. Who sums in an order that depends on what is ready
     when, as Horovod does on several ranks, may differ here.
@@ -203,7 +207,11 @@ def _deterministic(group: Group) -> list[dict[str, Any]]:
     if not again:
         return []
     same = all(
-        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=True)
+        np.array_equal(
+            getattr(one.beginning(len(other.loss)), name),
+            getattr(other.beginning(len(one.loss)), name),
+            equal_nan=True,
+        )
         for one, other in again
         for name in ("loss", "grad_norm")
     )
@@ -212,7 +220,7 @@ def _deterministic(group: Group) -> list[dict[str, Any]]:
     return [row("repeats_bit_equal", "1", float(same), n=n, text=about)]
 
 
-def _same_seed(run: Run, reference: Group) -> Run | None:
+def _same_seed(run: Run, reference: CellRuns) -> Run | None:
     """The reference run of the same seed, of the same repeat where there are several."""
     seed, repeat = run.context["seed"], run.context["repeat"]
     same = [other for other in reference.ok if other.context["seed"] == seed]
@@ -220,7 +228,7 @@ def _same_seed(run: Run, reference: Group) -> Run | None:
     return next(iter(exact or same), None)
 
 
-def _step_deviations(group: Group, reference: Group | None) -> list[Rows]:
+def _step_deviations(group: CellRuns, reference: CellRuns | None) -> list[Rows]:
     """Relative deviation of each run's loss at every step, against the cell's first reference."""
     if reference is None or reference is group or unequal_training_work(group, reference):
         return []
@@ -230,12 +238,13 @@ def _step_deviations(group: Group, reference: Group | None) -> list[Rows]:
         "unit": "1",
         "base": base_name(reference.context),
     }
-    found = []
+    parts = []
     for run in group.ok:
         other = _same_seed(run, reference)
         if other is not None:
-            deviation = relative_deviation(run.loss, other.loss)
-            own = {"step": np.arange(len(deviation)), "value": deviation, "timed": run.timed}
+            count = min(len(run.loss), len(other.loss))
+            deviation = relative_deviation(run.loss[:count], other.loss[:count])
+            own = {"step": np.arange(count), "value": deviation, "timed": run.timed[:count]}
             columns = {name: values.tolist() for name, values in own.items()}
-            found.append(Rows({**about, **run.context}, columns))
-    return found
+            parts.append(Rows({**about, **run.context}, columns))
+    return parts

@@ -1,4 +1,4 @@
-"""What the profiled runs say: how the time of a step divides into phases.
+"""Metrics of the profiled runs: the phases of a step, bytes sent, bubbles.
 
 Rows of level `profile` are about one profiled run or one of its ranks, rows of level `cell` about
 all profiled runs of a cell at a node count. A step takes what its slowest rank takes, here as in
@@ -16,7 +16,7 @@ import pandas as pd
 
 from pipeline import strategies
 from pipeline.metrics.bubble import step_bubbles
-from pipeline.metrics.cells import Group, Groups
+from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run, outcome_rows, period_of
@@ -60,7 +60,7 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
         frames.append(rows({**context, "level": "profile"}, values))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
-        about = groups.get(place, Group(runs)).context
+        about = groups.get(place, CellRuns(runs)).context
         values = _cell([run.record for run in runs])
         frames.append(rows({**about, "level": "cell"}, values))
     return frames
@@ -72,12 +72,12 @@ def phase_steps(record: RunRecord) -> pd.DataFrame:
     Of a strategy that sends in one step of a round alone, for each round: its mean step.
     """
     size, first = period_of(record.spec), record.spec.workload.untimed_steps
-    found = [
+    lines = [
         {"at": (s.step - first) // size, "rank": s.rank, "step": s.seconds, **(s.phases or {})}
         for s in record.steps
         if s.timed
     ]
-    return pd.DataFrame(found).groupby(["at", "rank"], as_index=False).mean()
+    return pd.DataFrame(lines).groupby(["at", "rank"], as_index=False).mean()
 
 
 def slowest(steps: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +91,7 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
     A record that counted nothing, as older ones, has the formula alone. What an axis that no
     formula names sends is counted under its own name.
     """
-    found = []
+    values = []
     for rank in record.run["ranks"]:
         predicted = {one.axis: one for one in predict_sent(record.spec, rank["rank"])}
         calls = rank["sent"]["collectives"] if "sent" in rank else None
@@ -99,7 +99,7 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
         about = {"rank": rank["rank"]}
         for axis in dict.fromkeys([*predicted, *counted]):
             formula = predicted.get(axis, Sends(axis, "", 0.0))
-            found.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
+            values.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
                               text=formula.formula or None, **about))  # fmt: skip
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):
@@ -109,12 +109,12 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
                 names = [plural(each["count"], each["kind"].replace("_", "-")) for each in own
                          if each["kind"] != RECEIVE]  # fmt: skip
                 text = ", ".join(names) + f" in {steps} steps" * (steps > 1) or None
-                found.append(row(f"sent_bytes:{axis}", "bytes", total, text=text, **about))
-    return found
+                values.append(row(f"sent_bytes:{axis}", "bytes", total, text=text, **about))
+    return values
 
 
-def _against_timed(record: RunRecord, group: Group) -> list[dict[str, Any]]:
-    """How far the profiled run is from the timed one of its repeat, in training and in time."""
+def _against_timed(record: RunRecord, group: CellRuns) -> list[dict[str, Any]]:
+    """Distance of the profiled run from the timed one of its repeat, in training and in time."""
     asked = (record.spec.cell, record.spec.repeat)
     timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == asked), None)
     if timed is None:
@@ -144,11 +144,11 @@ def _cell(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         f"phase_share:{name}": [_floats(run[name] / run["step"]) for run in each]
         for name in IN_STEP
     }
-    found = [
+    cell_values = [
         interval_row(metric, "s" if "seconds" in metric else "1", repeats_interval(runs))
         for metric, runs in values.items()
     ]
-    found += [
+    cell_values += [
         row(f"phase_mean_seconds:{name}", "s", float(whole[name].mean()), n=len(whole), text=MEAN)
         for name in PHASES
     ]
@@ -157,14 +157,14 @@ def _cell(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     known = spec.strategy in strategies.names()
     share = resolve(spec).strategy.idle_share(spec) if known else None
     if share is None:
-        return found
+        return cell_values
     about = "bubble / time of computation, by the formula of the schedule, not measured"
-    found.append(row("phase_bubble_formula", "1", share / (1 - share), text=about))
+    cell_values.append(row("phase_bubble_formula", "1", share / (1 - share), text=about))
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
         bubbles = [_bubbles(record, equal=equal) for record in records]
         if runs := [np.asarray(steps) for steps in bubbles if steps]:
-            found.append(interval_row(metric, "1", repeats_interval(runs)))
-    return found
+            cell_values.append(interval_row(metric, "1", repeats_interval(runs)))
+    return cell_values
 
 
 def _bubbles(record: RunRecord, *, equal: bool = False) -> list[float]:

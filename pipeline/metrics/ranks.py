@@ -21,7 +21,7 @@ ALPHA = 0.05
 DRIFT_SHARE, DRIFT_ALPHA = 0.05, 0.01
 DRIFT, STEADY, NOT_TESTED = "drift", "none", "not tested: too short a series"
 RANK_SUM = "exact rank-sum test (Wilcoxon, Mann & Whitney)"
-"""How the test between two groups is named, wherever its p-value is shown."""
+"""Name of the test between two groups, wherever its p-value is shown."""
 
 
 @dataclass(frozen=True)

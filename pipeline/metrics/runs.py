@@ -1,10 +1,10 @@
-"""What one record says: rows of level `step`, `rank` and `run`."""
+"""Rows of one record: those of level `step`, `rank` and `run`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ TIMER_SHARE = 0.05
 STEPS_FOR_P95 = 100
 """Timed steps from which a run has a 95th percentile: five of them are above it."""
 
+_SERIES = ("seconds", "loss", "grad_norm", "timed")
+
 
 @dataclass(frozen=True)
 class Run:
@@ -44,8 +46,13 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether the run finished; only such runs enter a statistic."""
+        """True where the run finished; only such runs enter a statistic."""
         return self.record.status == "ok"
+
+    def beginning(self, count: int) -> Run:
+        """The first `count` steps; the run itself where it has no more."""
+        parts: dict[str, Any] = {name: getattr(self, name)[:count] for name in _SERIES}
+        return replace(self, **parts)
 
     @property
     def timed_seconds(self) -> Floats:
@@ -68,13 +75,13 @@ class Run:
         On a GPU also a freely running step, of the slowest rank.
         """
         seconds = self.timed_seconds
-        found = {"largest_step_seconds": float(seconds.max())}
+        times = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
-            found["p95_step_seconds"] = float(np.percentile(seconds, 95))
+            times["p95_step_seconds"] = float(np.percentile(seconds, 95))
         free = [rank.get("free_running") for rank in self.record.run["ranks"]]
         if None not in free:
-            found["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
-        return found
+            times["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
+        return times
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
@@ -127,8 +134,18 @@ def run_rows(run: Run) -> list[Rows]:
         interval_row("step_seconds", "s", timed),
         interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
         row("peak_memory_bytes", "bytes", peak, text="largest rank"),
-        *flops.run_values(run.record, tokens / timed.value),
     ]
+    # Where the ranks measured a peak.
+    if shares := flops.utilisations(run.record, tokens / timed.value):
+        text = "over the measured peak of matrix products"
+        pairs = zip(flops.NAMES, shares, strict=True)
+        values += [row(name, "1", share, text=text) for name, share in pairs]
+    for text in (rank["unseen_text"] for rank in ranks if "unseen_text" in rank):
+        last = text["steps"]
+        values += [
+            row("unigram_entropy", "nats/token", text["unigram_entropy"], n=last),
+            row("unseen_loss", "nats/token", float(run.loss[-last:].mean()), n=last),
+        ]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
     if None not in clocks:
         slowest = float(max(clocks))
@@ -136,10 +153,10 @@ def run_rows(run: Run) -> list[Rows]:
             row("timer_overhead_seconds", "s", slowest, text="an empty timing, slowest rank"),
             row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
         ]
-    if (found := drift(run.timed_seconds)) is None:
+    if (change := drift(run.timed_seconds)) is None:
         values.append({"metric": "drift", "text": NOT_TESTED})
     else:
-        values.append(row("drift", "1", found.share, n=found.n, text=found.verdict))
+        values.append(row("drift", "1", change.share, n=change.n, text=change.verdict))
     return [rows(context, values), _step_rows(run), _rank_rows(run)]
 
 
@@ -161,7 +178,7 @@ def _step_rows(run: Run) -> Rows:
 
 
 def _rank_rows(run: Run) -> Rows:
-    """What each rank measured, and beside its memory what the model of it and formula 24 predict.
+    """Measurements of each rank, and beside its memory the predictions of our model and formula 24.
 
     The base below both is what the rank measured before it built its model, else the one measured
     once, with what is loaded later; torch's allocator on CUDA has none.

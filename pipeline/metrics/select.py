@@ -73,13 +73,13 @@ def fact(table: pd.DataFrame, metric: str, default: str = "unknown") -> str:
 
 
 def interval_notes(values: pd.DataFrame) -> str:
-    """How the intervals of these rows were made, each way once; a base against itself left out."""
+    """Ways in which the intervals of these rows were made, each once; not of a base over itself."""
     texts = [text for text in values["interval"].dropna().unique() if not text.startswith("exact")]
     return "; ".join(texts) or "none"
 
 
 def speedup_name(table: pd.DataFrame) -> str:
-    """What the ratio of two throughputs is called: under weak scaling it is a scaled speedup.
+    """Name of the ratio of two throughputs: under weak scaling it is a scaled speedup.
 
     There the batch grows with the devices, so the two did not do the same work in a step.
     """
@@ -101,9 +101,9 @@ def cells(table: pd.DataFrame) -> pd.DataFrame:
     # A figure asks some ten times: of the many rows those few that are a cell's first over a link.
     firsts = table.loc[~table.duplicated(["cell", "link"]), [*columns, "link"]]
     known = firsts.dropna(subset=["cell"])
-    found = known.drop_duplicates("cell").sort_values("cell_order")[columns]
+    each = known.drop_duplicates("cell").sort_values("cell_order")[columns]
     over = known.dropna(subset=["link"]).drop_duplicates("cell").set_index("cell")["link"]
-    return found.assign(link=found["cell"].map(over)).reset_index(drop=True)
+    return each.assign(link=each["cell"].map(over)).reset_index(drop=True)
 
 
 def links(table: pd.DataFrame) -> list[str]:
@@ -111,29 +111,29 @@ def links(table: pd.DataFrame) -> list[str]:
 
     `FALLBACK` is the last where runs that were to be emulated were made on the loopback.
     """
-    found = cells(table)
-    if (found["cell"] == found["arm"]).all():
+    names = cells(table)
+    if (names["cell"] == names["arm"]).all():
         return [""]
-    compared = list(dict.fromkeys(found["link"].dropna()))
+    compared = list(dict.fromkeys(names["link"].dropna()))
     # Emulated runs whose cell names no link stand in a panel without a name.
-    beside = compared == [FALLBACK] and bool((found["cell"] == found["arm"]).any())
+    beside = compared == [FALLBACK] and bool((names["cell"] == names["arm"]).any())
     return ["", FALLBACK] if beside else compared
 
 
 def over_link(table: pd.DataFrame, link: str) -> list[str]:
     """Cells that ran over a link, in the study's order; those of one node, which use none, too.
 
-    What ran on the loopback instead is beside nothing else.
+    Loopback fallbacks get a panel of their own.
     """
-    found = cells(table)
-    keep = found["link"] == link
+    names = cells(table)
+    keep = names["link"] == link
     if link != FALLBACK:
-        keep |= found["cell"] == found["arm"]
-    return list(found.loc[keep, "cell"])
+        keep |= names["cell"] == names["arm"]
+    return list(names.loc[keep, "cell"])
 
 
 def over(link: str) -> str:
-    """How a panel of cells over a link is named; empty where the study compares none."""
+    """Name of a panel of cells over a link; empty where the study compares none."""
     return f"links of {link}" if link not in ("", FALLBACK) else link
 
 
@@ -165,15 +165,17 @@ def not_ok(table: pd.DataFrame, level: str = "run") -> list[dict[str, Any]]:
     `sentence` is that in words, without the reason; `level` is `run` for the timed runs, `profile`
     for the profiled ones.
     """
-    status, found = pick(table, level, "status"), []
+    status, endings = pick(table, level, "status"), []
     keys = ["cell_order", "cell", "label", "text", "reason"]
     for (_, cell, label, text, reason), part in status[status["text"] != "ok"].groupby(keys):
         nodes = sorted(int(n) for n in part["nodes"].unique())
         planned = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
         at = f"{listed(nodes)} node{'' if nodes == [1] else 's'}"
         sentence = f"{label}: {text} in {len(part)} of {plural(planned, 'run')} at {at}"
-        found.append({"place": (cell, text, reason, nodes), "sentence": sentence, "reason": reason})
-    return found
+        endings.append(
+            {"place": (cell, text, reason, nodes), "sentence": sentence, "reason": reason}
+        )
+    return endings
 
 
 def missing_notes(table: pd.DataFrame) -> list[str]:

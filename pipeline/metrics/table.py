@@ -185,7 +185,7 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
 
 
 def _content(path: Path) -> pa.Table:
-    """What the file holds; raises ValueError where it states more than any study has."""
+    """The content of the file; raises ValueError where it states more than any study has."""
     with open_regular(path) as stream:
         file = pq.ParquetFile(stream)
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]

@@ -6,8 +6,8 @@ assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
 A family's `arithmetic.py` is a `Family`. Its `build` makes an `nn.Module` whose
 `forward(inputs, targets)` returns the mean loss and whose `blocks` are the layers that repeat;
 given weights of the targets as a third argument, it returns the weighted sum. `loss(logits,
-targets)`, or with weights, is the end of it. `recompute_attention(again)` has the blocks call
-`again(attend, *given)` in place of `attend(*given)`, which makes the output of attention of query,
+targets)`, or with weights, is the end of it. `wrap_attention(around)` has the blocks call
+`around(attend, *given)` in place of `attend(*given)`, which makes the output of attention of query,
 key and value. `tensor_cuts` says how a tensor axis cuts the model, `stage_cuts` and
 `stage(layers, is_first=, is_last=)` how a pipeline does.
 """
@@ -120,6 +120,9 @@ class Family(Protocol):
         Of a micro-batch on one of `ranks` tensor ranks; with them `calibrate` predicts a step.
         """
 
+    def products(self, model: ModelSpec) -> Sequence[Product]:
+        """Linear layers of a block, in their order; StudyError where they are not known."""
+
 
 def family(model: ModelSpec) -> Family:
     """The model's family; raises StudyError for an unknown one."""
@@ -208,6 +211,20 @@ class Ends(NamedTuple):
     def held(self, first: bool, last: bool) -> int:
         """Those of a rank with the `first` stage of a model, the `last`, both or none."""
         return self.before * first + self.after * last - self.shared * (first and last)
+
+
+class Product(NamedTuple):
+    """A linear layer of a block, by the end of its name.
+
+    `given` is the module whose output it takes, which has all features; of one that names none the
+    input is made of the output of the layer before it: feature by feature where the numbers of
+    features are the same, else head by head.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    given: str = ""
 
 
 class Shape(NamedTuple):

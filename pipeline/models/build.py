@@ -45,7 +45,7 @@ def recompute_blocks(model: nn.Module, what: bool | str = True) -> None:
     """
     any_model: Any = model
     if what == ATTENTION:
-        any_model.recompute_attention(partial(checkpoint, use_reentrant=False))
+        any_model.wrap_attention(partial(checkpoint, use_reentrant=False))
         return
     for block in any_model.blocks if what else ():
         kind = type(block)

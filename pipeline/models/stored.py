@@ -25,7 +25,7 @@ WIDTHS = ("F64", "F32", "F16", "BF16")
 """Types of numbers that may become weights; a run has them in its own precision."""
 
 
-class Entry(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor in a file."""
 
     file: Path
@@ -73,7 +73,7 @@ def reader(model: ModelSpec) -> Callable[[str, Sequence[int], Sequence[int]], Te
     return read
 
 
-def entries(model: ModelSpec) -> dict[str, Entry]:
+def entries(model: ModelSpec) -> dict[str, StoredTensor]:
     """The tensor of each parameter, by its name; raises StudyError where the files do not fit.
 
     Parts that the class does not have, such as a second head, are left out, as the library does;
@@ -117,13 +117,13 @@ def entries(model: ModelSpec) -> dict[str, Entry]:
     return made
 
 
-def _header(file: Path) -> list[Entry]:
+def _header(file: Path) -> list[StoredTensor]:
     """The tensors of a file; raises StudyError."""
     try:
         with safe_open(file, framework="numpy") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
             return [
-                Entry(file, name, tuple(one.get_shape()), one.get_dtype())
+                StoredTensor(file, name, tuple(one.get_shape()), one.get_dtype())
                 for name, one in slices.items()
             ]
     except (SafetensorError, OSError) as error:

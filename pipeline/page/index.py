@@ -81,7 +81,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
         for one in read_verdicts(path, study):
             known.setdefault((one["publication"], one["id"]), []).append((study, one))
     order = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
-    found = []
+    entries = []
     for path in sorted(FOLDER.glob("*/claims.yaml")):
         for claim in load_claims(path):
             tested = known.get((claim.document, claim.id), [])
@@ -92,8 +92,8 @@ def rows(results: Path) -> list[dict[str, Any]]:
             row = _row(claim, *(best or ("", None)))
             if tested and not own:
                 row["why"] = f"{tested[0][0]} tested another version of this claim; run it again"
-            found.append(row)
-    return found
+            entries.append(row)
+    return entries
 
 
 def _is_on(one: Mapping[str, Any], claim: Claim) -> bool:
@@ -129,9 +129,9 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
     }
 
 
-def counts(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Number of rows by verdict; those that were not run come last."""
-    words = [str(one["verdict"]) for one in found]
+    words = [str(one["verdict"]) for one in entries]
     return {word: words.count(word) for word in (*VERDICTS, NOT_RUN)}
 
 
@@ -142,20 +142,20 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
         raise StudyError(
             f"--out {out} is the page, beside which its CSV lies; give a name in .html"
         )
-    found = rows(results)
+    entries = rows(results)
     publications: dict[str, list[dict[str, Any]]] = {}
-    for one in found:
+    for one in entries:
         publications.setdefault(one["publication"], []).append(one)
     page = TEMPLATES.get_template("index.html.j2").render(
         style=(HERE / "style.css").read_text(encoding="utf-8"),
         publications={name: (counts(own), own) for name, own in publications.items()},
-        total=counts(found),
-        studies=sorted({one["study"] for one in found} - {""}),
+        total=counts(entries),
+        studies=sorted({one["study"] for one in entries} - {""}),
         results=os.path.relpath(results, out.parent),
         quiet=(NOT_TESTABLE, NOT_RUN),
     )
     write_text(out, page)
     # As objects, so that a column of whole numbers with gaps stays one.
-    table = pd.DataFrame(found, columns=list(COLUMNS), dtype=object)
+    table = pd.DataFrame(entries, columns=list(COLUMNS), dtype=object)
     write_text(table_file, table.to_csv(index=False, lineterminator="\n"))
-    return found
+    return entries

@@ -88,7 +88,8 @@ def render(
 
     # New figures and tables show up without an edit here.
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    others = dict.fromkeys(one for one in [*figures.names(), *tables.names()] if one not in named)
+    every = [*figures.catalogue.captions, *tables.catalogue.captions]
+    others = dict.fromkeys(one for one in every if one not in named)
     more = ("more", "What else is there?", "More", tuple(others))
     sections = [
         {"name": name, "question": question, "short": short, "figures": figures_of(*shown_here),
@@ -135,7 +136,7 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
     source = base64.b64encode(path.read_bytes()).decode("ascii")
-    caption, title = figures.captions()[name], name.replace("_", " ").capitalize()
+    caption, title = figures.catalogue.captions[name], name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
@@ -147,7 +148,7 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
 
 def _table(name: str, table: pd.DataFrame) -> dict[str, Any]:
     """A table as texts, with the columns that are aligned right."""
-    shown, caption = printed_form(made(name, table)[1], tables.captions()[name])
+    shown, caption = printed_form(made(name, table)[1], tables.catalogue.captions[name])
     rights = is_right(shown)
     texts = [[one_line(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
     return {
@@ -190,22 +191,29 @@ def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
                 "log_note": note,
                 "has_steps": steps.is_file() and steps.stat().st_size > 0,
             })  # fmt: skip
-    found = [
+    shown = [
         {"label": label, "nodes": nodes, "counts": Counter(run["status"] for run in own),
          "runs": sorted(own, key=lambda run: run["status"] == "ok")}
         for (label, nodes), own in groups.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda group: set(group["counts"]) == {"ok"})
+    return sorted(shown, key=lambda group: set(group["counts"]) == {"ok"})
 
 
 def log_end(path: Path) -> tuple[tuple[str, ...], str]:
-    """The last lines of a log, fit to be shown, and one line that says what they are."""
+    """The last lines of a log, fit to be shown, and one line that says what they are.
+
+    What lies elsewhere is no log of this run, and would come with the page to whoever gets that.
+    """
+    if path.is_symlink():
+        return (), "The log is a symlink, which is not followed."
     try:
         with open_regular(path) as stream:
             stream.seek(max(path.stat().st_size - _TAIL_BYTES, 0))
             text = stream.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return (), "No log: the run folder holds no log.txt."
+    except OSError as error:
+        return (), f"The log cannot be read: {error.strerror or error}."
     lines = [tidy(line) for line in text.splitlines() if line.strip()]
     return tuple(lines[-LOG_LINES:]), "The end of the log" if lines else "The log is empty."
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,8 @@ from typing import Any
 
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path, write_text
-from pipeline.fonts import FAMILY, files, is_wide
+from pipeline.fonts import FAMILY, files, is_wide, printed
+from pipeline.paper import manuscript
 from pipeline.paper.manuscript import SOURCES, read_table
 
 MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
@@ -36,6 +39,30 @@ _LONG_TABLE = re.compile(
     re.DOTALL,
 )
 _APPENDIX = "\n\\onecolumn\n"
+
+
+def write_paper(
+    numbers: Mapping[str, Any], figures: Path, tables: Path, generated: Path, out: Path
+) -> None:
+    """Write paper.pdf and paper.tex to `out`, and all that they are made from to `generated`."""
+    for source, name, kinds in (
+        (figures, "figures", (".svg", ".pdf")),
+        (tables, "tables", (".md", ".tex")),
+    ):
+        # Exactly these files: none of an earlier version of the study stays.
+        shutil.rmtree(generated / name, ignore_errors=True)
+        for path in sorted(source.iterdir()):
+            if path.suffix in kinds and not path.name.startswith("."):
+                with atomic_path(generated / name / path.name) as temporary:
+                    shutil.copyfile(path, temporary)
+    write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
+    # Read back, so that the text can hold nothing that is not in the file.
+    stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
+    text = manuscript.render(manuscript.source(), stored, generated / "tables")
+    write_text(generated / MANUSCRIPT, text)
+    write_text(generated / PRINTED, printed(text))
+    write_pdf(generated, out / "paper.pdf", stored["date"])
+    write_latex(generated, out / "paper.tex", figures)
 
 
 def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
@@ -99,7 +126,7 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     _pandoc(generated / PRINTED, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
-    text = _INCLUDED.sub(lambda found: f"{found[1]}{{{folder}/", text)
+    text = _INCLUDED.sub(lambda match: f"{match[1]}{{{folder}/", text)
     write_text(final, _floating(text))
 
 
@@ -121,12 +148,12 @@ def _floating(latex: str) -> str:
 
 def _table_lines(folder: Path) -> dict[str, int]:
     """At most so many lines of each table, a row counted as the lines of its longest text."""
-    found = {}
+    lines = {}
     for path in sorted(folder.glob("*.md")):
         rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
         texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
-        found[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
-    return found
+        lines[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
+    return lines
 
 
 def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:

@@ -15,6 +15,7 @@ from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.emulation import bias_of
 from pipeline.metrics.format import NONE, limit, scientific, significant
+from pipeline.metrics.headline import end_of_training
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.ranks import ALPHA, DRIFT_ALPHA, DRIFT_SHARE
 from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records
@@ -44,7 +45,7 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
         and len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not pick(table, "run", "machine_speed").empty,
         "accuracy": {
-            "measured": bias_of(table) is not None,
+            "measured": bias_of(table) is not None and not real.empty,
             "runs": plural(len(real), "run"),
             "reasons": "; ".join(real["reason"].dropna().unique()),
         },
@@ -108,6 +109,7 @@ def loss(table: pd.DataFrame) -> dict[str, Any]:
         "first": f"{first.median():.2f}",
         "last": " to ".join(ends),
         "falls": bool(last.max() < first.min()),
+        "end": end_of_training(table),
     }
 
 
@@ -199,8 +201,8 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
     """
     texts = {one["why"] for one in untested}
     heads = Counter(text.partition(": ")[0] for text in texts if ": " in text)
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    claims_of: dict[str, list[Mapping[str, Any]]] = {}
     for one in untested:
         head = one["why"].partition(": ")[0]
-        found.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
-    return sorted(found.items(), key=lambda item: -len(item[1]))
+        claims_of.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
+    return sorted(claims_of.items(), key=lambda item: -len(item[1]))

@@ -17,8 +17,6 @@ from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
-
-
 _FIXED = "\N{NO-BREAK SPACE}"
 _UNITS = "%|ms|s|MiB|GiB|Mbit/s|Gbit/s|nodes?|GFLOP/s"
 # Between a number and its unit or interval, and inside of the latter, no line ends.
@@ -32,21 +30,30 @@ class _Markdown(str):
     """Text that is Markdown already; everything else that the template puts in is escaped."""
 
 
+def source() -> str:
+    """The text of `paper/manuscript.md`."""
+    return (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+
+
 def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
     """The manuscript as Markdown for pandoc; raises SamestepError on an unknown name.
 
-    The template gets the keys of `numbers` and five functions: `figure(name)`, `table(name)`,
+    The template gets the keys of `numbers`, `other_figures` (those of this study that it does not
+    name itself) and five functions: `figure(name)`, `table(name)`,
     `caption(name, text)` below a table that stands in the template itself, and `see_figure(name)`,
     `see_table(name)` for the numbered reference in the text. Every value is escaped, so that no
     title or label is read as markup; `| code` makes it a code span, and `| as_is` is for what is
     Markdown already and for code blocks.
     """
     shown: dict[str, list[str]] = {"figure": [], "table": []}
+    drawn = {path.stem for path in (table_folder.parent / "figures").glob("*.svg")}
+    others = [one for one in figures.catalogue.captions if f'figure("{one}")' not in source]
+    given = {**numbers, "other_figures": [one for one in others if one in drawn]}
     try:
         template = _template(source)
         # A section may be left out, so a first pass finds what is shown, and in which order.
         template.render(
-            **numbers,
+            **given,
             figure=lambda name: shown["figure"].append(name),
             table=lambda name: shown["table"].append(name),
             caption=lambda name, text: shown["table"].append(name),
@@ -55,7 +62,7 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         )
         order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
         text = template.render(
-            **numbers,
+            **given,
             figure=lambda name: _Markdown(_figure(name)),
             # It ends with its caption, which says what was left out; the name is what refers to it.
             table=lambda name: _Markdown(
@@ -103,7 +110,7 @@ def _place(order: list[str], name: str) -> int:
 
 
 def _figure(name: str) -> str:
-    captions = figures.captions()
+    captions = figures.catalogue.captions
     caption = captions[_known(captions, name, "shows the unknown figure")]
     title = name.replace("_", " ").capitalize()
     read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')

@@ -3,7 +3,7 @@
 A cut parameter is an ordinary one that holds this rank's part and carries its `Cut`; the optimiser
 needs to know nothing of it. The shards of FSDP2 are torch's DTensors, which know it themselves. A
 tensor may be cut twice: a tensor axis gives a rank its part (`Cut`), and ZeRO's stage 1 cuts the
-rows of that part over the data axis (`Rows`). Both cuts are exact for lengths that the ranks do
+rows of that part over the data axis (`RowRange`). Both cuts are exact for lengths that the ranks do
 not divide, where some ranks have one row less, or none. By boxes a checkpoint knows no layout.
 """
 
@@ -26,7 +26,7 @@ NAME, ROWS_NAME = "samestep_cut", "samestep_rows"
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRange:
     """Consecutive rows, from `start` on, of a parameter of this `shape`: ZeRO's stage 1."""
 
     start: int
@@ -94,9 +94,9 @@ def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.
     return part
 
 
-def rows_of(tensor: Tensor) -> Rows | None:
+def rows_of(tensor: Tensor) -> RowRange | None:
     """The rows of a parameter that these are; None for all of them."""
-    rows: Rows | None = getattr(tensor, ROWS_NAME, None)
+    rows: RowRange | None = getattr(tensor, ROWS_NAME, None)
     return rows
 
 

@@ -15,6 +15,9 @@ DATA = "data"
 PIPELINE, TENSOR = "pipeline", "tensor"
 """Axes along which layers are stages, and along which each of them is cut."""
 
+CONTEXT = "context"
+"""The axis along which the positions of each sequence are cut."""
+
 BUCKET_BYTES = 25 * 2**20
 """Size of the messages that average a pipeline's gradients along the data axis; DDP's own."""
 
@@ -24,7 +27,8 @@ class Degrees:
     """A layout that is searched for: sizes of its axes, and how they are used.
 
     `chunks`: stages of a pipeline rank. `microbatches`: those of a step on a data rank. `zero`:
-    stage of ZeRO along the data axis.
+    stage of ZeRO along the data axis. `sequence`: sequence parallelism along the tensor axis.
+    `layers`: those of each stage; none where they are as even as can be.
     """
 
     data: int = 1
@@ -33,6 +37,8 @@ class Degrees:
     chunks: int = 1
     zero: int = 0
     microbatches: int = 1
+    sequence: bool = False
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ MASTER = "master"
 """The slot of a wider copy of a narrow weight."""
 
 Read = Callable[[str, Sequence[int], Sequence[int]], Tensor]
-"""What reads a box of a weight, on the host, by the weight's name, its offsets and its shape."""
+"""Reader of a box of a weight, on the host, by the weight's name, its offsets and its shape."""
 
 
 def capture(

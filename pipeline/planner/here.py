@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,13 +20,20 @@ from pipeline import models, schemas
 from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed
+from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.parallel.wire import ANSWERED, HALVES, SEND, Sends
-from pipeline.planner.memory import MEBIBYTE, predict_sent
+from pipeline.parallel.wire import ALL_REDUCE, ANSWERED, HALVES, SEND, Sends
+from pipeline.planner.memory import MEBIBYTE, formats, predict_sent
 from pipeline.planner.memory import predict as predict_memory
-from pipeline.planner.operators import Counted, Operator, most_threads, work_of
+from pipeline.planner.operators import (
+    PRODUCT_FORMATS,
+    Counted,
+    Operator,
+    most_threads,
+    work_of,
+)
 from pipeline.planner.tables import align
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
@@ -142,7 +150,6 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     idle = strategy.idle_share(spec) or 0.0
     others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
     others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    peak = max(predict_memory(spec, rank).peak for rank in range(run.layout.num_processes))
     again, what = 0.0, spec.workload.recompute
     if what:
         repeated = [
@@ -157,7 +164,31 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         bubble=idle / (1 - idle) * others,
         host=0.0,
         optimiser=calibration.total(work.update),
-        memory=peak,
+        memory=peak(run),
+    )
+
+
+def peak(run: ResolvedRun) -> float:
+    """Bytes of the rank that needs most."""
+    ranks = range(run.layout.num_processes)
+    return float(max(predict_memory(run.spec, rank).peak for rank in ranks))
+
+
+def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:
+    """Prices of cutting operators over `ranks` of a run whose ranks have them whole."""
+    spec, link = run.spec, run.link.name if run.link else None
+    dtype, element = PRODUCT_FORMATS[spec.precision], formats(spec).product
+
+    def move(kind: str, numbers: int) -> float:
+        return calibration.collective(link, ranks, kind, element * numbers)
+
+    return Prices(
+        ranks=ranks,
+        product=lambda *sizes: calibration.seconds(Operator("product", dtype, sizes)),
+        all_reduce=partial(move, ALL_REDUCE),
+        gather=partial(move, "all_gather"),
+        pieces=run.strategy.pieces(spec, run.layout),
+        a_parameter=(whole.communication + whole.optimiser) / models.num_parameters(spec.model),
     )
 
 

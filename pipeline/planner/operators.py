@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import PIPELINE, TENSOR
+from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import RunSpec
@@ -21,6 +21,9 @@ from pipeline.study.spec import RunSpec
 PRODUCT_FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
                    "amp_o1": "bfloat16", "amp_o2": "bfloat16"}  # fmt: skip
 """Number format of products on a CPU."""
+
+TOKENWISE = ("layer_norm", "add")
+"""Kinds of which a rank has its own tokens alone where sequences are cut over the tensor axis."""
 
 NARROW = ("product", "attention", "gelu")
 """Kinds that autocast narrows; sums and losses stay in fp32."""
@@ -71,23 +74,30 @@ def work_of(run: ResolvedRun) -> Work:
         )
     if spec.precision not in PRODUCT_FORMATS:
         raise StudyError(f"{spec.run_id}: precision {spec.precision} is not timed on a CPU")
+    if CONTEXT in axes:
+        raise StudyError(f"{spec.run_id}: steps over pieces of sequences are not predicted")
     pieces = run.strategy.pieces(spec, run.layout)
     sequences = -(-spec.workload.global_batch // (run.layout.data_devices * pieces))
     first, block, last = sizes.operators(spec.model, sequences, axes.get(TENSOR, 1))
+    degrees = run.strategy.degrees(spec, run.layout)
+    cut = axes.get(TENSOR, 1) if degrees and degrees.sequence else 1
     count, narrow = axes.get(PIPELINE, 1), dict.fromkeys(NARROW, PRODUCT_FORMATS[spec.precision])
     stages = []
     for stage in range(count):
         layers = len(range(stage, spec.model.num_layers, count))
+        if degrees and degrees.layers:
+            layers = sum(degrees.layers[stage::count])
         work = Counter({key: layers * n for key, n in block.items()})
         work.update(first if stage == 0 else {})
         work.update(last if stage == count - 1 else {})
         stages.append(Counter[Operator]())
-        for (kind, shape), n in work.items():
-            stages[-1][Operator(kind, narrow.get(kind, "float32"), shape)] = n
+        for (kind, (first_size, *others)), n in work.items():
+            own = first_size // cut if kind in TOKENWISE else first_size
+            stages[-1][Operator(kind, narrow.get(kind, "float32"), (own, *others))] = n
     parameters = models.num_parameters(spec.model)
     gradients = widths(spec.precision).gradient * parameters
-    own = run.strategy.footprint(spec, run.layout, 0, gradients)
-    numbers = max(1, round(own.optimiser_share * parameters))
+    held = run.strategy.footprint(spec, run.layout, 0, gradients)
+    numbers = max(1, round(held.optimiser_share * parameters))
     tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
     update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
     return Work(tuple(stages), update, pieces)

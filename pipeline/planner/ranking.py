@@ -1,32 +1,38 @@
 """Layouts of a model on a cluster that is not here, by predicted step time, as cells of a study.
 
 `python -m pipeline plan --model 1.3B --nodes 4 --gpus-per-node 8 --device a100-80 --link 200gbit`.
-Data, tensor (inside a node) and pipeline axes, interleaving, ZeRO 1 to 3, micro-batch,
-recomputation and fewer nodes; each strategy says which of them it can run (`Strategy.knobs`). Each
-layout stands with the fastest micro-batch that fits. Times are predictions (docs/planner.md).
+Data, tensor (inside a node) and pipeline axes, sequence parallelism, interleaving, cuts of stages,
+ZeRO 1 to 3, micro-batch, recomputation and fewer nodes; each strategy says which of them it can run
+(`Strategy.knobs`). Each layout stands with the fastest micro-batch and cuts that fit. Times are
+predictions (docs/planner.md).
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from itertools import product
+from typing import Any, Protocol
 
 import yaml
 
 from pipeline import models, strategies
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
-from pipeline.cost.points import fits, kind_of
-from pipeline.cost.predict import Prediction, predict
+from pipeline.cost.points import USABLE, fits, kind_of
+from pipeline.cost.predict import Prediction, on_gpus, predict
+from pipeline.cost.schedule import even
+from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.sizes import ADAMW, Size
 from pipeline.planner.tables import align
 from pipeline.resolved import resolve
+from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 
 LARGEST_MICRO = 64
@@ -51,11 +57,15 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A layout with what is predicted of it; `cell` has what a study states to run it."""
+    """A layout with what is predicted of it; `cell` has what a study states to run it.
+
+    `calibrated`: predicted by what was measured here, not by the model of GPUs.
+    """
 
     job: Job
     cell: Mapping[str, Any]
     prediction: Prediction
+    calibrated: bool = False
 
     @property
     def nodes(self) -> int:
@@ -68,15 +78,27 @@ class Ranked:
         job = self.job
         axes = (("data", job.dp), ("tensor", job.tp), ("pipeline", job.pp))
         mesh = " x ".join(f"{name} {size}" for name, size in axes if size > 1) or "one device"
-        chunks = f", {job.vpp} chunks" if job.vpp > 1 else ""
-        return mesh + chunks + (f", ZeRO {job.zero}" if job.zero else "")
+        more = {
+            "sequences cut": job.seq_parallel,
+            "uneven stages": len(set(job.counts)) > 1,
+            f"{job.vpp} chunks": job.vpp > 1,
+            f"ZeRO {job.zero}": job.zero > 0,
+            f"by {self.cell['strategy']}": self.by_operator,
+        }
+        return ", ".join([mesh, *(name for name, has in more.items() if has)])
+
+    @property
+    def by_operator(self) -> bool:
+        """True where single operators are cut."""
+        return strategies.load(self.cell["strategy"], {}).by_operator
 
     @property
     def parts(self) -> int:
-        """Number of things that have to work together: axes, ZeRO, recomputation, micro-batches."""
+        """Number of things that have to work together: axes, ZeRO, recomputation, and so on."""
         job = self.job
-        axes = (job.dp, job.tp, job.pp, job.vpp)
-        others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.accum > 1)
+        axes = (job.dp, job.tp, job.pp, job.vpp, job.accum)
+        others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.seq_parallel,
+                  len(set(job.counts)) > 1, self.by_operator)  # fmt: skip
         return sum(size > 1 for size in axes) + sum(others)
 
     @property
@@ -84,6 +106,17 @@ class Ranked:
         """Seconds between which nine tenths of steps like this one lie."""
         low, high = band_of(self.job)
         return low * self.prediction.seconds, high * self.prediction.seconds
+
+    def is_told_from(self, other: Ranked) -> bool:
+        """True where the prediction tells which of two is faster.
+
+        Of the slower one not even the low end of the band reaches the faster; of steps that this
+        machine was calibrated for, which share their errors, it is `CALIBRATED` slower.
+        """
+        faster, slower = sorted((self, other), key=lambda one: one.prediction.seconds)
+        seconds = slower.prediction.seconds
+        least = seconds / CALIBRATED if self.calibrated else slower.band[0]
+        return least > faster.prediction.seconds
 
 
 def band_of(job: Job) -> tuple[float, float]:
@@ -94,8 +127,48 @@ def band_of(job: Job) -> tuple[float, float]:
     return low, high
 
 
-Predictor = Callable[[Job, Mapping[str, Any]], Prediction | None]
-"""Prediction of a job, which the cell runs; None where it cannot run or be predicted."""
+class Predictor(Protocol):
+    """Seconds and memory of a job, which the cell runs."""
+
+    def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction | None:
+        """The step; None where it cannot be predicted."""
+
+    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices] | None:
+        """The step in which ranks of a tensor axis have all operators whole, and prices of cuts."""
+
+    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
+        """Bytes of the rank that needs most; None where its strategy takes no such layout."""
+
+
+@dataclass(frozen=True)
+class OnGpus:
+    """Predictions of the cost model."""
+
+    size: Size
+    batch: int
+
+    def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction:
+        """That of `predict`; raises Refused where the model has no such device."""
+        return predict(job, Constants())
+
+    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices]:
+        """Over the links of the job."""
+        return on_gpus(job, Constants(), models.num_parameters(self.size.model))
+
+    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
+        """As the strategy has it; None where it takes no such layout."""
+        (nodes,) = cell["nodes"]
+        spec = RunSpec(
+            study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
+            world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"),
+            model=self.size.model, optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
+            workload=replace(WorkloadSpec(self.batch, 1, 2, 1, "strong", 0), **cell["workload"]),
+        )  # fmt: skip
+        try:
+            resolve(spec).strategy.check_spec(spec)
+        except StudyError:
+            return None
+        return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
 
 
 def gigabits(text: str) -> float:
@@ -108,140 +181,157 @@ def gigabits(text: str) -> float:
 
 
 def rank(
-    size: Size, cluster: Cluster, batch: int, precision: str, predicted: Predictor | None = None
-) -> list[Ranked]:
+    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None = None,
+    asked: Collection[str] = (),
+) -> list[Ranked]:  # fmt: skip
     """The layouts that fit, the simplest of those that may be fastest first, then by seconds.
 
-    May be fastest: the band reaches below what is predicted of the fastest; where a calibration
-    predicts, no more than `CALIBRATED` above it. Raises StudyError where none fits, with what the
-    least lacks and how many nodes would do.
+    Without a predictor by the model of GPUs. `asked`: strategies that cut single operators and are
+    to be ranked too. Raises StudyError where none fits, with what the least lacks and what would
+    do.
     """
-    best, least = _search(size, cluster, batch, precision, predicted)
+    best, least = _search(size, cluster, batch, precision, predictor, asked)
     if not best:
-        raise StudyError(_too_large(size, cluster, batch, precision, predicted, least))
+        raise StudyError(_too_large(size, cluster, batch, precision, predictor, least))
     by_time = sorted(best.values(), key=lambda one: one.prediction.seconds)
-    fastest = by_time[0].prediction.seconds
-    close = [
-        one
-        for one in by_time
-        if (one.prediction.seconds / CALIBRATED if predicted else one.band[0]) <= fastest
-    ]
+    close = [one for one in by_time if not one.is_told_from(by_time[0])]
     first = min(close, key=lambda one: (one.parts, one.prediction.seconds))
     return [first, *(one for one in by_time if one is not first)]
 
 
 def _search(
-    size: Size, cluster: Cluster, batch: int, precision: str, predicted: Predictor | None
-) -> tuple[dict[tuple[object, ...], Ranked], Ranked | None]:
+    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None,
+    asked: Collection[str] = (),
+) -> tuple[dict[tuple[object, ...], Ranked], Ranked | None]:  # fmt: skip
     """The fastest that fits of each layout, and which of all needs least memory."""
-    constants = Constants()
+    calibrated = predictor is not None
+    predictor = predictor or OnGpus(size, batch)
     best: dict[tuple[object, ...], Ranked] = {}
     least: Ranked | None = None
-    for job, cell in jobs(size, cluster, batch, precision):
-        try:
-            prediction = predicted(job, cell) if predicted else predict(job, constants)
-        except Refused as refused:
-            raise StudyError(f"{refused}; give another --precision or --device") from None
-        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero)
-        if prediction is None or (
-            key in best and best[key].prediction.seconds <= prediction.seconds
-        ):
-            continue
-        if predicted is None:
-            peak = _peak(size, batch, job, cell)
+    for job, cell in jobs(size, cluster, batch, precision, asked):
+        strategy = strategies.load(cell["strategy"], cell["options"])
+        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.seq_parallel,
+               strategy.by_operator)  # fmt: skip
+        # Cuts of operators come one after the other, each slower and smaller than the one before.
+        for options, prediction in _predicted(size, job, cell, strategy, predictor):
+            if key in best and best[key].prediction.seconds <= prediction.seconds:
+                break
+            made = {**cell, "options": options}
+            peak = predictor.peak(job, made)
             if peak is None:
-                continue
-            prediction = replace(prediction, memory=peak)
-        one = Ranked(job, cell, prediction)
-        if least is None or prediction.gibibytes < least.prediction.gibibytes:
-            least = one
-        if fits(job, prediction):
-            best[key] = one
+                break
+            one = Ranked(job, made, replace(prediction, memory=peak), calibrated)
+            if least is None or peak < least.prediction.memory:
+                least = one
+            if fits(job, one.prediction):
+                best[key] = one
+                break
     return best, least
 
 
-def _peak(size: Size, batch: int, job: Job, cell: Mapping[str, Any]) -> float | None:
-    """Bytes of the rank that needs most, as its strategy has them; None where it takes no such."""
-    (nodes,) = cell["nodes"]
-    spec = RunSpec(
-        study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
-        world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"), model=size.model,
-        optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
-        workload=replace(WorkloadSpec(batch, 1, 2, 1, "strong", 0), **cell["workload"]),
-    )  # fmt: skip
+def _predicted(
+    size: Size, job: Job, cell: Mapping[str, Any], strategy: Strategy, predictor: Predictor
+) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
+    """The options of a cell with the step; of one that cuts operators the best cuts, then smaller.
+
+    Raises StudyError for a device or a precision that the cost model has not.
+    """
     try:
-        resolve(spec).strategy.check_spec(spec)
-    except StudyError:
-        return None
-    return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
+        if not strategy.by_operator:
+            if (step := predictor.step(job, cell)) is not None:
+                yield cell["options"], step
+        elif (known := predictor.operators(job, cell)) is not None:
+            whole, prices = known
+            cuts = strategy.cut_operators(size.model, job.micro, prices)
+            while cuts is not None:
+                yield cuts.knobs, cuts.of(whole)
+                # The solver's tolerances are narrower than this, shares that differ are wider.
+                cuts = strategy.cut_operators(size.model, job.micro, prices, 0.9999 * cuts.share)
+    except Refused as refused:
+        raise StudyError(f"{refused}; give another --precision or --device") from None
 
 
 def _too_large(
-    size: Size, cluster: Cluster, batch: int, precision: str, predicted: Predictor | None,
+    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None,
     least: Ranked | None,
 ) -> str:  # fmt: skip
-    """By how much nothing fits, and how many nodes of the same kind would do."""
+    """By how much nothing fits, and how much memory, or how many nodes of the kind, would do."""
     what = f"{cluster.nodes} x {cluster.gpus_per_node} devices of {cluster.device_gib:g} GiB"
     if least is None:
         return f"no layout of {size.id} exists on {what}; give a batch that more ranks divide"
-    needs = (
-        f"no layout of {size.id} fits {what}: the least, {least.name}, needs "
-        f"{least.prediction.gibibytes:,.3g} GiB"
+    needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
+    enough = math.ceil(100 * needs / USABLE) / 100
+    text = (
+        f"no layout of {size.id} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
+        f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do"
     )
     nodes = cluster.nodes
-    while predicted is None and (nodes := 2 * nodes) <= MOST_NODES:
+    while predictor is None and (nodes := 2 * nodes) <= MOST_NODES:
         # Of unknown links the seconds mean nothing, but the memory does.
         larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
         fitting, _ = _search(size, larger, batch, precision, None)
         if fitting:
             one = min(fitting.values(), key=lambda one: (one.job.gpus, one.prediction.seconds))
-            return f"{needs}; {one.nodes} nodes would do ({one.name})"
-    return f"{needs}; give more nodes, or a smaller model"
+            return f"{text}, and so would {one.nodes} nodes ({one.name})"
+    return f"{text}, or a smaller model"
 
 
 @cache
-def _knobs(degrees: Degrees, precision: str) -> tuple[str, Mapping[str, Any]] | None:
-    """The strategy that runs a layout in a precision, and its options; None where none does."""
+def _takers(
+    degrees: Degrees, precision: str, asked: tuple[str, ...]
+) -> list[tuple[str, Mapping[str, Any], bool]]:
+    """The strategies that run a layout in a precision: name, options, whether it cuts operators.
+
+    The first that has it by a formula, and those asked for that search for it.
+    """
+    found: list[tuple[str, Mapping[str, Any], bool]] = []
     for name in strategies.names():
-        options = strategies.load(name, {}).knobs(degrees)
+        strategy = strategies.load(name, {})
+        by_operator = strategy.by_operator
+        has_formula = any(not searches for *_, searches in found)
+        if (by_operator and name not in asked) or (not by_operator and has_formula):
+            continue
+        options = strategy.knobs(degrees)
         if options is None:
             continue
         try:
             strategies.load(name, options).check_precision(precision)
         except UnsupportedError:
             continue
-        return name, options
-    return None
+        found.append((name, options, by_operator))
+    return found
 
 
 def jobs(
-    size: Size, cluster: Cluster, batch: int, precision: str
+    size: Size, cluster: Cluster, batch: int, precision: str, asked: Collection[str] = ()
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Every layout that a strategy can run, on as many nodes or fewer, and its cell."""
     for nodes in divisors(cluster.nodes):
         for degrees in _degrees(size, nodes * cluster.gpus_per_node, cluster, batch):
-            knobs = _knobs(degrees, precision)
-            if knobs is None:
-                continue
-            # Micro-batches of a pipeline are its own knob, all others the study's.
-            pieces = 1 if "microbatches" in knobs[1] else degrees.microbatches
-            # Not attention alone, which saves 4 bytes a head and token with fused kernels.
-            for recompute in (False, True):
-                work: dict[str, Any] = {"accumulation_steps": pieces}
-                if recompute:
-                    work["recompute"] = True
-                cell = {"strategy": knobs[0], "precision": precision, "nodes": [nodes],
-                        "options": dict(knobs[1]), "workload": work}  # fmt: skip
-                yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell
+            for name, options, by_operator in _takers(degrees, precision, tuple(asked)):
+                # Micro-batches of a pipeline are its own knob, all others the study's.
+                pieces = 1 if "microbatches" in options else degrees.microbatches
+                # Not attention alone, which saves 4 bytes a head and token with fused kernels.
+                for recompute in (False,) if by_operator else (False, True):
+                    work: dict[str, Any] = {"accumulation_steps": pieces}
+                    if recompute:
+                        work["recompute"] = True
+                    cell = {"strategy": name, "precision": precision, "nodes": [nodes],
+                            "options": dict(options), "workload": work}  # fmt: skip
+                    yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell
 
 
 def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[Degrees]:
-    """Sizes of the axes, as many micro-batches as there can be, chunks of a pipeline.
+    """Sizes of the axes and how they are used, with as many micro-batches as there can be.
 
     A tensor axis stays inside a node that has several devices. The depth of a pipeline need not
-    divide the layers: its strategy gives the first stages one more.
+    divide the layers: its strategy gives the first stages one more, or each as many as make the
+    FLOPs of all stages most even, where the last one has the output layer besides.
     """
     model, micros = size.model, [2**n for n in range(LARGEST_MICRO.bit_length())]
+    head = 6.0 * model.vocab_rows * model.width
+    layer = (models.family(model).flops_per_token(model) - head) / model.num_layers
+    flops = (layer,) * (model.num_layers - 1) + (layer + head,)
     for tensor in divisors(cluster.gpus_per_node if cluster.gpus_per_node > 1 else gpus):
         for pipeline in divisors(gpus):
             if model.num_heads % tensor or gpus % (tensor * pipeline):
@@ -249,13 +339,20 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
             data = gpus // (tensor * pipeline)
             if pipeline > model.num_layers or batch % data:
                 continue
-            own = batch // data
-            for pieces in (own // micro for micro in micros if own % micro == 0):
-                for chunks in (1, 2) if pipeline > 1 else (1,):
-                    if chunks > 1 and (pieces % pipeline or chunks * pipeline > model.num_layers):
-                        continue
-                    for zero in range(4 if data > 1 else 1):
-                        yield Degrees(data, tensor, pipeline, chunks, zero, pieces)
+            layers = even(flops, pipeline)
+            uses = product(
+                [batch // data // micro for micro in micros if batch // data % micro == 0],
+                (1, 2) if pipeline > 1 else (1,),
+                range(4 if data > 1 else 1),
+                (False, True) if tensor > 1 else (False,),
+            )
+            for pieces, chunks, zero, sequence in uses:
+                if chunks > 1 and (pieces % pipeline or chunks * pipeline > model.num_layers):
+                    continue
+                degrees = Degrees(data, tensor, pipeline, chunks, zero, pieces, sequence)
+                yield degrees
+                if chunks == 1 and len(set(layers)) > 1:
+                    yield replace(degrees, layers=layers)
 
 
 def job_of(
@@ -271,12 +368,12 @@ def job_of(
         heads=model.num_heads, vocab=model.vocab_rows, seq=model.context, **shape._asdict(),
         dp=degrees.data,
         tp=degrees.tensor, pp=degrees.pipeline, vpp=degrees.chunks, zero=degrees.zero,
-        shard=degrees.data, seq_parallel=False,
+        shard=degrees.data, seq_parallel=degrees.sequence,
         micro=batch // degrees.data // degrees.microbatches, accum=float(degrees.microbatches),
         per_micro=False, precision=FORMATS.get(precision, precision),
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
         flash=True, optimiser="adamw",
-        framework="samestep", note="",
+        framework="samestep", note="", counts=degrees.layers,
     )  # fmt: skip
 
 
@@ -326,11 +423,18 @@ def answer(ranked: list[Ranked]) -> list[str]:
     if ranked[1:]:
         second = ranked[1]
         margin = second.prediction.seconds / of.seconds - 1
-        inside = second.band[0] <= of.seconds and first.band[0] <= second.prediction.seconds
+        apart = {part: getattr(second.prediction, part) - getattr(of, part) for part in WHY}
+        why = max(apart, key=lambda part: abs(apart[part]))
+        band = "the band"
+        if first.calibrated:
+            band = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
+        told = first.is_told_from(second)
         lines.append(
-            f"Runner-up: {second.name} on {second.nodes} nodes, {margin:+.0%}"
-            + (", inside the band: no difference." if inside else ", outside of the band.")
+            f"Runner-up: {second.name} on {second.nodes} nodes, {margin:+.0%} by {WHY[why]} most, "
+            + (f"outside of {band}." if told else f"inside {band}: no difference.")
         )
+    else:
+        lines.append("Runner-up: none, no other layout fits.")
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
     lines += ["", *dumped.rstrip().splitlines(), ""]

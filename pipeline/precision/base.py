@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrecisionInfo:
-    """What really runs, for the record; dtypes are torch's names without the prefix."""
+    """Formats that really run, for the record; dtypes are torch's names without the prefix."""
 
     name: str
     library: str

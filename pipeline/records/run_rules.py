@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
-from pipeline.errors import StudyError
-from pipeline.plain import Refused, check_plain
+from pipeline.errors import StudyError, without_fix
+from pipeline.plain import Unfit, check_plain
 
 if TYPE_CHECKING:
     from pipeline.records import RunRecord
@@ -36,7 +36,7 @@ def texts(record: RunRecord) -> Iterator[str]:
     text = json.dumps({**record.run, "reason": None})  # as it is written: a tuple is a list
     try:
         check_plain(json.loads(text), printable=True)
-    except Refused as fault:
+    except Unfit as fault:
         yield f"run.json {str(fault).rpartition('; ')[0]}"
 
 
@@ -53,7 +53,7 @@ def spec(record: RunRecord) -> Iterator[str]:
     try:
         asked = record.spec
     except StudyError as error:
-        yield f"run.json at $.spec: {error}"
+        yield f"run.json at $.spec: {without_fix(error)}"
         return
     layout, work = run["execution"]["layout"], asked.workload
     parts = layout["data_parallel"] * layout.get("devices_per_process", 1)

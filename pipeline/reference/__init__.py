@@ -1,7 +1,7 @@
 """Published figures, one JSON file per study, each number with its source: `load(id)`.
 
-The files hold facts that others have published and nothing that was measured here. What a number
-means, its unit, where it stands, how it was read and what it was made with is said beside it
+The files hold facts that others have published and nothing that was measured here. Beside a number
+stand its meaning, unit, place, the way it was read, and the hardware behind it
 (`pipeline/schemas/reference.schema.json`).
 """
 

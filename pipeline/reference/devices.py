@@ -46,9 +46,9 @@ def parse(text: str) -> dict[str, dict[str, Peak]]:
     fault = first_error(content, "devices")
     if fault is not None:
         raise ClaimError(f"{DEVICES} {describe(fault)}")
-    found: dict[str, dict[str, Peak]] = {}
+    peaks_of: dict[str, dict[str, Peak]] = {}
     for device in content["devices"]:
-        peaks = found[device["name"]] = {}
+        peaks = peaks_of[device["name"]] = {}
         for entry in device["peaks"]:
             if (name := entry["document"]) not in content["documents"]:
                 at = f"{DEVICES}: {device['id']}"
@@ -56,4 +56,4 @@ def parse(text: str) -> dict[str, dict[str, Peak]]:
             source = "{title}, {where}".format_map(content["documents"][name])
             peak = Peak(device["id"], 1e12 * entry["teraflops"], source)
             peaks[entry["compute_dtype"]] = peak
-    return found
+    return peaks_of

@@ -216,10 +216,11 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
                 f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "
                 "fix the cell's options"
             )
-        if wanted in (int, float) and not 0 <= value <= MAX_KNOB:
+        least, most = {knob: limits for knob, *limits in kind.ranges}.get(option, (0, MAX_KNOB))
+        if wanted in (int, float) and not least <= value <= most:
             raise StudyError(
-                f"strategy {name} option {option} = {value!r} is not from 0 to "
-                f"{MAX_KNOB}; fix the cell's options"
+                f"strategy {name} option {option} = {value!r} is not from {least} to {most}; "
+                "fix the cell's options"
             )
         if value not in (known := dict(kind.choices).get(option, (value,))):
             raise StudyError(

@@ -10,17 +10,21 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import ALL_REDUCE, HALVES, Sends, ring
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from pipeline.cost.sharding import Cuts, Prices
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class Footprint:
     to step. The shares (0 to 1) are what the rank keeps of each, `copy_share` of the narrow copies
     that autocast makes of the weights, `held_share` of gradients that wait for more micro-batches,
     `master_share` of fp32 masters of narrow weights, None for `weight_share`;
-    `gathered_bytes` are weights beyond its share while the passes run. `block_share` is of the
-    gradients of activations in one block, and of what it keeps while it is recomputed; then
+    `gathered_bytes` are weights beyond its share, and masks, while the passes run. `block_share` is
+    of the gradients of activations in one block, and of what it keeps while it is recomputed; then
     `input_share` is kept of the inputs of all blocks.
     """
 
@@ -61,7 +65,7 @@ SYMBOLS = {
     "B": "bytes of those of the blocks",
     "P": "bytes of those with more than 100,000 numbers",
     "L": "blocks of a rank",
-    "T": "tokens of a rank's share of the global batch",
+    "T": "tokens of the sequences that a rank reads in a step",
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
@@ -131,12 +135,20 @@ class Strategy(ABC):
     choices: ClassVar[Choices] = ()
     """Knobs that have few values, with these; all others are refused."""
 
+    ranges: ClassVar[tuple[tuple[str, float, float], ...]] = ()
+    """Knobs that are numbers with the least and the largest that a run can have; of others each
+    number from 0 to `strategies.MAX_KNOB` is one."""
+
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Settings of its knobs, besides the defaults, that parity holds to the same step."""
 
     whole_forward: ClassVar[bool] = False
     """True where each forward pass is that of the whole model and waits for no other rank: then
     its CPU seconds tell how fast the machine is (`pipeline.launch.emulated.yardstick`)."""
+
+    by_operator: ClassVar[bool] = False
+    """True where its knobs cut single operators, which `cut_operators` searches for; `knobs` are
+    then of a layout in which every rank of a tensor axis has all of them whole."""
 
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
@@ -199,6 +211,16 @@ class Strategy(ABC):
 
     def knobs(self, degrees: Degrees) -> Mapping[str, Any] | None:
         """Knobs with which it has this layout, None where it has none; `plan --auto` asks."""
+        return None
+
+    def cut_operators(
+        self, model: ModelSpec, sequences: int, prices: Prices, most: float = math.inf
+    ) -> Cuts | None:
+        """The best cuts of a block's operators over so many ranks; where it is `by_operator`.
+
+        Of micro-batches of so many sequences. A rank keeps at most the share `most` of the
+        parameters; None where no cuts keep so few.
+        """
         return None
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:

@@ -49,6 +49,9 @@ class Ddp(Strategy):
     changes_the_step = ("compression", "powersgd_rank", "powersgd_start")
     lossy_wire = (("compression", "fp16"),)  # for bf16 no band was measured
     choices = (("compression", (NONE, "fp16", "bf16", POWERSGD)),)
+    # DDP lays out its buckets anew after the first step, so PowerSGD starts with the third.
+    ranges = (("bucket_cap_mb", 0.001, 1_000_000), ("powersgd_rank", 1, 1_000_000),
+              ("powersgd_start", 2, 1_000_000))  # fmt: skip
 
     bucket_cap_mb: float = 25.0
     compression: str = NONE
@@ -68,12 +71,6 @@ class Ddp(Strategy):
                 f"ddp options powersgd_rank {self.powersgd_rank} and powersgd_start "
                 f"{self.powersgd_start} do nothing with compression {self.compression}; leave them "
                 "out, or set it to powersgd"
-            )
-        if self.powersgd_rank < 1 or self.powersgd_start < 2:
-            raise StudyError(
-                f"ddp powersgd_rank {self.powersgd_rank}, powersgd_start {self.powersgd_start}: "
-                "factors have a rank of 1 or more, and DDP lays out its buckets anew after the "
-                "first step; set them to at least 1 and 2"
             )
         return super().layout(world)
 

@@ -66,9 +66,9 @@ class Hybrid(Pipelined):
         return Layout.of(world, (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor))
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the stage of ZeRO."""
-        found = super().degrees(spec, layout)
-        return replace(found, zero=self.zero_stage) if found else None
+        """Also the stage of ZeRO, and whether sequences are cut."""
+        found, cut = super().degrees(spec, layout), self.sequence and self.tensor > 1
+        return replace(found, zero=self.zero_stage, sequence=cut) if found else None
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
@@ -76,8 +76,9 @@ class Hybrid(Pipelined):
         if degrees.zero > 1 or cut + degrees.zero < 2 or not cut:
             return None
         zero = {"zero_stage": 1} if degrees.zero else {}
+        sequence = {"sequence": True} if degrees.sequence else {}
         sizes = {"pipeline": degrees.pipeline, "tensor": degrees.tensor}
-        return {**sizes, **zero, **self.passes(degrees)}
+        return {**sizes, **zero, **sequence, **self.passes(degrees)}
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""

@@ -59,10 +59,13 @@ def schedule_text(spec: RunSpec) -> str:
     matrices = " of matrices" * o.decay_matrices_only
     options = "".join(f" {key}={value}" for key, value in changed.items())
     phases = "".join(f" after {phase}" for phase in work.phases)
+    # Where the schedule has a length of its own, fewer steps are the beginning of the same
+    # training. A profiled run, which is held against its own timed one alone, says its steps.
+    steps = f" steps={work.steps}" if spec.profile or not o.schedule_steps else ""
     return (
         f"{o.name} lr={o.learning_rate:g} betas={o.beta1:g},{o.beta2:g} eps={o.eps:g} "
         f"decay={o.weight_decay:g}{matrices} clip={o.max_grad_norm:g} {o.schedule} "
-        f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps} steps={work.steps}"
+        f"warmup={o.warmup_steps} length={o.schedule_steps or work.steps}{steps}"
         f"{options}{phases}"
     )
 

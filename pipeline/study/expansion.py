@@ -139,6 +139,13 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
     )
     weak = work.scaling == "weak"
     factor = data_devices(cell.strategy, cell.options, world) if weak else 1
+    optimiser = cell.optimiser
+    if study.begin_steps is not None:
+        # The length of the schedule is that of the whole training, so a beginning takes its steps.
+        length = optimiser.schedule_steps or work.steps - work.earlier_steps
+        optimiser = replace(optimiser, schedule_steps=length)
+        if repeat > 0 or f"{cell.arm}/n{nodes}" not in study.whole:
+            work = replace(work, steps=study.begin_steps)
     return RunSpec(
         study=study.name,
         cell=cell.name,
@@ -146,7 +153,7 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         precision=cell.precision,
         world=world,
         model=study.model,
-        optimiser=cell.optimiser,
+        optimiser=optimiser,
         workload=replace(
             work,
             global_batch=work.global_batch * factor,

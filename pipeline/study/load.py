@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, without_fix
 from pipeline.fonts import missing, printed
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand
@@ -192,23 +192,40 @@ def check_study(content: Any, where: Path | str) -> Study:
             f"{where}: tokenizer.vocab_size {vocabulary} is over model.vocab_size "
             f"{study.model.vocab_size}; raise model.vocab_size"
         )
-    for run in expand(study):
-        if run.optimiser.schedule == "constant" and run.optimiser.schedule_steps is not None:
+    for arm in study.arms:
+        if arm.optimiser.schedule == "constant" and arm.optimiser.schedule_steps is not None:
             raise StudyError(
-                f"{where}: {run.cell}: optimiser.schedule_steps {run.optimiser.schedule_steps} "
+                f"{where}: {arm.name}: optimiser.schedule_steps {arm.optimiser.schedule_steps} "
                 "belongs to the schedule linear, given constant; leave it out"
             )
+    if study.begin_steps is not None and study.begin_steps >= study.workload.steps:
+        raise StudyError(
+            f"{where}: beginnings.steps {study.begin_steps} are no beginning of "
+            f"{study.workload.steps} steps; lower it or raise workload.steps"
+        )
+    places = [f"{arm.name}/n{nodes}" for arm in study.arms for nodes in arm.nodes]
+    if unknown := [place for place in study.whole if place not in places]:
+        raise StudyError(
+            f"{where}: beginnings.whole names {unknown[0]!r}; use one of {', '.join(places)}"
+        )
+    expand(study)
     profiled(study)
     return study
 
 
 def load_spec(path: Path) -> RunSpec:
-    """The run spec of a file; raises StudyError naming the key, value and rule."""
+    """The run spec of a file; raises StudyError naming the key, value and rule.
+
+    The workflow writes it, so whatever is wrong, the fix is to have it written again.
+    """
     content = read_made(path, "run spec", StudyError, "snakemake")
     error = first_error(content, "spec")
     if error is not None:
         raise StudyError(f"run spec {path} {describe(error)}; {AGAIN['spec']}")
-    return RunSpec.from_dict(content)
+    try:
+        return RunSpec.from_dict(content)
+    except StudyError as fault:
+        raise StudyError(f"run spec {path}: {without_fix(fault)}; {AGAIN['spec']}") from None
 
 
 def _check_texts(study: Study, where: Path | str) -> None:

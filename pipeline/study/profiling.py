@@ -2,7 +2,7 @@
 
 A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures, so
 they are apart from the timed runs: R (1 by default) for each cell and node count, the beginnings of
-its first repeats.
+its first repeats. R may be over the number of timed ones, where a study is about bytes and bubbles.
 """
 
 from __future__ import annotations
@@ -35,16 +35,11 @@ def profiled(study: Study) -> list[RunSpec]:
 
     They train the untimed steps and then `profile.steps` more with the learning rates of the whole
     run, so their losses are the first ones of the timed run. Raises StudyError where that is
-    longer, and where they are more than the timed runs.
+    longer.
     """
     if (steps := study.profile_steps) is None:
         return []
-    if (count := study.profile_repeats) > study.repeats:
-        raise StudyError(
-            f"profile.repeats {count} is over the {study.repeats} timed repeats, whose "
-            "beginnings profiled runs are; lower it or raise repeats"
-        )
-    return [_shorten(spec, steps) for spec in expand(study) if spec.repeat < count]
+    return [_shorten(spec, steps) for spec in expand(study.but(repeats=study.profile_repeats))]
 
 
 def _shorten(spec: RunSpec, steps: int) -> RunSpec:

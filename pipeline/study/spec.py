@@ -279,7 +279,7 @@ class RunSpec:
         """Of each phase its first step, and the run as if there were no other phase."""
         if not (phases := self.workload.phases):
             return [(0, self)]
-        found, first = list[tuple[int, RunSpec]](), 0
+        parts, first = list[tuple[int, RunSpec]](), 0
         for one in phases:
             work = replace(self.workload, phases=(), steps=one.steps, untimed_steps=0)
             full_rate = one.learning_rate or self.optimiser.learning_rate
@@ -290,10 +290,10 @@ class RunSpec:
                 optimiser=replace(self.optimiser, learning_rate=full_rate,
                                   warmup_steps=one.warmup_steps, schedule_steps=None),
             )  # fmt: skip
-            found.append((first, own))
+            parts.append((first, own))
             first += one.steps
         last = replace(self.workload, phases=(), steps=self.workload.steps - first)
-        return [*found, (first, replace(self, workload=last))]
+        return [*parts, (first, replace(self, workload=last))]
 
     def at(self, step: int) -> tuple[int, RunSpec]:
         """First step of the phase that a step is in, and the run as if there were no other."""

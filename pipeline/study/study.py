@@ -13,7 +13,7 @@ from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, Workloa
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterSpec:
     """Nodes and network of the runs.
 
     `links`, `cores_per_node`, `yardstick` and `real_time` belong to the network `emulated`.
@@ -62,7 +62,8 @@ class Study:
     """A validated study after `extends`; `Study.of` makes one from the mapping of its file.
 
     `arms` are its cells before links are told apart (`pipeline.study.expansion.cells_of`).
-    `profile_steps` is None where no run is profiled.
+    `profile_steps` is None where no run is profiled. `begin_steps` is None where all runs train to
+    the end, else the steps of all but the first repeats of `whole`, each `<cell>/n<nodes>`.
     """
 
     name: str
@@ -73,13 +74,15 @@ class Study:
     objective: ObjectiveSpec | None
     optimiser: OptimiserSpec
     workload: WorkloadSpec
-    cluster: Cluster
+    cluster: ClusterSpec
     arms: tuple[Cell, ...]
     repeats: int
     seeds: tuple[int, ...]
     timeout_seconds: int
     profile_steps: int | None
     profile_repeats: int
+    begin_steps: int | None
+    whole: tuple[str, ...]
     claims: tuple[str, ...]
     compares: tuple[str, ...]
     compile: bool
@@ -92,7 +95,7 @@ class Study:
         """The study of a mapping that fits the schema; raises StudyError on a contradiction."""
         content = copy.deepcopy(dict(content))
         cluster = _cluster(content["cluster"])
-        profile = content.get("profile")
+        profile, begin = content.get("profile"), content.get("beginnings", {})
         return cls(
             name=content["study"],
             title=content.get("title", content["study"]),
@@ -109,6 +112,8 @@ class Study:
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
             profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
+            begin_steps=begin.get("steps"),
+            whole=tuple(begin.get("whole", ())),
             claims=tuple(content.get("claims", ())),
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),
@@ -127,7 +132,7 @@ class Study:
         return Study.of({key: value for key, value in whole.items() if value is not None})
 
 
-def _cluster(content: Mapping[str, Any]) -> Cluster:
+def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
     network = content["network"]
     emulated = network == "emulated"
     for key in ("links", "cores_per_node"):
@@ -142,10 +147,10 @@ def _cluster(content: Mapping[str, Any]) -> Cluster:
                 f"cluster.{key} belongs to cluster.network emulated, given {network}; leave it out"
             )
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
-    return Cluster(**{**content, "nodes": tuple(content["nodes"]), "links": links})
+    return ClusterSpec(**{**content, "nodes": tuple(content["nodes"]), "links": links})
 
 
-def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: Cluster) -> Cell:
+def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: ClusterSpec) -> Cell:
     own = {part: dict(cell.get(part, {})) for part in ("workload", "optimiser", "options")}
     return Cell(
         name=cell["name"],

@@ -8,11 +8,10 @@ numbers (the CSV) come from a function of `rows`, its text from its columns or f
 from pipeline.catalogue import Catalogue
 from pipeline.tables.declared import TABLES
 
-__all__ = ["TABLES", "captions", "catalogue", "names"]
+__all__ = ["TABLES", "catalogue"]
 
 catalogue = Catalogue(
     "table",
     {name: one.caption for name, one in TABLES.items()},
     {name: one.needs for name, one in TABLES.items() if one.needs},
 )
-captions, names = catalogue.captions, catalogue.names

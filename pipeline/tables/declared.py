@@ -1,94 +1,14 @@
 """Every table of a study: a caption, its columns and what it needs. No pandas, for dry runs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.format import (
-    NONE,
-    probability,
-    ratio_interval,
-    scientific,
-    significant,
-    with_interval,
-)
+from pipeline.metrics.format import probability, scientific
 from pipeline.study.profiling import COMMUNICATION
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pipeline.tables.columns import Column, Table, interval, ratio, text
 
 MEBIBYTES, MEGABYTES, MILLISECONDS, PER_CENT, GIGA = 1 / 2**20, 1e-6, 1000, 100, 1e-9
 """Factors by which bytes, seconds, shares and rates are multiplied to be shown."""
 
 whole, hundredths, thousandths = "{:,.0f}".format, "{:.2f}".format, "{:.3f}".format
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column as text: its title, the column of numbers, what these are multiplied by, their look.
-
-    `name` is a metric of a cell, or a column that the rows of the table have besides. `write` takes
-    the value, or with `bounded` the value and both bounds.
-    """
-
-    title: str
-    name: str
-    scale: float | None = None
-    write: Callable[..., str] = significant
-    bounded: bool = False
-
-    def texts(self, frame: pd.DataFrame) -> list[str]:
-        """The text of each row, a dash where it has no value."""
-        ends = ("", "_low", "_high") if self.bounded else ("",)
-        values = frame[[self.name + end for end in ends]]
-        if self.scale is not None:
-            values = self.scale * values
-        absent = frame[self.name].isna()
-        return [
-            NONE if none else self.write(*row)
-            for none, row in zip(absent, values.itertuples(index=False), strict=True)
-        ]
-
-
-def text(title: str, name: str) -> Column:
-    """A column of words or of whole numbers, as they are."""
-    return Column(title, name, write=str)
-
-
-def interval(title: str, name: str, scale: float = 1) -> Column:
-    """A column of values with their intervals."""
-    return Column(title, name, scale, with_interval, bounded=True)
-
-
-def ratio(title: str, name: str, scale: float = 1, decimals: int = 2) -> Column:
-    """A column of ratios with their intervals, all with as many decimals."""
-
-    def write(value: float, low: float, high: float) -> str:
-        return ratio_interval(value, low, high, decimals)
-
-    return Column(title, name, scale, write, bounded=True)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as declared: its numbers are the CSV, its columns all other formats.
-
-    `rows` and `show` name functions of `pipeline.tables.rows` and `pipeline.tables.texts`: without
-    `rows` there is one row for each cell and number of nodes, with the metrics that the columns
-    name; without `show` the columns stand beside what each row is about. `needs` is what the study
-    must have (`pipeline.catalogue`), `compares` the fields of equal work that may differ.
-    """
-
-    caption: str
-    columns: Sequence[Column] = ()
-    rows: str = "every_cell"
-    show: str = "shown"
-    needs: str = ""
-    compares: Collection[str] = ("precision",)
-
 
 SUMMARY = Table(
     "Every cell at the largest world, the highest throughput first. Efficiency: speedup over the "
@@ -136,11 +56,11 @@ COMPARISONS = Table(
 )
 STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
-    "repeats on. A dash stands where no run finished. Mean and largest "
-    "step are those of a run, median over the repeats, and so is the 95th percentile (P95), which "
-    "stands where every run has 100 timed steps; the CSV file has their intervals. Free running, "
-    "on a GPU, is a step of a series that nothing waited for between, its batch read within; all "
-    "other times begin and end with an idle device.",
+    "repeats on. A dash stands where no run finished. Mean and largest step are those of a run, "
+    "median over the repeats, and so is the 95th percentile (P95), which stands where every run "
+    "has 100 timed steps; the CSV file has their intervals. Free running, on a GPU, is a step of a "
+    "series that nothing waited for between, its batch read within; all other times begin and end "
+    "with an idle device.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),
@@ -277,16 +197,15 @@ SENDS = Table(
 )
 LAYOUTS = Table(
     "Memory, time, bytes and waiting of each layout at equal work, each beside its formula. Memory "
-    "is that of the rank that needs most above its base, median over the repeats, beside the "
-    "model of the planner. Step time is the "
-    "median over the repeats with its interval; its ideal is that of the single device divided by "
-    "the ranks, times one and the formula of the bubble. Sent is what the rank that sends most "
-    "sends in a step along all axes, counted in the profiled run. The bubble is the idle time of "
-    "the ranks of a pipeline over that of their passes: measured from the computation of each pass "
-    "in the profiled run, replayed in its order as if messages took no time, so that schedule and "
-    "unequal stages alone make it; the schedule's part is that of the same passes made equally "
-    "long, as in its formula. Waits are the share of a step "
-    "of the profiled run in which a rank computes nothing: bubble, messages and reductions.",
+    "is that of the rank that needs most above its base, median over the repeats, beside the model "
+    "of the planner. Step time is the median over the repeats with its interval; its ideal is that "
+    "of the single device divided by the ranks, times one and the formula of the bubble. Sent is "
+    "what the rank that sends most sends in a step along all axes, counted in the profiled run. "
+    "The bubble is the idle time of the ranks of a pipeline over that of their passes: measured "
+    "from the computation of each pass in the profiled run, replayed in its order as if messages "
+    "took no time, so that schedule and unequal stages alone make it; the schedule's part is that "
+    "of the same passes made equally long, as in its formula. Waits are the share of a step of the "
+    "profiled run in which a rank computes nothing: bubble, messages and reductions.",
     (
         text("Ranks", "world_size"),
         Column("Memory [MiB]", "memory_bytes", MEBIBYTES),

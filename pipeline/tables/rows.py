@@ -15,7 +15,7 @@ from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.select import KEYS, beside, bounds_of, fact, most_sent, pick, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.declared import Table
+from pipeline.tables.columns import Table
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
@@ -42,20 +42,20 @@ def _with_metrics(frame: pd.DataFrame, table: pd.DataFrame, declared: Table) -> 
 
 def largest_world(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """The cells at the most nodes over the last link, the highest throughput first."""
-    found = last_place(table)[[*PLACE, *_SHARED]]
-    found = beside(found, table, "speedup", {"base": "base"})
-    found = _with_metrics(found, table, declared)
-    return found.sort_values("tokens_per_second", ascending=False, ignore_index=True)
+    frame = last_place(table)[[*PLACE, *_SHARED]]
+    frame = beside(frame, table, "speedup", {"base": "base"})
+    frame = _with_metrics(frame, table, declared)
+    return frame.sort_values("tokens_per_second", ascending=False, ignore_index=True)
 
 
 def against_base(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """Every cell with the base of its speedup, and what the test says of the two."""
-    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
-    found = beside(found, table, "speedup", {"base": "base", "interval": "interval"})
+    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
+    frame = beside(frame, table, "speedup", {"base": "base", "interval": "interval"})
     verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
-    found = beside(found, table, "speed_verdict", verdict, "comparison", keys)
-    found = _with_metrics(found, table, declared)
-    return beside(found, table, "base_tokens_per_second", {"value": "base_tokens_per_second"})
+    frame = beside(frame, table, "speed_verdict", verdict, "comparison", keys)
+    frame = _with_metrics(frame, table, declared)
+    return beside(frame, table, "base_tokens_per_second", {"value": "base_tokens_per_second"})
 
 
 def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -65,8 +65,8 @@ def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
 
 def under_conditions(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each condition, cell and number of nodes."""
-    found = contrasts.against_plain(table)
-    return found.rename(columns={"low": "ratio_low", "high": "ratio_high"})
+    frame = contrasts.against_plain(table)
+    return frame.rename(columns={"low": "ratio_low", "high": "ratio_high"})
 
 
 def in_real_time(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -78,23 +78,23 @@ def in_real_time(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
 def parity(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """A row for each cell, number of nodes and reference, with the deviations and their bands."""
     keys = [*KEYS, "base"]
-    found = pick(table, "cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
-    found = found.rename(columns={"text": "verdict"})
+    frame = pick(table, "cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
+    frame = frame.rename(columns={"text": "verdict"})
     for one in declared.columns:
         names = {"value": one.name, "text": f"{one.name}_tolerance"}
-        found = beside(found, table, one.name, names, keys=keys)
-    return beside(found, table, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
+        frame = beside(frame, table, one.name, names, keys=keys)
+    return beside(frame, table, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
 
 
 def outcomes(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A row for each cell and number of nodes: runs planned, a count for each status, reasons."""
-    found = []
+    lines = []
     runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
     tested = drifts[drifts["text"] != NOT_TESTED]
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
         own = tested[(tested["cell"] == cell) & (tested["nodes"] == nodes)]
         drifted = records(own[own["text"] == DRIFT])
-        found.append({
+        lines.append({
             **{name: part[name].iloc[0] for name in [*PLACE, "label"]},
             "runs": len(part),
             **{status: int((part["text"] == status).sum()) for status in STATUSES},
@@ -103,7 +103,7 @@ def outcomes(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
             "drifted": len(drifted),
             "drifts": ", ".join(f"r{r['repeat']} {100 * r['value']:+.1f} %" for r in drifted),
         })  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(lines)
 
 
 _ALIKE = 0.05
@@ -123,12 +123,12 @@ def _ranks_memory(table: pd.DataFrame) -> pd.DataFrame:
 def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """One or two rows for each cell and number of nodes; bytes, and ratios above the base."""
     cells = pick(table, "cell", "num_ok")[[*PLACE, "label"]]
-    found = cells.merge(_ranks_memory(table), on=KEYS, how="left")
-    above = found["peak_memory_bytes"] - found["base_memory_bytes"]
+    frame = cells.merge(_ranks_memory(table), on=KEYS, how="left")
+    above = frame["peak_memory_bytes"] - frame["base_memory_bytes"]
     for name in ("predicted", "formula"):
-        found[f"{name}_ratio"] = (found[f"{name}_memory_bytes"] / above).where(above > 0)
+        frame[f"{name}_ratio"] = (frame[f"{name}_memory_bytes"] / above).where(above > 0)
     kept = []
-    for _, part in found.groupby(KEYS, sort=False):
+    for _, part in frame.groupby(KEYS, sort=False):
         # Rank 0, or the one row of a cell that never ran, and the largest of the others.
         first, others = part.iloc[:1], part.iloc[1:]
         kept.append(first)
@@ -143,16 +143,16 @@ def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
 
 def beside_datasheets(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """Every cell with its FLOP and FLOP/s, beside the datasheet of its device; shares of 1."""
-    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
-    peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(found)]
+    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
+    peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(frame)]
     for name, absent in (("device", None), ("source", None), ("flops_per_second", math.nan)):
-        found[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
-    found["share_of_datasheet"] = math.nan
-    found = _with_metrics(found, table, declared)
+        frame[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
+    frame["share_of_datasheet"] = math.nan
+    frame = _with_metrics(frame, table, declared)
     # A process may drive all devices of a node.
-    devices = (found["nodes"] * found["ranks_per_node"]).astype(float)
-    most = found["datasheet_flops_per_second"] * devices
-    return found.assign(share_of_datasheet=found["model_flops_per_second"] / most)
+    devices = (frame["nodes"] * frame["ranks_per_node"]).astype(float)
+    most = frame["datasheet_flops_per_second"] * devices
+    return frame.assign(share_of_datasheet=frame["model_flops_per_second"] / most)
 
 
 def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
@@ -171,8 +171,8 @@ def _axes(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
     """Rows of the finished profiled runs of a metric that has a value per axis, named `axis`."""
     rows = table[(table["level"] == "profile") & (table["status"] == "ok")]
     names = [name for name in rows["metric"].unique() if str(name).startswith(f"{prefix}:")]
-    found = pick(rows, "profile", *names)
-    return found.assign(axis=[str(name).partition(":")[2] for name in found["metric"]])
+    named = pick(rows, "profile", *names)
+    return named.assign(axis=[str(name).partition(":")[2] for name in named["metric"]])
 
 
 def sent_by_axis(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -194,23 +194,23 @@ def sent_by_axis(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
 
 def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """Every cell: bytes, seconds and shares beside their formulas; NaN where nothing is known."""
-    found = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
+    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
     each = _ranks_memory(table)
     each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
     most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
-    found = found.merge(
+    frame = frame.merge(
         most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
     )
     for prefix in ("predicted_sent_bytes", "sent_bytes"):
         # An axis that no formula names was counted alone.
         known = table[table["text"].notna()] if prefix.startswith("predicted") else table
         most_bytes = most_sent(known, prefix).groupby(KEYS)["value"].max()
-        found = found.join(most_bytes.rename(prefix), on=KEYS)
-    found = _with_metrics(found.assign(ideal_seconds=math.nan), table, declared)
-    alone = found.loc[found["world_size"] == 1, "step_seconds"].dropna()
+        frame = frame.join(most_bytes.rename(prefix), on=KEYS)
+    frame = _with_metrics(frame.assign(ideal_seconds=math.nan), table, declared)
+    alone = frame.loc[frame["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else math.nan
-    ideal = single / found["world_size"] * (1 + found["phase_bubble_formula"].fillna(0))
-    return found.assign(ideal_seconds=ideal.where(found["step_seconds"].notna()))
+    ideal = single / frame["world_size"] * (1 + frame["phase_bubble_formula"].fillna(0))
+    return frame.assign(ideal_seconds=ideal.where(frame["step_seconds"].notna()))
 
 
 _FACTS = {
@@ -251,7 +251,7 @@ _SPANS = {
     "Emulated: TCP's least time-out [ms]": ("tcp_rto_min_seconds", 1000),
     "Emulated: speed over the yardstick's [%]": ("machine_speed", 100),
 }
-"""Numbers of the runs, of which the least and the largest are told."""
+"""Numbers of the runs, of which the table has the least and the largest."""
 
 
 def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -259,26 +259,26 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     runs = table[table["level"] == "run"]
     value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
     none = pd.Series(dtype=float)
-    found: list[tuple[str, Any]] = []
-    found += [(item, fact(runs, name)) for item, name in _FACTS.items() if name in value]
+    items: list[tuple[str, Any]] = []
+    items += [(item, fact(runs, name)) for item, name in _FACTS.items() if name in value]
     for item, (name, scale) in _SPANS.items():
         if len(own := scale * value.get(name, none)):
             ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
-            found.append((item, " to ".join(ends)))
+            items.append((item, " to ".join(ends)))
     if len(stalled := value.get("stalled", none)):
-        found.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
+        items.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
-    found.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
-    found.append(("Order of runs", fact(table, "order_kept")))
+    items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
+    items.append(("Order of runs", fact(table, "order_kept")))
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
-    found.append(("Drift over that order", f"{order['text']}{change}"))
+    items.append(("Drift over that order", f"{order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
-        found.append(("Timer overhead", f"at most {slowest} microseconds, {share} % of a step"))
+        items.append(("Timer overhead", f"at most {slowest} microseconds, {share} % of a step"))
     data = sorted(runs["data"].dropna().unique())
-    found.append(("Token manifest SHA-256", ", ".join(data) or NONE))
+    items.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
-    found += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
-    return pd.DataFrame(found, columns=["item", "value"])
+    items += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
+    return pd.DataFrame(items, columns=["item", "value"])

@@ -8,15 +8,15 @@ from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, limit
 from pipeline.metrics.select import records
-from pipeline.tables.declared import Table
+from pipeline.tables.columns import Table
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """`frame` as text: what its rows are about, then the columns of the table."""
-    found = pd.DataFrame({**places(frame), **{c.title: c.texts(frame) for c in declared.columns}})
+    table = pd.DataFrame({**places(frame), **{c.title: c.texts(frame) for c in declared.columns}})
     # Where the batch grows with the devices the two did not do the same work in a step.
     scaled = "scaling" in frame and set(frame["scaling"]) == {"weak"}
-    return found.rename(columns={"Speedup": "Scaled speedup"}) if scaled else found
+    return table.rename(columns={"Speedup": "Scaled speedup"}) if scaled else table
 
 
 def places(frame: pd.DataFrame) -> dict[str, list[str]]:
@@ -25,10 +25,10 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     A cell at one node, which uses no link, has a dash.
     """
     over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
-    found = {"Cell": list(frame["arm_label"]), "Link": list(over)}
+    columns = {"Cell": list(frame["arm_label"]), "Link": list(over)}
     if (over == NONE).all():
-        del found["Link"]
-    return {**found, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
+        del columns["Link"]
+    return {**columns, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
 
 
 def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -36,12 +36,12 @@ def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     return links_together(shown(frame, declared))
 
 
-def links_together(found: pd.DataFrame) -> pd.DataFrame:
+def links_together(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows that differ in their `Link` alone once, with the names of all of these links."""
-    if "Link" not in found:
-        return found
-    others = [name for name in found if name != "Link"]
-    return found.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(found)]
+    if "Link" not in frame:
+        return frame
+    others = [name for name in frame if name != "Link"]
+    return frame.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(frame)]
 
 
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -49,11 +49,11 @@ def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
     A value also stands again where one to the left of it, in `columns`, is a new one.
     """
-    new, found = pd.Series(False, index=shown.index), {}
+    new, blanked = pd.Series(False, index=shown.index), {}
     for column in columns:
         new = new | (shown[column] != shown[column].shift())
-        found[column] = shown[column].where(new, "")
-    return shown.assign(**found)
+        blanked[column] = shown[column].where(new, "")
+    return shown.assign(**blanked)
 
 
 def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
@@ -71,10 +71,10 @@ def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
         for arm in (one for one in order if one in set(block["arm"])):
             place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
             shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
-    found = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
+    table = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
     if pairs["over"].any():
-        return once(found, "Link", "Nodes")
-    return once(found.drop(columns="Link"), "Nodes")
+        return once(table, "Link", "Nodes")
+    return once(table.drop(columns="Link"), "Nodes")
 
 
 def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -97,9 +97,9 @@ def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
         })  # fmt: skip
     titles = [one.title for one in declared.columns]
     columns = ["Tolerance", "Cell", "Reference", *titles, "Ranks bit-equal", "Verdict"]
-    found = pd.DataFrame(shown, columns=columns)
-    band = pd.factorize(found["Tolerance"])[0]
-    return once(found.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
+    table = pd.DataFrame(shown, columns=columns)
+    band = pd.factorize(table["Tolerance"])[0]
+    return once(table.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
 
 
 def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:

@@ -103,20 +103,20 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
             fixed[name] = values[0]
         elif same:
             alike[name] = same[0]
-    said = []
+    sentences = []
     if fixed:
-        said.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
-    said += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
+        sentences.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
+    sentences += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
     if empty:
-        said.append(f"Left out, as no row has a value: {', '.join(empty)}.")
-    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(said)
+        sentences.append(f"Left out, as no row has a value: {', '.join(empty)}.")
+    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(sentences)
 
 
 def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     """A table as it is shown: without columns that tell nothing, repeated cells left blank."""
-    shown, said = trimmed(shown)
+    shown, note = trimmed(shown)
     shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
-    return shown, f"{caption} {said}".rstrip()
+    return shown, f"{caption} {note}".rstrip()
 
 
 def write_all(

@@ -44,7 +44,7 @@ def key(identity: str, manifest_sha256: str, network: str) -> str:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Writers:
     """The ranks that write a checkpoint together, of which this is number `rank`.
 
     `agree` is that of a `Trainable`; `launch` tells their files from those of another start.
@@ -56,10 +56,10 @@ class Ranks:
     agree: Callable[[bool], bool] = bool
 
 
-ALONE = Ranks()
+ALONE = Writers()
 
 
-def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Ranks = ALONE) -> None:
+def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Writers = ALONE) -> None:
     """Write the state after `step` steps below `folder`, then drop all but the one before it.
 
     `owner` is a key. Collective: it returns when the checkpoint is whole. Raises SamestepError
@@ -89,7 +89,8 @@ def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
         work()
     except (OSError, SafetensorError) as error:
         return SamestepError(
-            f"could not write checkpoint {final} ({error}); free space below the results folder"
+            f"could not write checkpoint {final} ({error}); free space below the results folder or "
+            "mend the disk"
         )
     except SamestepError as error:
         return error

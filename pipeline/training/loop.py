@@ -34,20 +34,18 @@ if TYPE_CHECKING:
     from pipeline.corpus.batches import Batches
 
 
-FREE_STEPS = 50
-"""Most steps that are timed together, after those of the record."""
-
-
 @dataclass(frozen=True)
 class Hooks:
     """Work of a rank besides the training: keep a step, keep the state after `n` steps.
 
-    `stops` is collective: True on every rank where the run is to end at a checkpoint now.
+    `stops` is collective: True on every rank where the run is to end at a checkpoint now. After
+    a timed run up to `free_steps` further steps are timed together.
     """
 
     on_step: Callable[[Step], None]
     on_checkpoint: Callable[[int, Trainable], None]
     stops: Callable[[Trainable], bool] = lambda _: False
+    free_steps: int = 0
 
 
 class Loop:
@@ -78,7 +76,7 @@ class Loop:
         self.sent: dict[str, Any] | None = None
         """Bytes that this rank sent in a step of a profiled run, once `run` is done."""
         self.free_running: dict[str, float] | None = None
-        """Steps, and seconds of one, that nothing waited for between; of timed runs on a GPU."""
+        """Steps, and seconds of one, that nothing waited for between, where hooks ask for them."""
         self.padding: list[float] = []
         """Share of padding in each timed step's part of this rank, where sequences have any."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
@@ -155,8 +153,8 @@ class Loop:
                 )
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
-        if self.device.type == "cuda" and self.phases is None:
-            self.free_running = self._run_freely(min(work.steps - timed_from, FREE_STEPS))
+        if hooks.free_steps and self.phases is None:
+            self.free_running = self._run_freely(min(work.steps - timed_from, hooks.free_steps))
         self.weights_sha256 = self.trainable.close()
 
     def _run_freely(self, count: int) -> dict[str, float]:

@@ -40,8 +40,18 @@ from pipeline.training import devices, fence
 if TYPE_CHECKING:  # the launcher imports this module without torch
     from pipeline.training.loop import Loop
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+FREE_STEPS = 50
+"""Most steps on a GPU that are timed together, after those of the record. On a CPU each operator
+returns when it is done, so that no host can run ahead of its device."""
+
+OF_A_DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK,
+)  # fmt: skip
+"""What a disk or a server of files says; a fault from outside makes no record."""
+
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+UNSEEN_STEPS = 50
+"""Last steps of a training whose text is held out: its loss is taken before it is trained on."""
 LOST_PEER = (
     "closed by peer",
     "connection reset",
@@ -197,7 +207,7 @@ def train(
             if step < work.steps:
                 places.check()
                 size = run.layout.num_processes
-                ranks = checkpoint.Ranks(rank, size, places.launch, trainable.agree)
+                ranks = checkpoint.Writers(rank, size, places.launch, trainable.agree)
                 shards = trainable.shards()
                 checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
 
@@ -208,11 +218,26 @@ def train(
             return may_stop and not trainable.agree(not asked)
 
         with share():
-            loop.run(Hooks(steps.write, keep_checkpoint, stops), done, state)
+            free_steps = FREE_STEPS if spec.world.device == "cuda" else 0
+            loop.run(Hooks(steps.write, keep_checkpoint, stops, free_steps), done, state)
     places.check()
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
     write_text(places.out / f"rank{rank}.json", json.dumps(about))
+
+
+def unseen_text(loop: Loop) -> dict[str, float] | None:
+    """Entropy of the text of the last steps, whose losses are of text that no step before had.
+
+    Told by rank 0; None for few steps, after the first epoch, and for other objectives than the
+    next token.
+    """
+    work, objective = loop.spec.workload, loop.spec.objective
+    causal = objective is None or objective.kind == "causal"
+    if loop.rank or not causal or work.phases or work.steps <= UNSEEN_STEPS:
+        return None
+    entropy = loop.batches.unigram_entropy(work.steps - UNSEEN_STEPS, work.steps)
+    return None if entropy is None else {"steps": UNSEEN_STEPS, "unigram_entropy": entropy}
 
 
 def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
@@ -233,6 +258,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "sent": loop.sent,
         "free_running": loop.free_running,
         "padding_share": fmean(loop.padding) if loop.padding else None,
+        "unseen_text": unseen_text(loop),
     }
     about = {
         "rank": {
@@ -250,7 +276,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in optional.items() if value is not None},
-            **loop.clock.pacer.told(),
+            **loop.clock.pacer.summary(),
         },
         "precision": precision.to_dict(),
         "model": {
@@ -280,7 +306,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     ):
         if isinstance(error, own):
             return kind
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
+    if isinstance(error, OSError) and error.errno in OF_A_DISK:
         return "error"
     text = f"{type(error).__name__} {error}".lower()
     memory = ("outofmemory", *OUT_OF_MEMORY)

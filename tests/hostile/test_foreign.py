@@ -262,6 +262,16 @@ RESULTS: dict[str, Case] = {
         _copied(f"slower/{RUN}", f"r/{RUN}"), "artifact --results r --out a",
         "is not what these records",
     ),
+    "an artifact of edited tokens": Case(
+        _rewritten("r/tokens/manifest.json", lambda t: t.replace('"num_documents": 1',
+        '"num_documents": 9')), "artifact --results r --out a", "bring its manifest back",
+    ),
+    "an artifact without its tokens": Case(
+        lambda here: (here / "r/tokens/manifest.json").unlink(), "artifact --results r --out a",
+        "manifest.json does not exist",
+    ),
+    "metrics behind a symlink": Case(_link("metrics"), PACK, "symlink"),
+    "a study behind a symlink": Case(_link("study.json"), PACK, "symlink"),
     "a rebuild of edited records": Case(
         _rebuilt(_rewritten(f"out/fake/{OTHER_RUN}/run.json",
         lambda t: t.replace("no CUDA device", "no device"))), VERIFY, "were changed", 1,

@@ -70,6 +70,22 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a strategy in capitals": (cell(0, strategy="DDP"), "'DDP'"),
     "a strategy by its path": (cell(0, strategy="../ddp"), "strategies"),
     "a knob of another": (cell(0, options={"bucket_cap_mb": 25}), "bucket_cap_mb"),
+    "a bucket of nothing": (cell(1, options={"bucket_cap_mb": 0}), "not from 0.001"),
+    "a cycle of a quarter of an hour": (
+        cell(0, strategy="horovod", options={"cycle_time_ms": 1e6}), "not from 0 to 1000",
+    ),
+    "a step of a thousand updates": (
+        cell(0, strategy="horovod", options={"optimiser_steps": 1000}), "not from 1 to 100",
+    ),
+    "a link over which no run ends": (
+        {"cluster": EMULATED | {"links": [LINK | {"rate_mbits": 0.001}], "nodes": [1, 2]}}
+        | {"cells": {0: {"nodes": [1]}, 1: {"precision": "fp32"}}}, "to send over link a",
+    ),
+    "more ranks than memory holds": (
+        {"cluster": {"nodes": [1, 254], "ranks_per_node": 128}}
+        | {"cells": {0: {"nodes": [1], "ranks_per_node": 1}},
+           "workload": {"global_batch": 65024}}, "ranks on one machine need",
+    ),
     "stages that are none": (TWO | cell(0, strategy="sharded", options={"stage": 4}), "stage 4"),
     "a layout that does not fill the world": (
         TWO | cell(0, strategy="hybrid", options={"pipeline": 5, "tensor": 3}), "15 ranks",

@@ -6,10 +6,12 @@ it does not answer, by this one. It imports little, so that asking takes no time
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from pipeline.launch import fork_server
+from pipeline.machine import inherited
 from pipeline.machine.processes import die_with_parent
 
 VARIABLE = "SAMESTEP_PARITY"
@@ -19,7 +21,8 @@ READ_AT_LOAD = ("OMP_NUM_THREADS",)
 
 def start() -> None:
     """Start the process that has torch loaded; it ends with this one."""
-    fork_server.start(("tests.parity.ask",), VARIABLE, {"OMP_NUM_THREADS": "1"})
+    environment = inherited.for_stages(os.environ) | {"OMP_NUM_THREADS": "1"}
+    fork_server.start(("tests.parity.ask",), VARIABLE, environment)
 
 
 def load() -> fork_server.Work:

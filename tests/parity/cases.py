@@ -62,7 +62,7 @@ CUT: dict[str, tuple[str, ...]] = {
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "deepspeed")
+UNTRIED = ("annotated", "context", "deepspeed")
 """Strategies that train none."""
 OBJECTIVES = {
     "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
@@ -114,6 +114,10 @@ MUTATIONS = (
     ("sharded", "same_shard"),
     ("sharded", "local_norm"),
     ("sharded", "no_reduction"),
+    ("context", "keys_alone"),
+    ("context", "ranks_in_order"),
+    ("context", "first_positions"),
+    ("context", "not_averaged"),
     ("tensor", "no_enter"),
     ("tensor", "no_leave"),
     ("tensor", "part_norm"),

@@ -27,6 +27,7 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 from safetensors.torch import save_file
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
+from torch.nn import functional as F
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
@@ -179,7 +180,7 @@ def train(
     def save(done: int, trainable: Trainable) -> None:
         shards = trainable.shards()
         kept.append(sum(piece.numbers.numel() for piece in shards.pieces))
-        ranks = checkpoint.Ranks(rank, world, "parity", trainable.agree)
+        ranks = checkpoint.Writers(rank, world, "parity", trainable.agree)
         checkpoint.save(checkpoints, done, shards, "parity", ranks)
 
     def make(options: dict[str, Any] = case.options) -> Loop:
@@ -267,7 +268,7 @@ def summed_once(axis: TensorAxis, x: torch.Tensor) -> torch.Tensor:
 def unmasked_again(q: Any, k: Any, v: Any, mask: Any) -> torch.Tensor:
     """See later tokens when attention is recomputed."""
     if torch._C._current_graph_task_id() != -1:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v)
     return real_attend(q, k, v, mask)
 
 
@@ -352,9 +353,9 @@ OBJECTIVES = "pipeline.corpus.objectives."
 NATIVE = "pipeline.precision.native.Native."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
-TENSOR, STAGES, SHARDED, ANNOTATED = (
+TENSOR, CONTEXT, STAGES, SHARDED, ANNOTATED = (
     f"pipeline.strategies.{room}."
-    for room in ("tensor.step", "pipeline_parallel", "sharded", "annotated.step")
+    for room in ("tensor.step", "context.step", "pipeline_parallel", "sharded", "annotated.step")
 )
 WRONG: dict[str, dict[str, Any]] = {
     "no_clip": {"torch.nn.utils.clip_grad_norm_": lambda grads, _: real_clip(grads, 1e9)},
@@ -388,6 +389,17 @@ WRONG: dict[str, dict[str, Any]] = {
     "uncut_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "heads_alone": {TENSOR + "TensorAxis.add_uncut": lambda self, *given: None},
     "one_run": {TENSOR + "cut": one_run},
+    # Gradients of keys and values as if no later token, on another rank, had looked at them.
+    "keys_alone": {CONTEXT + "ContextAxis.scatter": lambda self, whole: self.own(whole)},
+    # Pieces as the ranks send them: the mask has another offset than the keys.
+    "ranks_in_order": {CONTEXT + "ContextAxis.gather": TensorAxis.gather},
+    "first_positions": {
+        CONTEXT + "OwnPositions.forward": lambda self, positions: F.embedding(
+            positions, self.weight
+        )
+    },
+    # Each rank steps by the mean over its own tokens.
+    "not_averaged": {CONTEXT + "DistributedDataParallel": lambda model, **_: model},
     "untied": {STAGES + "step.Axes.of": without_ends},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},

@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from envs import build_image
 from envs.horovod_target import cache_folder
+from envs.image.builders import Buildah, Recipe
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "test-image"
@@ -39,6 +40,15 @@ LEND = (
     "RUN --mount=type=cache,target=/var/cache/samestep"
     " --mount=type=bind,source=lent,target=/lent cp -r --no-clobber /lent/. /var/cache/samestep/"
 )
+APEX_BASE = "localhost/samestep-test-apex:bookworm"
+SITE = "/usr/local/lib/python3.11/dist-packages"
+OF_THE_BASE = f"""FROM {BASE}
+RUN python3 -m venv /tmp/venv && /tmp/venv/bin/pip install --no-cache-dir --no-compile \\
+    --target {SITE} torch==2.13.0 numpy==1.26.4
+COPY older.py /tmp/
+RUN python3 /tmp/older.py {SITE} && rm -rf /tmp/venv /tmp/older.py
+"""
+OLDER = Path(__file__).with_name("older_torch.py")
 STANDIN = Path(__file__).with_name("singularity_standin.py")
 
 
@@ -107,6 +117,35 @@ def lend_horovod() -> None:
         Path(folder, "Dockerfile").write_text(f"FROM {BASE}\n{LEND}\n")
         isolation = ("--isolation", "chroot", "--quiet", "--no-cache")
         run("buildah", "build", *isolation, "--tag", "localhost/samestep-lent", folder)
+
+
+def versions_on_an_older_torch() -> dict[str, Any]:
+    """What an image on a stand-in for NVIDIA's 25.04 says is in it; kept like the image's facts.
+
+    That base has an own, older torch, NumPy 1 and an Apex with `amp`. The image is not packed.
+    """
+    options = tuple(site_options(CACHE))
+    inputs = build_image.inputs_digest(ROOT, OF_THE_BASE, OLDER.read_text(), *options)
+    kept = CACHE / "apex.json"
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    if found.get("inputs_sha256") == inputs:
+        return dict(found["versions"])
+    if reason := why_no_build():
+        pytest.skip(reason)
+    make_base()
+    lend_horovod()
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shutil.copy(OLDER, Path(folder, "older.py"))
+        Path(folder, "Dockerfile").write_text(OF_THE_BASE)
+        isolation = ("--isolation", "chroot", "--quiet", "--layers")
+        run("buildah", "build", *isolation, *options, "--tag", APEX_BASE, folder)
+        patch.setenv("BUILDAH_ISOLATION", "chroot")
+        patch.chdir(ROOT)
+        builder = Buildah()
+        builder.build(Recipe(APEX_BASE, "", "", options, Path(folder, "log")))
+        versions = builder.read(build_image.VERSIONS_FILE)
+    kept.write_text(json.dumps({"inputs_sha256": inputs, "versions": json.loads(versions)}))
+    return dict(json.loads(versions))
 
 
 def run(*command: str) -> str:

@@ -23,6 +23,7 @@ from tests.system.image import (
     make_image,
     run,
     site_options,
+    versions_on_an_older_torch,
     why_no_build,
 )
 from tests.system.stage import words_of
@@ -88,6 +89,18 @@ def test_two_builds_are_one_image(image: Image, tmp_path: Path) -> None:
     assert {key: second[key] for key in same} == {key: image.facts[key] for key in same}
 
 
+def test_on_a_base_with_an_older_torch_it_states_what_that_lacks() -> None:
+    """As the image `apex`, on a stand-in for its base: all other strategies took their steps."""
+    versions = versions_on_an_older_torch()
+    assert (versions["numpy"], versions["apex"]) == ("1.26.4", "unknown"), "those of the base"
+    assert any("pandas needs numpy>=2" in one for one in versions["unmet"])
+    reasons = versions["strategies"]
+    lacking = {name: reason for name, reason in reasons.items() if reason is not None}
+    assert {*lacking} == {"sharded", "pipeline_parallel", "hybrid"}
+    assert {*reasons} - {*lacking} >= {"ddp", "horovod", "parameter_server", "deepspeed", "tensor"}
+    assert all("or the image `current`" in reason for reason in lacking.values())
+
+
 @pytest.mark.usefixtures("image")  # which makes the base
 def test_steps_from_the_cache_name_the_commit_of_this_build(tmp_path, monkeypatch) -> None:
     if reason := why_no_build():
@@ -130,3 +143,6 @@ def test_a_run_inside_is_recorded_with_the_image(
     assert record["versions"]["torch"] == inside["torch"]
     assert record["versions"]["python"] == inside["python"]
     assert inside["horovod"].startswith(record["versions"]["horovod"])
+    # NCCL finds its libraries for InfiniBand and RoCE there.
+    probe = "from pipeline.doctor import probes; print(probes.rdma().status)"
+    assert run(str(program), *options, str(image.file), "python", "-c", probe) == "ok"

@@ -26,7 +26,7 @@ from tests.workflow.project import ROOT, STUDY, Project, make_project
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STEPS, EVERY = 1_200, 100
-WORKLOAD: dict[str, Any] = dict(STUDY["workload"])  # type: ignore[call-overload]
+WORKLOAD: dict[str, Any] = dict(STUDY["workload"])
 SITE: dict[str, Any] = {
     "partition": "main",
     "accounting": False,

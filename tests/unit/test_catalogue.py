@@ -31,4 +31,4 @@ def test_what_a_study_does_not_have(
     table = table | {"layouts"} | ({"accuracy"} if "real_time" not in study["cluster"] else set())
     table = table | ({"sends"} if study.get("profile") is None else set())
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
-        assert set(catalogue.names()) - set(catalogue.shown(Study.of(study))) == absent
+        assert set(catalogue.captions) - set(catalogue.shown(Study.of(study))) == absent

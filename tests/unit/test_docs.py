@@ -81,6 +81,13 @@ def test_the_readme_s_cells_are_those_of_the_studies() -> None:
     ]
 
 
+def test_the_readme_has_at_most_1000_words_and_a_version_of_the_changelog_40_lines() -> None:
+    prose = re.sub(r"```.*?```|<!--.*?-->", "", README, flags=re.DOTALL)
+    assert len(re.findall(r"\S*\w\S*", prose)) <= 1000
+    versions = re.split(r"^## ", Path("CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M)
+    assert max(text.count("\n") for text in versions) <= 40
+
+
 def test_the_table_of_studies_is_that_of_their_folders() -> None:
     text = Path("docs/studies.md").read_text(encoding="utf-8")
     begin, end = marks("studies")

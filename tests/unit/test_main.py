@@ -12,6 +12,7 @@ from pipeline.__main__ import ALL, _Parser, main
 from pipeline.commands.people import COMMANDS
 from pipeline.commands.stages import STAGES
 from pipeline.errors import StudyError
+from pipeline.machine import inherited
 
 
 def test_help_lists_what_people_type_and_another_the_rest(capsys) -> None:
@@ -117,3 +118,30 @@ def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
     helped = command.partition(" strategies")[0] + " >&-"
     done = subprocess.run(["sh", "-c", helped], capture_output=True, text=True, env=mine)
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_what_a_locale_cannot_show_is_no_bug() -> None:
+    """A label on a terminal in Latin-1, and a path that is no UTF-8."""
+    code = "import sys; from pipeline import __main__ as m; "
+    code += r"m.main = lambda: print('\u5206', '\udcff') or 0; sys.exit(m.program())"
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", code],
+        env={"PATH": os.environ["PATH"], "LC_ALL": "C", **inherited.OWN},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stdout) == (0, b"\\u5206 \\udcff\n"), done.stderr
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_no_file_takes_the_place_of_an_output_that_was_closed(tmp_path: Path, closed: str) -> None:
+    """What a library prints would stand in that file."""
+    code = "import os, sys; from pipeline import __main__ as m; f = lambda: open('new', 'w');"
+    code += "m.main = lambda: (print('a'), print('b', file=sys.stderr), f().fileno() > 2)[2] - 1"
+    done = subprocess.run(
+        f'exec "{sys.executable}" -c "{code}; sys.exit(m.program())" {closed}',
+        shell=True, cwd=tmp_path, env={"PATH": os.environ["PATH"], **inherited.OWN},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ("" if "1" in closed else "a\n")
+    assert done.stderr == ("" if "2" in closed else "b\n")

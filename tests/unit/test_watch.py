@@ -22,7 +22,7 @@ from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.watch import Ended, Follower, Watched, follow
+from pipeline.watch import EndedRun, Follower, Watched, follow
 from tests.fake_records import make_study, write_records
 
 # Each takes half a minute; one is out of memory, and Apex is unsupported.
@@ -197,7 +197,7 @@ def test_without_a_terminal_lines_are_few(tmp_path: Path, monkeypatch) -> None:
     log.touch()
     shown = Follower(watched, log, out)
     for place, (name, spec) in enumerate(watched.planned.items()):
-        watched.ended[name] = Ended(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
+        watched.ended[name] = EndedRun(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
         shown.update()
     lines = out.getvalue().splitlines()
     assert len(watched.planned) > 50 and len(lines) == 21
@@ -235,16 +235,17 @@ def test_a_broken_pipe_leaves_no_orphan(tmp_path: Path) -> None:
 
 
 def test_a_record_that_a_disk_emptied_is_set_aside_and_named(watched: Watched) -> None:
-    runs, out = watched.results / "runs/dps", io.StringIO()
+    runs = watched.results / "runs/dps"
     emptied, cut, steps = (runs / name / "r0" for name in ("n1", "n2", "n4"))
     (emptied / "run.json").write_text("")
     (cut / "run.json").write_bytes((cut / "run.json").read_bytes()[:99])
     (steps / "steps.jsonl").write_text("")
-    assert follow(watched, ["sh", "-c", "exit 0"], out, retry=True) == 0
+    said = watched.set_aside()
     damaged = {emptied, cut, steps}
     assert {path.parent for path in watched.results.rglob("run.json.damaged")} == damaged
     assert not any((folder / "run.json").exists() for folder in damaged)
-    assert all(f"kept as {folder}/run.json.damaged: its" in out.getvalue() for folder in damaged)
+    assert len(said) == 3 and watched.set_aside() == []
+    assert all(f"kept as {folder}/run.json.damaged: its" in "".join(said) for folder in damaged)
 
 
 def test_a_record_that_cannot_be_read_now_is_not_a_damaged_one(watched: Watched) -> None:
@@ -252,7 +253,6 @@ def test_a_record_that_cannot_be_read_now_is_not_a_damaged_one(watched: Watched)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        watched.update()
         with pytest.raises(OSError, match="Too many open files"):
             watched.set_aside()
     finally:

@@ -32,66 +32,27 @@ PARTS = (
 HUB_TOKEN = "hf_" + "notToBeFoundAnywhere"
 """What the environment of every run here holds, and no file that it leaves may."""
 
-CLUSTER = {
-    "device": "cpu",
-    "ranks_per_node": 1,
-    "nodes": [1, 2, 4],
-    "backend": "gloo",
-    "network": "loopback",
-    # So one preloaded process serves all of its runs.
-    "threads_per_rank": 1,
-}
-
-STUDY = {
-    "study": "tiny",
-    "title": "Tiny study for tests",
-    "corpus": {"source": "text", "paths": ["text.txt"], "document": "block"},
-    "tokenizer": {"kind": "bpe", "vocab_size": 300},
-    "model": {
-        "family": "gpt2",
-        "num_layers": 1,
-        "width": 32,
-        "num_heads": 2,
-        "context": 16,
-        "vocab_size": 300,
-    },
-    "workload": {
-        "global_batch": 4,
-        "accumulation_steps": 1,
-        "steps": 40,
-        "untimed_steps": 2,
-        "scaling": "strong",
-        "checkpoint_every": 0,
-    },
-    "cells": [
-        {
-            "name": "single",
-            "label": "Single",
-            "strategy": "single",
-            "precision": "fp32",
-            "nodes": [1],
-        },
-        {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]},
-        {
-            "name": "sps",
-            "label": "Parameter server",
-            "strategy": "parameter_server",
-            "precision": "fp32",
-            "nodes": [2],
-        },
-        {
-            "name": "apex",
-            "label": "DDP + Apex",
-            "strategy": "ddp",
-            "precision": "apex_o1",
-            "nodes": [1],
-        },
-    ],
-    "repeats": 1,
-    "profile": {"steps": 6},
-    "timeout_seconds": 120,
-    "claims": ["bai2022"],
-}
+STUDY = yaml.safe_load("""
+study: tiny
+title: Tiny study for tests
+corpus: {source: text, paths: [text.txt], document: block}
+tokenizer: {kind: bpe, vocab_size: 300}
+model: {family: gpt2, num_layers: 1, width: 32, num_heads: 2, context: 16, vocab_size: 300}
+workload: {global_batch: 4, accumulation_steps: 1, steps: 40, untimed_steps: 2, scaling: strong,
+           checkpoint_every: 0}
+# A stated number of threads: so one preloaded process serves all of its runs.
+cluster: {device: cpu, ranks_per_node: 1, nodes: [1, 2, 4], backend: gloo, network: loopback,
+          threads_per_rank: 1}
+cells:
+  - {name: single, label: Single, strategy: single, precision: fp32, nodes: [1]}
+  - {name: dps, label: DDP, strategy: ddp, precision: fp32, nodes: [2]}
+  - {name: sps, label: Parameter server, strategy: parameter_server, precision: fp32, nodes: [2]}
+  - {name: apex, label: DDP + Apex, strategy: ddp, precision: apex_o1, nodes: [1]}
+repeats: 1
+profile: {steps: 6}
+timeout_seconds: 120
+claims: [bai2022]
+""")
 
 
 @cache
@@ -189,7 +150,7 @@ def make_project(folder: Path, **changes: object) -> Project:
     (folder / "text.txt").write_text(text)
     shipped = yaml.safe_load((ROOT / "workflow/config/smoke/study.yaml").read_text())
     kept = {key: shipped[key] for key in ("optimiser", "seeds")}
-    whole = {**kept, "cluster": CLUSTER, **STUDY, **changes}
+    whole = {**kept, **STUDY, **changes}
     # A change to None leaves the key out.
     whole = {key: value for key, value in whole.items() if value is not None}
     project = Project(folder)

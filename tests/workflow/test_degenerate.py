@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import make_manifest, make_record, make_study
+from tests.fake_records import EMULATED, a_cell, make_manifest, make_record, make_study
 
 pytestmark = pytest.mark.slow
 
@@ -47,11 +48,24 @@ def but_the_base(spec: RunSpec) -> tuple[str, str] | None:
     return ("failed", "it was killed") if spec.cell == "c0" else None
 
 
+def but_profiled(spec: RunSpec) -> tuple[str, str] | None:
+    """No timed run."""
+    return None if spec.profile else ("timeout", "not done")
+
+
+def but_real_time(spec: RunSpec) -> tuple[str, str] | None:
+    """No run but those in real time."""
+    return None if spec.world.real_time else ("oom", "MemoryError")
+
+
+def every_other(spec: RunSpec) -> tuple[str, str] | None:
+    """Of each cell some repeats, and on other nodes others."""
+    return ("failed", "it was killed") if (spec.repeat + spec.world.nodes) % 2 else None
+
+
 def cell(number: int, label: str = "", **more: Any) -> dict[str, Any]:
     """A cell of plain DDP."""
-    name = f"c{number}"
-    plain = {"name": name, "label": label or name, "strategy": "ddp", "precision": "fp32"}
-    return plain | more
+    return a_cell(f"c{number}", label=label, **more)
 
 
 SMALL = {"workload": {"global_batch": 16, "accumulation_steps": 1, "steps": 8, "untimed_steps": 2,
@@ -68,6 +82,18 @@ STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
         THREE, every("failed", "FloatingPointError: the loss of step 3 is nan"),
     ),
     "no base": (THREE, but_the_base),
+    "profiled runs alone": (THREE, but_profiled),
+    "runs in real time alone": (
+        THREE | {"cluster": EMULATED | {"nodes": [1, 2], "real_time": True}}, but_real_time,
+    ),
+    "every other run": (THREE | {"repeats": 7, "claims": []}, every_other),
+    "cells on other nodes each": (
+        {"cells": [cell(n, nodes=[2**n]) for n in range(3)], "repeats": 1,
+         "cluster": {"nodes": [1, 2, 4]}}, none,
+    ),
+    "no step takes another time": (
+        THREE | {"repeats": 7, "claims": [], "profile": None, "alike": True}, none,
+    ),
     "one cell, one run": (ONE, none),
     "long labels and reasons": (
         {"cells": [cell(n, f"{n} {LONG}{n}", nodes=[2**n]) for n in range(3)], "repeats": 1,
@@ -88,6 +114,7 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
     study = make_study(
         **{"repeats": 2, "claims": ["bai2022"], "profile": {"steps": 4}, **SMALL, **changes}
     )
+    alike = study.pop("alike", False)
     study = {key: value for key, value in study.items() if value is not None}
     study["cluster"] = make_study()["cluster"] | changes.get("cluster", {})
     write_text(results / STUDY_FILE, json.dumps(study) + "\n")
@@ -100,6 +127,8 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
         run = {**run, "data": {**run["data"], "manifest_sha256": tokens}}
         # What a run did before it ended stays in its record.
         steps = [] if ended and ended[0] == "unsupported" else make_record(spec, None, place).steps
+        if alike:
+            steps = [replace(step, seconds=0.25, phases=None) for step in steps]
         write_record(folder, RunRecord(run, steps[: spec.world.size * 3] if ended else steps))
         write_text(folder / "spec.json", spec.to_json())
         write_text(folder / "log.txt", "a line\n" * 30)

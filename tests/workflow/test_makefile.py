@@ -74,7 +74,8 @@ def test_no_variable_is_run(project: Project, name: str) -> None:
         ("clean-results", "CONFIGFILE"),
         ("clean-results", "STUDY"),
     ]:
-        done = make(project, target, f"{variable}={name}", "CONFIRM=yes")
+        more = ["CONFIRM=yes"] if target == "clean-results" else []
+        done = make(project, target, f"{variable}={name}", *more)
         assert "there is no study" in refusal(done)
     refusal(make(project, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={name}"))
     for given in (name, ""):  # an empty one ran the default study
@@ -89,6 +90,27 @@ def test_a_variable_that_is_none_runs_no_other_study(project: Project, given: st
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"no variable is called {given.partition('=')[0]}; use one of STUDY" in done.stderr
     assert not (project.folder / "arguments.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "exported", "said"),
+    [
+        ("paper STUDY=tiny CONFIGFILE=tiny.yaml", {}, "STUDY CONFIGFILE all name a study"),
+        ("paper STUDY=tiny FROM=z.zip", {}, "STUDY FROM all name a study"),
+        ("clean-results STUDY=tiny", {"CONFIGFILE": "tiny.yaml"}, "STUDY CONFIGFILE all name a"),
+        ("studies STUDY=tiny", {}, "STUDY would do nothing with make studies"),
+        ("archive FROM=z.zip", {}, "FROM would do nothing with make archive"),
+        ("paper CONFIGFILE=tiny.yaml CONFIRM=yes", {}, "CONFIRM would do nothing with make paper"),
+        ("test UPGRADE=1", {}, "UPGRADE would do nothing with make test"),
+        ("image FORCE=1 STUDY=tiny", {}, "STUDY would do nothing with make image"),
+    ],
+)
+def test_a_variable_without_effect_is_not_ignored(
+    project: Project, given: str, exported: dict[str, str], said: str
+) -> None:
+    done = make(project, *given.split(), **exported)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
+    assert results(project) == ["smoke", "tiny"]
 
 
 @pytest.mark.parametrize("name", ["BIN", "PIPELINE", "STUDY_FILE", "SHELL"])
@@ -109,7 +131,7 @@ def test_a_study_that_cannot_be_starts_no_workflow(project: Project, text: str) 
 def test_a_fifo_is_not_waited_for(project: Project) -> None:
     os.mkfifo(project.folder / "fifo.yaml")
     for target in ("paper", "archive", "clean-results"):
-        done = make(project, target, "CONFIGFILE=fifo.yaml", "CONFIRM=yes")
+        done = make(project, target, "CONFIGFILE=fifo.yaml")
         assert "it is a FIFO" in refusal(done)
     (project.folder / "text.txt").unlink()
     os.mkfifo(project.folder / "text.txt")

@@ -40,6 +40,13 @@ ELSEWHERE = {
     "python -m pipeline plan --study alpa2022 --auto --calibration calibration.json": (
         "tests/unit/planner/test_auto.py::test_the_link_decides"
     ),
+    "python -m pipeline logs tests/examples/logs/megatron-2025.txt --out points.csv "
+    "--set hardware=V100": (
+        "tests/unit/cost/test_logs.py::test_the_configuration_that_a_log_prints_is_predicted"
+    ),
+    "python -m pipeline trace --run results/smoke/runs/dps/n4/p0 --out traces": (
+        "tests/unit/planner/test_chakra.py::test_traces_of_profiled_runs"
+    ),
     "python -m pipeline watch --study my-study.yaml": (
         "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
     ),
@@ -85,6 +92,9 @@ ELSEWHERE = {
     ),
     "python -m pipeline watch --study cluster-check": (
         "tests/unit/test_watch.py::test_watch_prints_once_without_torch_or_pandas"
+    ),
+    "srun --gpus=1 .venv/bin/python -m bench.gpu --out gpu.json": (
+        "tests/system/test_gpu.py::test_every_point_holds"
     ),
     f"{ON_SLURM} {BAI} --dry-run --printshellcmds": DRY_RUN,
     # The same jobs, started: needs nodes with four GPUs each.

@@ -14,7 +14,8 @@ from typing import Any
 
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
-from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.facts import hardware
+from pipeline.machine.source import provenance
 from pipeline.planner.auto import layouts_of
 from pipeline.planner.operators import most_threads, of_study, work_of
 from pipeline.resolved import resolve

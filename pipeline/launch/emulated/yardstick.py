@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,9 @@ from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
 from pipeline.launch.emulated.ranks import result_of, start
-from pipeline.machine.facts import hardware, provenance
+from pipeline.machine.facts import hardware
 from pipeline.machine.processes import keep_freed_memory
+from pipeline.machine.source import provenance
 from pipeline.parallel.types import Batch, Parts, Phases
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.profiling import FORWARD
@@ -56,7 +58,7 @@ Round = dict[str, float]
 
 
 def shape_of(run: ResolvedRun) -> Shape:
-    """What a rank of the run computes at a time."""
+    """Precision and sequences that a rank of the run computes at a time."""
     share = run.spec.workload.global_batch // run.layout.data_parallel
     return run.spec.precision, share // run.spec.workload.accumulation_steps
 
@@ -99,6 +101,8 @@ def measured(
         "cores_per_node": first.world.cores_per_node,
         "model": asdict(first.model),
         "compile": first.compile,
+        "torch": version("torch"),
+        "environment": dict(first.environment),
         "passes": [
             {
                 "precision": precision,
@@ -113,7 +117,7 @@ def measured(
 
 
 def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
-    """What a forward pass of the run takes by the yardstick in the file; None where it has none.
+    """Seconds of a forward pass of the run by the yardstick in the file; None where it has none.
 
     Raises LaunchError where the file is missing or is of another model, machine or study.
     """
@@ -127,11 +131,15 @@ def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
         )
     content = schemas.read(path, "yardstick", "python -m pipeline yardstick")
     precision, sequences = shape_of(run)
+    own = dict(spec.environment)
     for name, had, wanted in (
         ("cpu_model", content["hardware"].get("cpu_model"), hardware()["cpu_model"]),
         ("cores_per_node", content["cores_per_node"], spec.world.cores_per_node),
         ("model", content["model"], asdict(spec.model)),
         ("compile", content["compile"], spec.compile),
+        # An earlier version of this project noted neither.
+        ("torch", content.get("torch", version("torch")), version("torch")),
+        ("environment", content.get("environment", own), own),
     ):
         if had != wanted:
             raise LaunchError(f"{path} has {name} {had}, {spec.run_id} {wanted}; {FIX}")

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
-from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Shape
+from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Product, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -253,3 +253,14 @@ def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Cou
         ("cross_entropy", (tokens, vocabulary)): 1,
     }
     return {("embedding", (tokens, width, vocabulary)): 1}, block, last
+
+
+def products(model: ModelSpec) -> tuple[Product, ...]:
+    """Four, each with a bias."""
+    width = model.width
+    return (
+        Product("attn.c_attn", width, 3 * width, given="ln_1"),
+        Product("attn.c_proj", width, width),
+        Product("mlp.c_fc", width, 4 * width, given="ln_2"),
+        Product("mlp.c_proj", 4 * width, width),
+    )

@@ -117,11 +117,11 @@ class Gpt2(nn.Module):
         """The layers that repeat, in their order; each may be compiled or placed by itself."""
         return self.h
 
-    def recompute_attention(self, again: Callable[..., Any]) -> None:
-        """Run attention by `again`, which gets the function, query, key, value and mask."""
+    def wrap_attention(self, around: Callable[..., Any]) -> None:
+        """Run attention by `around`, which gets what ran it so far, query, key, value and mask."""
         blocks: Any = self.h
         for block in blocks:
-            block.attn.attend = partial(again, attend)
+            block.attn.attend = partial(around, block.attn.attend)
 
     def _initialise(self) -> None:
         """Normal(0, 0.02), residual projections shrunk by sqrt(2 x layers): the GPT-2 report."""

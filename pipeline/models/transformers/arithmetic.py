@@ -250,6 +250,13 @@ def operators(model: ModelSpec, sequences: int, ranks: int) -> NoReturn:
     )
 
 
+def products(model: ModelSpec) -> NoReturn:
+    """None are known."""
+    raise StudyError(
+        f"the linear layers of a block of {model.architecture} are not known, so a plan cuts none"
+    )
+
+
 def _kept(model: ModelSpec, formats: Formats, part: str) -> int:
     """Bytes of one sequence, for the run's formats."""
     kind = "fp32" if formats.product == FP32 else "autocast" if formats.copies_weights else "bf16"

@@ -72,10 +72,10 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         # Written out in products, attention is counted too.
         written_out = sdpa_kernel(SDPBackend.MATH)
         flops = FlopCounterMode(display=False, custom_mapping=counted)
-        model.recompute_attention(counted_apart)
+        model.wrap_attention(counted_apart)
         with torch.no_grad(), written_out, flops as counter:
             model.logits(ids)
-        model.recompute_attention(at_once)
+        model.wrap_attention(at_once)
         counts = counter.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
@@ -226,9 +226,9 @@ def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     """
     kept = _held(model, ids, autocast) | {"gradients": _added(model, ids, autocast)}
     # Random numbers of tensors without memory cannot be set back.
-    model.recompute_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
+    model.wrap_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
     without = _held(model, ids, autocast)["whole"]
-    model.recompute_attention(at_once)
+    model.wrap_attention(at_once)
     return kept | {"without_attention": without}
 
 

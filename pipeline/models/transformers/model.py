@@ -98,8 +98,8 @@ class LanguageModel(nn.Module):
         """The layers that repeat, in their order."""
         return self._blocks[0]
 
-    def recompute_attention(self, again: Callable[..., Any]) -> None:
-        """Run by `again` the attention function of transformers that the layers call.
+    def wrap_attention(self, around: Callable[..., Any]) -> None:
+        """Run by `around` the attention function of transformers that the layers call.
 
         Layers that call none stay as they are; then `facts` counts no FLOPs of it, and a study is
         refused.
@@ -107,7 +107,7 @@ class LanguageModel(nn.Module):
         _exchange(self.model.config._attn_implementation)
         parts: Any = self.blocks.modules()
         for part in parts:
-            part.runs_attention = again
+            part.runs_attention = around
 
     @property
     def tensor_cuts(self) -> TensorCuts:

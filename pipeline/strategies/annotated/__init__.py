@@ -1,1 +1,4 @@
-"""Annotated tensors: annotations.py is their language, plan.py arithmetic, step.py DTensors."""
+"""Annotated tensors: annotations.py is their language, plan.py arithmetic, step.py DTensors.
+
+search.py finds the best annotations of a block.
+"""

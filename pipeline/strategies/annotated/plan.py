@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pipeline import models
-from pipeline.parallel.mesh import Degrees, Layout
+from pipeline.errors import StudyError
+from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
 from pipeline.strategies.base import Footprint, Strategy
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from pipeline.cost.sharding import Cuts, Prices
+
+AXIS = "model"
+"""Name of the axis over which `plan --auto` cuts operators."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class Annotated(Strategy):
         "torch.distributed.tensor.experimental",
     )
     weighs = False
+    by_operator = True
     cuts_weights = True  # the annotated ones
     split = "what is annotated"
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters")
@@ -60,8 +69,17 @@ class Annotated(Strategy):
         return Layout.of(world, *axes)
 
     def check_spec(self, spec: RunSpec) -> None:
-        """Raise StudyError where an annotation does not fit the model's tensors."""
-        axes = self.layout(spec.world).axes
+        """Raise StudyError where an annotation does not fit the model's tensors.
+
+        Also for micro-batches of one sequence: DTensor cuts no dim of one, not even into one part.
+        """
+        axes, work = self.layout(spec.world).axes, spec.workload
+        if work.global_batch == work.accumulation_steps:
+            raise StudyError(
+                f"{spec.run_id}: strategy annotated takes no micro-batches of one sequence in all, "
+                f"given {work.global_batch} of them; set workload.accumulation_steps to a smaller "
+                "divisor of workload.global_batch"
+            )
         resolve(self.annotations, axes, models.tensor_shapes(spec.model))
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
@@ -75,6 +93,21 @@ class Annotated(Strategy):
         return Footprint(
             buffer_bytes=0, weight_share=held, gradient_share=held, optimiser_share=held
         )
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """Two axes, and nothing that is cut over the second one."""
+        others = degrees.pipeline > 1 or degrees.zero > 0 or degrees.sequence
+        if degrees.tensor == 1 or others:
+            return None
+        return {"axes": {DATA: 0, AXIS: degrees.tensor}}
+
+    def cut_operators(
+        self, model: ModelSpec, sequences: int, prices: Prices, most: float = math.inf
+    ) -> Cuts | None:
+        """The best annotations of a block's linear layers, those of all blocks alike."""
+        from pipeline.strategies.annotated.search import search
+
+        return search(model, sequences, prices, most)
 
     @property
     def sends_unstated(self) -> str:

@@ -15,20 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.emulation import pacing
-from pipeline.errors import MissingError, StudyError, UnsupportedError
+from pipeline.errors import MissingError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec
 
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """File of the environment's folder in which envs/build_horovod.py leaves the reason."""
-
-MAX_FUSION_MB = 4096
-"""Over thirty times Horovod's own."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,10 @@ class Horovod(Strategy):
     )
     lossy_wire = (("compression", "fp16"),)
     choices = (("compression", ("none", "fp16")),)
+    # Every rank has a buffer of the threshold, at most over thirty times Horovod's own; a step
+    # waits for a cycle.
+    ranges = (("fusion_threshold_mb", 0, 4096), ("cycle_time_ms", 0, 1000),
+              ("optimiser_steps", 1, 100))  # fmt: skip
 
     compression: str = "none"
     fusion_threshold_mb: int = 128
@@ -60,17 +61,6 @@ class Horovod(Strategy):
     empty_cache: bool = False
     optimiser_steps: int = 1
     clip_before_synchronise: bool = False
-
-    def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on a setting that no run can have."""
-        if self.optimiser_steps < 1:
-            raise StudyError(f"optimiser_steps {self.optimiser_steps} is under 1; set it to 1")
-        if self.fusion_threshold_mb > MAX_FUSION_MB:
-            raise StudyError(
-                f"horovod fusion_threshold_mb {self.fusion_threshold_mb} is over {MAX_FUSION_MB}, "
-                "and every rank has a buffer of that size; set it to that of the gradients or less"
-            )
-        return super().layout(world)
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """None with a fault, or with gradients that travel as another type."""
@@ -128,7 +118,8 @@ def why_unusable() -> str | None:
     if package is None or package.origin is None:
         reason_file = Path(sys.prefix, UNSUPPORTED_FILE)
         if reason_file.is_file():
-            return f"not installed: {reason_file.read_text(encoding='utf-8').splitlines()[0]}"
+            told = reason_file.read_text(encoding="utf-8", errors="replace").splitlines()
+            return f"not installed: {(told or ['its reason was lost; run `make setup`'])[0]}"
         return "not installed: it was never built here; run `python -m envs.build_horovod`"
     folder = Path(package.origin).parent
     if not list((folder / "torch").glob("mpi_lib_v2*.so")):
@@ -136,7 +127,7 @@ def why_unusable() -> str | None:
     try:
         recorded = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
         built_for = str(recorded["pytorch"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         built_for = "unknown"
     present = _torch_version()
     if built_for != present:

@@ -78,7 +78,7 @@ def broadcast_weights(model: nn.Module) -> None:
 
 
 @dataclass(frozen=True)
-class Job(Ranks):
+class HorovodRanks(Ranks):
     """The ranks of the Horovod job."""
 
     @collective
@@ -117,7 +117,7 @@ class HorovodStepper(Stepper):
         broadcast_weights(parts.model)
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
         self.compression = COMPRESSIONS[compression]
-        prepared, ranks = distribute(parts, self.compression), Job(hvd.rank(), hvd.size())
+        prepared, ranks = distribute(parts, self.compression), HorovodRanks(hvd.rank(), hvd.size())
         super().__init__(prepared, ranks, reduce=self.synchronise, faults=faults)
         self.distributed: Any = prepared.optimiser
 

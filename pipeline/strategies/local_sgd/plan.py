@@ -33,6 +33,7 @@ class LocalSgd(Strategy):
     changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")
     variants = ({"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0},)
     use = "links are slow, and another step may be taken"
+    ranges = (("inner_steps", 1, 10_000), ("outer_learning_rate", 0, 1000))
 
     inner_steps: int = 2
     outer_learning_rate: float = 0.7
@@ -44,12 +45,7 @@ class LocalSgd(Strategy):
         return self.inner_steps
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on a round or a rate that cannot be."""
-        if self.inner_steps < 1:
-            raise StudyError(
-                f"local_sgd inner_steps {self.inner_steps}: a round has at least one step; set it "
-                "to 1 or more"
-            )
+        """One process per device; raises StudyError on a rate that cannot be."""
         if not self.outer_learning_rate or self.outer_momentum >= 1:
             raise StudyError(
                 f"local_sgd outer_learning_rate {self.outer_learning_rate:g}, outer_momentum "

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.parallel.cut import ROWS_NAME, Rows
+from pipeline.parallel.cut import ROWS_NAME, RowRange
 from pipeline.parallel.group import Group, buckets, flattened, mesh_of
 from pipeline.parallel.state import fill, pieces_of, reading, slots_of
 from pipeline.parallel.step import Stepper
@@ -98,7 +98,7 @@ class LocalStepper(Stepper):
             for slot, tensor in {LOCAL: parameter, **self.optimiser.state[parameter]}.items():
                 row = tensor.detach()[None]
                 shape = (self.group.size, *tensor.shape)
-                setattr(row, ROWS_NAME, Rows(self.group.rank, shape, self.ranks))
+                setattr(row, ROWS_NAME, RowRange(self.group.rank, shape, self.ranks))
                 yield slot_name(name, slot), row
 
     def shards(self) -> Shards:

@@ -8,7 +8,7 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from pipeline import models
@@ -29,7 +29,8 @@ class Pipelined(Strategy):
 
     `schedule`: gpipe, 1f1b, interleaved or zero_bubble. `chunks`: stages of a rank, 0 for the
     schedule's own. `microbatches`: into how many each micro-batch of the study is cut, 0 for so
-    many that a step has one for each pipeline rank.
+    many that a step has one for each pipeline rank. `layers`: those of each stage, in their order;
+    none given, they are as even as can be.
     """
 
     modules = (
@@ -44,11 +45,13 @@ class Pipelined(Strategy):
     schedule: str = "1f1b"
     chunks: int = 0
     microbatches: int = 0
+    layers: list[int] = field(default_factory=list)
 
     def schedule_of(self, spec: RunSpec, layout: Layout) -> Schedule:
         """The schedule of a step; StudyError where layers and sequences do not fit it."""
         chunks = schedules.check_name(self.schedule, self.chunks)
-        stages = Stages(dict(layout.axes)[PIPELINE], chunks, spec.model.num_layers)
+        ranks = dict(layout.axes)[PIPELINE]
+        stages = Stages(ranks, chunks, spec.model.num_layers, tuple(self.layers))
         work = spec.workload
         start, stop = layout.batch_slice(0, work.global_batch)
         return schedules.make(
@@ -65,10 +68,9 @@ class Pipelined(Strategy):
         return self.schedule_of(spec, layout).microbatches
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the chunks of a rank."""
-        chunks = self.schedule_of(spec, layout).stages.chunks
-        found = super().degrees(spec, layout)
-        return replace(found, chunks=chunks) if found else None
+        """Also the chunks of a rank, and the layers of its stages where they are stated."""
+        stages, found = self.schedule_of(spec, layout).stages, super().degrees(spec, layout)
+        return replace(found, chunks=stages.chunks, layers=stages.sizes) if found else None
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
         """Knobs of the schedule: interleaved where a rank has several stages.
@@ -80,7 +82,7 @@ class Pipelined(Strategy):
             knobs |= {"schedule": "interleaved", "chunks": degrees.chunks}
         elif degrees.microbatches < degrees.pipeline:
             knobs |= {"schedule": "gpipe"}
-        return knobs
+        return knobs | ({"layers": list(degrees.layers)} if degrees.layers else {})
 
     def idle_share(self, spec: RunSpec) -> float:
         """The bubble's share of a step, see `Schedule.bubble`."""

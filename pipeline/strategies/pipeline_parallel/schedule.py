@@ -26,11 +26,13 @@ class Stages:
     """`ranks` x `chunks` consecutive stages of `layers` layers; stage s is on rank s modulo ranks.
 
     Where they do not divide the layers, the first stages have one more: the last has the logits.
+    `sizes`, where there are any, are the layers of each stage instead.
     """
 
     ranks: int
     chunks: int
     layers: int
+    sizes: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -47,6 +49,9 @@ class Stages:
 
     def layers_of(self, stage: int) -> range:
         """The layers of a stage."""
+        if self.sizes:
+            start = sum(self.sizes[:stage])
+            return range(start, start + self.sizes[stage])
         each, more = divmod(self.layers, self.count)
         start = stage * each + min(stage, more)
         return range(start, start + each + (stage < more))
@@ -137,6 +142,14 @@ def make(
             f"stages, but the model has {stages.layers} layers, and each stage needs one; the "
             f"nearest that fits is {stages.layers // chunks} ranks x {chunks} chunks, or "
             f"model.num_layers {stages.count}"
+        )
+    sizes = stages.sizes
+    counts = all(type(size) is int and size > 0 for size in sizes)
+    if sizes and not (counts and (len(sizes), sum(sizes)) == (stages.count, stages.layers)):
+        raise StudyError(
+            f"{run}: option layers is {list(sizes)}, but the {stages.layers} layers are cut into "
+            f"{stages.count} stages; give so many whole numbers from 1 that add up to "
+            f"{stages.layers}, or leave it out"
         )
     cut = pieces(asked, sequences, accumulation, stages.ranks)
     if sequences % cut:

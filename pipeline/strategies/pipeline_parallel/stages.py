@@ -24,7 +24,7 @@ from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, WEIGHTS
 
 
 @dataclass(frozen=True)
-class Entry:
+class OwnedParameter:
     """A parameter of the whole model: its shape there, and the pipeline rank that owns it."""
 
     shape: tuple[int, ...]
@@ -51,12 +51,12 @@ class StagedModel:
         for stage in range(stages.count):
             for layer in stages.layers_of(stage):
                 place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, OwnedParameter] = {}
         for name, p in model.named_parameters():
             shape = list(p.shape)
             if (cut := cut_of(p)) is not None:
                 shape[cut.dim] = cut.length
-            self.entries[name] = Entry(tuple(shape), place[id(p)])
+            self.entries[name] = OwnedParameter(tuple(shape), place[id(p)])
         shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
         kept = {id(p) for p in before} if rank == first else set()
         kept |= {id(p) for p in after} if rank == last else set()

@@ -87,7 +87,7 @@ class PipelineStepper(Stepper):
             cut_layers(parts.model, self.cut_over)
         any_model: Any = parts.model
         chunks = check_name(knobs.schedule, knobs.chunks)
-        stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks))
+        stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks), tuple(knobs.layers))
         place = layout.coordinate(group.rank)[PIPELINE]
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
         self.sharded: ShardedOptimiser | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.cut import NAME, ROWS_NAME, Rows, cut_of
+from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
 from pipeline.parallel.group import buckets, ring_reduce_scatter
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.types import Parts
@@ -19,7 +19,7 @@ from pipeline.precision import Precision
 from pipeline.precision.master import narrow
 
 
-class Bucket:
+class RowBucket:
     """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
 
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
@@ -52,7 +52,7 @@ class Bucket:
             numel = math.prod(shape)
             rows = nn.Parameter(own[:numel].view(shape))
             rows.data.copy_(parameter.detach()[start : start + len(rows)])
-            setattr(rows, ROWS_NAME, Rows(start, tuple(parameter.shape), ranks))
+            setattr(rows, ROWS_NAME, RowRange(start, tuple(parameter.shape), ranks))
             if (cut := cut_of(parameter)) is not None:
                 setattr(rows, NAME, cut)
             self.rows.append(rows)
@@ -107,7 +107,7 @@ class ShardedOptimiser(Optimizer):
 
     def __init__(self, parts: Parts, ranks: dist.ProcessGroup) -> None:
         members = buckets(list(parts.model.parameters())[::-1])
-        self.buckets = [Bucket(some, ranks, parts.precision) for some in members]
+        self.buckets = [RowBucket(some, ranks, parts.precision) for some in members]
         self.reduction, self.ranks = Reduction(self.buckets), ranks
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]

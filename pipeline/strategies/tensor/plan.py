@@ -6,7 +6,7 @@ cut over the vocabulary. Along the data axis DDP averages the gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
@@ -148,8 +148,14 @@ class Tensor(Strategy):
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """The tensor axis, beside the data axis alone."""
-        alone = degrees.tensor > 1 and degrees.pipeline == 1 and not degrees.zero
-        return {"ranks": degrees.tensor} if alone else None
+        if degrees.tensor == 1 or degrees.pipeline > 1 or degrees.zero:
+            return None
+        return {"ranks": degrees.tensor} | ({"sequence": True} if degrees.sequence else {})
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """Also whether sequences are cut."""
+        found = super().degrees(spec, layout)
+        return replace(found, sequence=self.sequence and found.tensor > 1) if found else None
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""

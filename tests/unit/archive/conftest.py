@@ -31,14 +31,11 @@ from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from tests.fake_bench import make_yardstick
-from tests.fake_records import make_manifest, make_record, make_study
+from tests.fake_records import a_cell, make_manifest, make_record, make_study
 
 Members = dict[str, bytes]
 
-CELLS = [
-    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32"},
-    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "apex_o1"},
-]
+CELLS = [a_cell("single", "single"), a_cell("dps", precision="apex_o1")]
 
 
 def finished_study(results: Path, **changes: Any) -> Path:

@@ -11,10 +11,13 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
-from pipeline.artifact.build import badges, duration, needs, per_claim, size
+from pipeline.archive.layout import MANIFEST_FILE, METRICS_FILE, STUDY_FILE
+from pipeline.artifact.description import badges, duration, needs, per_claim, size
+from pipeline.files import sha256_of_file, write_text
 from pipeline.paper.numbers import collect
+from pipeline.records import find_records, read_record
 from pipeline.study.study import Study
-from tests.fake_records import make_study, make_table, write_records, write_table
+from tests.fake_records import edit_record, make_manifest, make_study, make_table, write_records
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +91,21 @@ def test_a_claim_has_the_time_memory_and_disk_of_its_runs(table: pd.DataFrame) -
 
 
 def test_the_command_writes_the_description_and_what_is_unmet(
-    table: pd.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["artifact", "--results", str(tmp_path)]) == 2
     assert "run the study with make paper first" in capsys.readouterr().err
-    (tmp_path / "metrics").mkdir()
-    write_table(table, tmp_path / "metrics")
-    (tmp_path / "study.json").write_text(json.dumps(make_study(repeats=2)))
-    write_records(tmp_path / "runs", make_study(repeats=2))
+    manifest, study = tmp_path / MANIFEST_FILE, tmp_path / STUDY_FILE
+    write_text(manifest, json.dumps(make_manifest()))
+    write_text(study, json.dumps(make_study(repeats=2)))
+    runs = write_records(tmp_path / "runs", make_study(repeats=2))
+    tokens = sha256_of_file(manifest)
+    for folder in find_records(runs):
+        edit_record(folder, lambda run: run["data"].update(manifest_sha256=tokens))
+        write_text(folder / "spec.json", read_record(folder).spec.to_json())
+    words = ("metrics", "--study", study, "--runs", runs, "--out", tmp_path / METRICS_FILE)
+    assert main([*map(str, words)]) == 0
+    capsys.readouterr()
     assert main(["artifact", "--results", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "unmet  available" in said and "unmet  reproduced" in said
@@ -105,6 +115,9 @@ def test_the_command_writes_the_description_and_what_is_unmet(
     rows = [line.split(" | ") for line in checklist.splitlines() if line.startswith("| ")]
     answers = {row[0].removeprefix("| "): row[1] for row in rows}
     assert answers["Statistical significance"] == answers["Compute resources"] == "Yes"
+    manifest.write_text(manifest.read_text().replace('"num_documents": 1', '"num_documents": 2'))
+    assert main(["artifact", "--results", str(tmp_path)]) == 2
+    assert "bring its manifest back" in capsys.readouterr().err
     (tmp_path / "runs/dps/n2/r1/run.json").unlink()
     assert main(["artifact", "--results", str(tmp_path)]) == 2
     assert "runs/dps/n2/r1/run.json does not exist" in capsys.readouterr().err

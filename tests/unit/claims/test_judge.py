@@ -290,6 +290,12 @@ def test_a_run_that_broke_settles_robustness_and_six_runs_what_fits(world: Evide
     assert judge(robust, five).verdict not in (REPRODUCED, NOT_REPRODUCED)
 
 
+def test_robustness_is_asked_of_whole_trainings(world: Evidence) -> None:
+    begun = replace(world.study, begin_steps=12)
+    found = judge(CLAIMS["horovod-apex-robust"], replace(world, study=begun))
+    assert found.verdict == NOT_TESTABLE and "most runs here end after 12 of" in found.why
+
+
 def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
     evidence = arranged(world, BEST, (1.4, 1.5, 1.6))
     assert judge(BEST, evidence).verdict == REPRODUCED

@@ -48,14 +48,6 @@ def test_a_study_without_claims_is_told_how(
     assert "names no claims; add the key `claims` to it" in capsys.readouterr().err
 
 
-def test_verdicts_that_are_missing_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ClaimError, match="run `python -m pipeline claims` first"):
-        read_verdicts(tmp_path / "none.json")
-    (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(ClaimError, match="is not JSON"):
-        read_verdicts(tmp_path / "bad.json")
-
-
 @pytest.mark.parametrize(("text", "said"), [("  ", "'visible'"), ("a\0", "cannot be printed")])
 def test_verdicts_of_another_study_or_form_are_refused(
     tmp_path: Path, text: str, said: str

@@ -48,6 +48,17 @@ def test_windows_are_consecutive_tokens_and_targets_are_shifted(make_shards: Mak
     assert np.array_equal(targets, expected + 1)
 
 
+def test_the_entropy_of_unseen_text_is_that_of_its_tokens_by_their_frequency(
+    make_shards: MakeShards,
+) -> None:
+    batches = Batches(make_shards(1000, 7), context=5, global_batch=10, seed=1)
+    targets = np.concatenate([batches.slice(step, 0, 10)[1] for step in (17, 18)])
+    shares = np.unique(targets, return_counts=True)[1] / targets.size
+    assert batches.unigram_entropy(17, 19) == pytest.approx(-(shares * np.log(shares)).sum())
+    assert batches.num_windows == 199
+    assert batches.unigram_entropy(18, 20) is None, "the second epoch repeats the text"
+
+
 @pytest.fixture
 def shards(make_shards: MakeShards) -> Path:
     return make_shards(500, 64)

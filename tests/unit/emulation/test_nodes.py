@@ -2,6 +2,8 @@
 
 import ctypes
 import errno
+import os
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -20,3 +22,20 @@ def test_each_setting_that_may_forbid_namespaces_is_named(monkeypatch) -> None:
         nodes.enter_private_network()
     settings = ("unprivileged_userns_clone", "restrict_unprivileged_userns", "max_user_namespaces")
     assert all(setting in str(refused.value) for setting in settings)
+
+
+def _killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _bug() -> None:
+    raise ValueError("of our own")
+
+
+@pytest.mark.parametrize(("trial", "said"), [(_killed, "exit code -9"), (_bug, "exit code 1")])
+def test_a_trial_that_ends_without_a_word_is_none_that_went_well(monkeypatch, trial, said) -> None:
+    """As where a sandbox kills whoever asks for a namespace."""
+    monkeypatch.setattr(nodes, "enter_private_network", trial)
+    monkeypatch.setattr(nodes, "program", lambda name: name)
+    monkeypatch.setattr(nodes, "cpu_quota", lambda: None)
+    assert said in str(nodes.why_not())

@@ -141,9 +141,9 @@ def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
         machine.work(own)
         pacer.forward_ended()
     assert pacer.machine_speeds == [0.5, 2.0, 1.0]
-    assert pacer.told() == {"machine_speed": {"median": 1.0, "least": 0.5, "most": 2.0}}
+    assert pacer.summary() == {"machine_speed": {"median": 1.0, "least": 0.5, "most": 2.0}}
     assert pacer.cpu_seconds() - before == pytest.approx(3 * 0.5)
-    assert Pacer(4.0).told() == {}
+    assert Pacer(4.0).summary() == {}
 
 
 def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -220,6 +221,20 @@ def test_without_a_compiler_no_log_is_named(absent, monkeypatch, capsys) -> None
     warning = capsys.readouterr().err
     assert "apt-get install cmake g++" in warning and "--retry" not in warning
     assert "apt-get install cmake g++" in absent.read_text()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_cache_that_cannot_be_used_is_a_reason_and_no_traceback(
+    absent, monkeypatch, capsys, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert build_horovod.main([]) == 0
+    warning = capsys.readouterr().err
+    assert os.strerror(number) in warning and "set XDG_CACHE_HOME" in warning
+    assert "wheels" in absent.read_text() and "lasting" not in absent.read_text()
 
 
 @pytest.mark.parametrize(("lasting", "builds"), [(True, 1), (False, 2)])

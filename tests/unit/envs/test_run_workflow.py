@@ -66,14 +66,14 @@ def test_arguments_reach_snakemake_as_they_are(tmp_path: Path) -> None:
     assert done.stdout == "ran --configfile my study.yaml --cores 1 --rerun-incomplete\n"
 
 
-def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch) -> None:
-    flock = tmp_path / "bin" / "flock"
-    flock.parent.mkdir()
-    flock.write_text("#!/bin/sh\nexit 71\n")  # what util-linux says of ENOLCK
-    flock.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{flock.parent}:{os.environ['PATH']}")
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "while it waits"])
+def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch, waits: bool) -> None:
+    """71 is what util-linux says of ENOLCK, also of a server of files that goes meanwhile."""
+    first = "[ -e asked ] || { touch asked; exit 1; }; " if waits else ""
+    put(tmp_path / "bin/flock", f"{first}exit 71")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     done = run(tmp_path, "--cores", "1")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1 + waits)
     assert "cannot be locked" in done.stderr
 
 

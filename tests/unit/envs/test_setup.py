@@ -68,6 +68,22 @@ def test_through_a_symlink_to_the_checkout_nothing_is_cleared(checkout: Path) ->
     assert (checkout / ".venv/.home").read_text() == f"{checkout}\n"
 
 
+@pytest.mark.parametrize("lock", [8, 9])
+def test_a_lock_that_cannot_be_had_is_no_environment_in_use(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: int
+) -> None:
+    """71 is what util-linux says of ENOLCK."""
+    program = tmp_path / "bin/flock"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nfor last; do :; done\n[ "$last" != {lock} ] || exit 71\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    done = set_up(checkout)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "cannot be locked" in done.stderr and "in use" not in done.stderr
+    assert "pip install" not in (checkout / "calls").read_text()
+
+
 def test_an_environment_in_use_is_not_changed(checkout: Path) -> None:
     lock = checkout / ".snakemake/samestep.lock"
     lock.parent.mkdir()

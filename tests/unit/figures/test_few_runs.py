@@ -28,12 +28,12 @@ def test_no_table_has_an_interval_or_a_verdict(table: pd.DataFrame) -> None:
     assert over_runs.dropna(subset=["low"]).empty
     verdicts = table.loc[table["metric"] == "speed_verdict", "text"]
     assert not verdicts.isin([FASTER, SLOWER]).any() and len(verdicts)
-    for name in tables.names():
+    for name in tables.catalogue.captions:
         text = made(name, table)[1].to_csv()
         assert not BRACKETS.search(text) and not re.search(r"\d [<>](,|$)", text), text
 
 
-@pytest.mark.parametrize("name", figures.names())
+@pytest.mark.parametrize("name", figures.catalogue.captions)
 def test_no_figure_draws_one(name: str, table: pd.DataFrame) -> None:
     figure = draw(name, table)
     written = words(figure)

@@ -14,8 +14,17 @@ from matplotlib.text import Text
 from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
+from pipeline.metrics.build import build
 from pipeline.metrics.select import pick
-from tests.fake_records import make_study, make_table
+from pipeline.study.study import Study
+from tests.fake_records import (
+    a_cell,
+    edit_record,
+    make_study,
+    make_table,
+    row_of,
+    write_records,
+)
 from tests.unit.figures.drawn import draw, words
 
 NAMES = ["loss_step", "speedup", "step_time", "throughput", "time_split"]
@@ -30,7 +39,7 @@ def table() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def nothing() -> pd.DataFrame:
     """A study of which no run finished."""
-    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
+    cells = [a_cell("a", "horovod", precision="apex_o1")]
     return make_table(repeats=1, cells=cells, profile=PROFILE)
 
 
@@ -73,6 +82,27 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> 
     assert len({*places}) == len(places) > 4
 
 
+def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tmp_path) -> None:
+    begin = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
+    study = make_study(repeats=2, beginnings=begin)
+    runs = write_records(tmp_path, study)
+    unseen = {"steps": 5, "unigram_entropy": 6.0}
+    for run in ("single/n1/r0", "dps/n2/r0"):
+        edit_record(runs / run, lambda one: one["ranks"][0].update(unseen_text=unseen))
+    table = build(Study.of(study), runs)
+    figure = draw("loss_step", table)
+    _, over_time, _ = figure.axes
+    seconds = [np.asarray(line.get_xdata(), dtype=float) for line in over_time.lines]
+    ends = [float(each[-1]) for each in seconds if each.size]
+    cells = ("sps", "dps", "horovod", "dps-amp")
+    each = [30 * row_of(table, "step_seconds", cell, 4)["value"] for cell in cells]
+    assert sorted(ends) == pytest.approx(sorted(each))
+    said = words(figure)
+    assert "is not of a run to the end of each cell" in said and "At step 30 runs of that" in said
+    assert said.count("than the unigram entropy of that text (6.000)") == 2
+    assert "Loss of the last 5 steps, on text that no step before had: Single" in said
+
+
 @pytest.mark.parametrize("name", ["throughput", "speedup"])
 def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
     name: str, table: pd.DataFrame, drawn: Callable[[str], Figure]
@@ -92,10 +122,7 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
 
 
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
-    cells = [
-        {"name": f"c{i}", "label": f"Cell {i}", "strategy": "ddp", "precision": "fp32"}
-        for i in range(12)
-    ]
+    cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
     looks = theme.styles(make_table(repeats=1, cells=cells, cluster=one)).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12

@@ -1,6 +1,8 @@
 """How an ended run is judged from what its ranks left."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pipeline.records import Step
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from pipeline.training.worker import OF_A_DISK
 
 
 @pytest.fixture
@@ -130,10 +133,27 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
     assert judge(run, paths, ended(1)).reason == "SomeError: its own"
 
 
-def test_a_full_disk_makes_no_record(run, paths) -> None:
-    paths.log.write_text("OSError: [Errno 28] No space left on device: 'x'\n")
-    with pytest.raises(LaunchError, match=r"No space left on device.*; free space"):
+@pytest.mark.parametrize("number", OF_A_DISK)
+def test_what_a_disk_refuses_makes_no_record(run, paths, number: int) -> None:
+    """Whether a rank could still say so or not."""
+    said = f"[Errno {number}] {os.strerror(number)}"
+    if number != errno.ENOLCK:  # no rank takes a lock before it can say so
+        paths.log.write_text(f"OSError: {said}: 'x'\n")
+        with pytest.raises(LaunchError, match=rf"{os.strerror(number)}.*; (free space|mend)"):
+            judge(run, paths, ended(1))
+    about = {"kind": "error", "type": "OSError", "message": said}
+    (paths.ranks / "rank0.error.json").write_text(json.dumps(about))
+    with pytest.raises(LaunchError, match=rf"{os.strerror(number)}; free space or mend"):
         judge(run, paths, ended(1))
+
+
+@pytest.mark.parametrize(("done", "fix"), [(0, "see log.txt for what"), (7, "; raise it")])
+def test_a_time_out_says_how_far_it_came(run, paths, monkeypatch, done: int, fix: str) -> None:
+    """Of a run that waits for something, more time is no mend."""
+    steps = [Step(n, rank, 0.1, 8, 1.0, 1.0, 0.1, True) for n in range(done) for rank in (0, 1)]
+    monkeypatch.setattr("pipeline.launch.outcome.read_steps", lambda _: steps)
+    reason = str(judge(run, paths, ended(timed_out=True)).reason)
+    assert f"({done} of {run.workload.steps} steps)" in reason and fix in reason
 
 
 def test_a_silent_end_without_a_signal_is_sent_again_by_a_scheduler_alone(

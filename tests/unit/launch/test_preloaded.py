@@ -178,13 +178,16 @@ time.sleep(60)
 
 def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> None:
     """Of the one process for all runs of so many threads; runs over several machines have none."""
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd())}
+    more = {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path.cwd()), "OF_NOBODY": "1"}
+    environment = os.environ | more
     command = [sys.executable, "-c", STARTER]
     starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     with starter.stdout as said:
         assert said.readline().strip() == preloaded.variable(len(usable_cores()))
     (child,) = psutil.Process(starter.pid).children()
+    # Libraries read as they are loaded, so it has what ranks have alone.
+    assert "OF_NOBODY" not in child.environ()
     starter.kill()
     starter.wait()
     wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)

@@ -15,7 +15,7 @@ from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended
-from pipeline.launch.torchrun import Launch, Place, RunPaths
+from pipeline.launch.torchrun import Launch, RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.resolved import resolve
@@ -158,8 +158,8 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
 
     monkeypatch.setattr("time.sleep", look)
     ended = Ended([code], False, "", "")
-    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1, scheduler=("srun",)))
+    cli._see_all_ranks(paths, LAYOUT, ended, StartPlace(1, 1, scheduler=("srun",)))
     assert len(looks) == 3
     (paths.ranks / name).unlink()
-    cli._see_all_ranks(paths, LAYOUT, ended, Place(1, 1))
+    cli._see_all_ranks(paths, LAYOUT, ended, StartPlace(1, 1))
     assert len(looks) == 3, "on one machine all is seen at once"

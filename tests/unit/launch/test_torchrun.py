@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.launch import torchrun as launcher
-from pipeline.launch.torchrun import Launch, Place, RunPaths, on_this_machine, plan
+from pipeline.launch.torchrun import Launch, RunPaths, StartPlace, on_this_machine, plan
 from pipeline.machine import image as container
 from pipeline.machine import inherited
 from pipeline.machine.site import PYXIS, Site
@@ -30,7 +30,7 @@ def run() -> RunSpec:
 
 
 def test_one_torchrun_for_each_node(run) -> None:
-    launch = planned(run, Place(num_cores=2, port=1234))
+    launch = planned(run, StartPlace(num_cores=2, port=1234))
     assert len(launch.commands) == 4
     for node, command in enumerate(launch.commands):
         assert command[1:3] == ("-m", "torch.distributed.run")
@@ -60,7 +60,7 @@ def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch, preloaded)
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
     if preloaded:
         monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
-    launch = planned(emulated, Place(num_cores=2, port=1234))
+    launch = planned(emulated, StartPlace(num_cores=2, port=1234))
     ((_, *command),) = launch.commands
     module = ["preloaded", "emulated"] if preloaded else ["emulated.build"]
     assert command[: 1 + len(module)] == ["-m", f"pipeline.launch.{module[0]}", *module[1:]]
@@ -74,12 +74,12 @@ def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch, preloaded)
 
 def test_launchers_and_ranks_ask_what_is_preloaded_for_their_threads(run, monkeypatch) -> None:
     monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
-    for node, command in enumerate(planned(run, Place(num_cores=4, port=1234)).commands):
+    for node, command in enumerate(planned(run, StartPlace(num_cores=4, port=1234)).commands):
         assert command[1:4] == ("-m", "pipeline.launch.preloaded", "torchrun")
         assert f"--node-rank={node}" in command
         place = command.index("--max-restarts=0")
         assert command[place + 1 : place + 4] == ("-m", "pipeline.launch.preloaded", "rank")
-    other = planned(run, Place(num_cores=8, port=1234)).commands
+    other = planned(run, StartPlace(num_cores=8, port=1234)).commands
     assert not any("pipeline.launch.preloaded" in command for command in other), "of two threads"
 
 
@@ -90,7 +90,7 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
     monkeypatch.setattr(
         container, "enter", lambda image, site, **_: ("apptainer", "exec", str(image))
     )
-    place = Place(num_cores=4, port=1234)
+    place = StartPlace(num_cores=4, port=1234)
     if where == "image":
         place = replace(place, image=Path("i.sif"))
     elif where == "inside":
@@ -98,7 +98,7 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
         place = replace(place, image=Path("i.sif"))
     else:
         monkeypatch.setenv("SLURM_JOB_ID", "7")
-        run, place = over_nodes(run), Place(1, 1234, "10.0.0.1", SRUN)
+        run, place = over_nodes(run), StartPlace(1, 1234, "10.0.0.1", SRUN)
     for command in planned(run, place).commands:
         assert "pipeline.launch.preloaded" not in command
         assert ("--image-digest=sha256:1" in command) == (where != "nodes")
@@ -107,7 +107,7 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
 
 def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
     monkeypatch.setattr(launcher, "why_not", lambda link: "there is no tc; install iproute2")
-    launch = planned(emulated, Place(num_cores=2, port=1234))
+    launch = planned(emulated, StartPlace(num_cores=2, port=1234))
     here = on_this_machine(resolve(emulated))
     assert (here.network, here.network_reason) == ("loopback", "there is no tc; install iproute2")
     assert len(launch.commands) == 4
@@ -128,7 +128,7 @@ def test_nodes_in_real_time_need_cores_of_their_own(
     monkeypatch.setattr(launcher, "why_not", lambda link: no_network)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(cores)))
     world = replace(emulated.world, real_time=True, yardstick=None)
-    launch = planned(replace(emulated, world=world), Place(num_cores=cores, port=1234))
+    launch = planned(replace(emulated, world=world), StartPlace(num_cores=cores, port=1234))
     assert (said or "None") in str(launch.unsupported)
 
 
@@ -145,7 +145,7 @@ def test_copies_of_the_nodes_need_memory_too(
     monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
     run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
-    launch = planned(run, Place(num_cores=24, port=1234))
+    launch = planned(run, StartPlace(num_cores=24, port=1234))
     assert launch.commands == ()
     assert f"{ranks} ranks on emulated nodes need about" in str(launch.unsupported)
     assert "lower cluster.nodes" in str(launch.unsupported)
@@ -159,13 +159,13 @@ def over_nodes(run: RunSpec) -> RunSpec:
     return replace(run, world=replace(run.world, network="real"))
 
 
-def planned(run: RunSpec, place: Place) -> Launch:
+def planned(run: RunSpec, place: StartPlace) -> Launch:
     return plan(on_this_machine(resolve(run)), PATHS, place)
 
 
 def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    launch = planned(over_nodes(run), Place(2, 1234, "10.0.0.1", SRUN))
+    launch = planned(over_nodes(run), StartPlace(2, 1234, "10.0.0.1", SRUN))
     (command,) = launch.commands
     assert command[:4] == SRUN
     assert command[4:7] == (sys.executable, "-m", "pipeline.launch.slurm.node")
@@ -176,7 +176,7 @@ def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None
 @pytest.mark.parametrize("scheduler", [(), SRUN])
 def test_several_machines_are_never_replaced_by_this_one(run, monkeypatch, scheduler) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    launch = planned(over_nodes(run), Place(2, 1, scheduler=scheduler))
+    launch = planned(over_nodes(run), StartPlace(2, 1, scheduler=scheduler))
     assert launch.commands == ()
     assert "needs 4 machines" in str(launch.unsupported)
     assert "profiles/slurm" in str(launch.unsupported)
@@ -184,7 +184,7 @@ def test_several_machines_are_never_replaced_by_this_one(run, monkeypatch, sched
 
 def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
     with pytest.raises(StudyError, match=r"one machine was given the scheduler's command srun"):
-        planned(run, Place(2, 1, scheduler=SRUN))
+        planned(run, StartPlace(2, 1, scheduler=SRUN))
 
 
 def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypatch) -> None:
@@ -192,12 +192,12 @@ def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypat
     monkeypatch.setattr(
         container, "enter", lambda image, site, **_: ("apptainer", "exec", str(image))
     )
-    launch = planned(run, Place(2, 1, image=Path("i.sif")))
+    launch = planned(run, StartPlace(2, 1, image=Path("i.sif")))
     for command in launch.commands:
         assert command[:4] == ("apptainer", "exec", "i.sif", "python")
         assert "--image-digest=sha256:1" in command
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    (command,) = planned(over_nodes(run), Place(2, 1, "a", SRUN, Path("i.sif"))).commands
+    (command,) = planned(over_nodes(run), StartPlace(2, 1, "a", SRUN, Path("i.sif"))).commands
     assert command[4:8] == ("apptainer", "exec", "i.sif", "python")
 
 
@@ -234,7 +234,7 @@ def test_in_an_image_the_study_s_variables_come_before_the_site_s(
     image.write_bytes(b"")
     image.with_suffix(".json").write_text('{"image_digest": "sha256:1", "format": "squashfs"}')
     of_site = {"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "a,b", "GLOO_SOCKET_IFNAME": "ib0"}
-    place = Place(2, 1, image=image, site=Site(runtime=PYXIS, environment=of_site))
+    place = StartPlace(2, 1, image=image, site=Site(runtime=PYXIS, environment=of_site))
     run = replace(run, environment={"NCCL_ALGO": "Ring"})
     for words in planned(run, place).commands:
         assert words[:2] == ("srun", "--overlap") and f"--container-image={image}" in words

@@ -1,11 +1,8 @@
-"""Facts of source, machine and rank; None where the machine has none."""
+"""Facts of machine and rank; None where the machine has none."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -14,49 +11,6 @@ import pytest
 
 from pipeline.machine import facts as machine
 from pipeline.schemas import SCHEMA_FOLDER
-
-
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A repository that holds the module; returns its commit."""
-    (tmp_path / "file").write_text("one\n")
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    for arguments in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "one"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "pipeline" / "training" / "machine.py"))
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def test_the_commit_and_its_changes_are_named(checkout: str, tmp_path: Path) -> None:
-    assert machine.provenance() == {"git_commit": checkout, "git_dirty": False}
-    (tmp_path / "file").write_text("two\n")
-    assert machine.provenance() == {"git_commit": checkout, "git_dirty": True}
-    # A status that git cannot tell is not a clean one.
-    (tmp_path / ".git/index").write_bytes(b"broken")
-    assert machine.provenance() == {"git_commit": checkout, "git_dirty": None}
-
-
-def test_only_a_repository_of_this_project_itself_is_asked(
-    checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert machine.provenance()["git_commit"] == checkout
-    monkeypatch.setattr(machine, "__file__", str(tmp_path / "unpacked/pipeline/machine/facts.py"))
-    (tmp_path / "unpacked").mkdir()
-    assert machine.provenance() == {"git_commit": None, "git_dirty": None}
-
-
-def test_a_checkout_of_another_user_still_has_a_commit(checkout: str, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root may give a folder away")
-    for path in (tmp_path, *tmp_path.rglob("*")):
-        os.chown(path, 1234, 1234)
-    refused = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True)
-    assert refused.returncode != 0, "this git does not mind, so the test shows nothing"
-    assert machine.provenance()["git_commit"] == checkout
 
 
 def test_a_gpu_that_may_not_be_asked_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,14 @@
 """What ranks and stages take over from the environment of whoever called."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import snakemake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +18,25 @@ EXPORTED = (
     "OMP_PROC_BIND KMP_AFFINITY MKL_DYNAMIC GOMP_CPU_AFFINITY ATEN_CPU_CAPABILITY LD_PRELOAD "
     "TORCH_DISTRIBUTED_DEBUG PYTORCH_CUDA_ALLOC_CONF GLOO_DEVICE_TRANSPORT NCCL_DEBUG "
     "HOROVOD_DISABLE_GROUP_FUSION MALLOC_ARENA_MAX GLIBC_TUNABLES CUBLAS_WORKSPACE_CONFIG "
-    "OPENBLAS_CORETYPE NVIDIA_TF32_OVERRIDE ONEDNN_MAX_CPU_ISA CXXFLAGS PYTHONPATH"
+    "OPENBLAS_CORETYPE NVIDIA_TF32_OVERRIDE ONEDNN_MAX_CPU_ISA CXXFLAGS PYTHONPATH "
+    "MKL_DOMAIN_NUM_THREADS KMP_ALL_THREADS BLIS_NUM_THREADS MKL_CBWR OMP_DYNAMIC OMP_PLACES "
+    "OMP_THREAD_LIMIT MALLOC_CONF MIMALLOC_PURGE_DELAY KINETO_CONFIG LRU_CACHE_CAPACITY "
+    "NUMEXPR_MAX_THREADS UCX_TLS RDMAV_FORK_SAFE MV2_SMP_EAGER "
+    "SLURM_GPU_FREQ SLURM_GPU_BIND SLURM_THREADS_PER_CORE SLURM_CPU_FREQ_REQ SBATCH_HINT "
+    "SRUN_CPU_BIND SLURM_TASK_PROLOG APPTAINER_ENV SINGULARITY_ENV_FILE APPTAINER_CPUSET_CPUS"
 ).split()
 """What sites and people export that changes the speed or the numbers of a rank."""
+
+SITE_SHELL = {
+    **dict.fromkeys(EXPORTED, "1"),
+    # As `module load`, conda, Lmod and salloc leave it.
+    "MODULEPATH": "/m", "LOADEDMODULES": "gcc/13:intel/2024", "_LMFILES_": "/m/gcc",
+    "MKLROOT": "/opt/mkl", "CPATH": "/i", "LIBRARY_PATH": "/l", "CONDA_PREFIX": "/c", "NCPUS": "8",
+    "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8", "SLURM_NTASKS": "1", "SLURM_PTY_PORT": "1",
+    "PBS_JOBID": "7", "PBS_NODEFILE": "/n", "LSB_JOBID": "7", "OMPI_COMM_WORLD_RANK": "0",
+    "PMI_RANK": "3",
+}  # fmt: skip
+BARE = {"PATH": "/bin", "HOME": "/home/a"}
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,12}", fullmatch=True) | st.sampled_from(EXPORTED)
 ENVIRONMENTS = st.dictionaries(NAMES, st.text("ab/", max_size=3), max_size=8)
@@ -34,7 +53,7 @@ def test_a_rank_has_what_is_listed_or_stated_and_nothing_else(given, stated) -> 
 
 @given(ENVIRONMENTS, ENVIRONMENTS)
 def test_a_stage_that_was_cleaned_is_clean(given, stated) -> None:
-    found = inherited.for_stages(given, stated)
+    found = inherited.for_stages({**given, **stated, inherited.STATED: ",".join(stated)})
     assert inherited.for_stages(found) == found
 
 
@@ -45,7 +64,26 @@ def test_what_matters_is_named_and_reaches_neither_a_rank_nor_a_stage(name) -> N
         assert kept["PATH"] == "/bin" and kept.get(name) in (None, inherited.ROOT)
         assert f": {name};" in str(inherited.removed(given, kept))
     assert inherited.for_stages(given)["HTTPS_PROXY"] == "p"
-    assert inherited.for_stages(given, {name: "2"})[name] in ("2", inherited.ROOT)
+    on_purpose = {name: "2", inherited.STATED: name}
+    assert inherited.for_stages(on_purpose)[name] in ("2", inherited.ROOT)
+
+
+def test_ranks_of_a_site_s_shell_have_what_those_of_an_empty_one_have() -> None:
+    """Equal environments, equal steps: but for the allocation's own names nothing differs."""
+    stated = inherited.threads(2) | {"NCCL_ALGO": "Ring"}
+    found = inherited.for_ranks(BARE | SITE_SHELL, stated)
+    bare = inherited.for_ranks(BARE, stated)
+    assert {name for name in found if found[name] != bare.get(name)} == {
+        "SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_NTASKS", "SLURM_PTY_PORT",
+    }  # fmt: skip
+    assert inherited.recorded(found) == inherited.recorded(bare)
+
+
+def test_snakemake_s_numbers_of_threads_reach_its_jobs() -> None:
+    given = dict.fromkeys(inherited.THREADS_OF_A_JOB, "3")
+    assert given.items() <= inherited.for_stages(given).items()
+    source = Path(snakemake.__file__).with_name("shell.py").read_text()
+    assert {*re.findall(r'envvars\["(\w+_THREADS)"\]', source)} == {*given}
 
 
 def test_the_record_has_what_a_rank_had_but_not_its_place() -> None:
@@ -98,3 +136,20 @@ def test_who_begins_a_workflow_is_no_job_and_states_nothing(monkeypatch) -> None
     inherited.clean()
     assert not marks.keys() & os.environ.keys()
     assert os.environ[inherited.STOP] == "/stop"
+
+
+@pytest.mark.parametrize("how", ["begin", "clean"])
+def test_a_caller_that_ignores_or_blocks_signals_hides_no_failure(how: str) -> None:
+    """Python says of a child whose end is ignored that it ended well."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    code = f"from pipeline.machine import inherited as i; i.{how}(); import subprocess as s, signal"
+    code += "; print(s.run(['false']).returncode, signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], preexec_fn=ignore, capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], **inherited.OWN},
+    )  # fmt: skip
+    assert done.stdout == "1 set()\n", done.stderr

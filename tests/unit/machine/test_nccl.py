@@ -56,4 +56,8 @@ def test_every_rank_has_a_log_of_its_own_and_an_old_one_is_not_read(tmp_path: Pa
     log.write_text("of an earlier launch")
     nccl.listen(environment, log)
     assert environment["NCCL_DEBUG"] == "INFO" and environment["NCCL_DEBUG_FILE"] == str(log)
+    assert environment["NCCL_CONF_FILE"] == "/dev/null", "a person's own settings are no study's"
+    environment["NCCL_CONF_FILE"] = "stated"
+    nccl.listen(environment, log)
+    assert environment["NCCL_CONF_FILE"] == "stated"
     assert nccl.account(log) is None

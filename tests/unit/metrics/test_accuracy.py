@@ -22,14 +22,13 @@ from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from pipeline.tables.write import made as made_table
 from tests.fake_bench import make_yardstick
-from tests.fake_records import EMULATED, make_record, make_study, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, with_steps
 
 CELLS = [
-    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
-    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]},
-    {"name": "sps", "label": "SPS", "strategy": "parameter_server", "precision": "fp32",
-     "nodes": [2, 4]},
-]  # fmt: skip
+    a_cell("single", "single", "Single", nodes=[1]),
+    a_cell("dps", "ddp", "DDP", nodes=[2]),
+    a_cell("sps", "parameter_server", "SPS", nodes=[2, 4]),
+]
 CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
 
 
@@ -57,6 +56,13 @@ def made(
 
 def seconds(spec: RunSpec) -> float:
     return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
+
+
+def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(tmp_path: Path) -> None:
+    plain = {key: value for key, value in CLUSTER.items() if key != "real_time"}
+    table = made(tmp_path / "two", cluster=plain, cells=CELLS[:2])
+    assert bias_of(table) == 0.0 and "no time was dilated" in bias_sentence(table)
+    assert bias_of(made(tmp_path / "four", cluster=plain)) is None
 
 
 def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:

@@ -8,13 +8,11 @@ import pytest
 
 from pipeline.errors import RecordError
 from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
-from pipeline.records import RunRecord, Step
+from pipeline.records import RunRecord
 from pipeline.strategies import load
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
-from pipeline.study.profiling import profiled
 from pipeline.study.spec import WorldSpec
-from pipeline.study.study import Study
-from tests.fake_records import make_record, make_study
+from tests.fake_records import make_record, spec_of
 
 F, B, W = "forward", "backward", "weights"
 
@@ -93,14 +91,11 @@ def test_passes_that_wait_for_ever_are_refused() -> None:
 
 def test_a_record_gives_a_bubble_for_each_timed_step() -> None:
     layout = load("pipeline_parallel", {"ranks": 2}).layout(WorldSpec(4, 1, "cpu", "gloo", "real"))
-    runs = profiled(Study.of(make_study(profile={"steps": 4})))
-    record = make_record(next(spec for spec in runs if spec.world.size == 4))
+    record = make_record(spec_of(nodes=4, profile={"steps": 4}))
     # ranks 0 and 2 are one pipeline of two stages, 1 and 3 the other
     passes = {0: gpipe(2, 2)[0], 2: gpipe(2, 2)[1], 1: gpipe(2, 4)[0], 3: gpipe(2, 4)[1]}
 
-    def with_passes(step: Step) -> Step:
-        return replace(step, passes=passes[step.rank])
-
-    made = RunRecord(record.run, [with_passes(step) for step in record.steps])
+    steps = [replace(step, passes=passes[step.rank]) for step in record.steps]
+    made = RunRecord(record.run, steps)
     assert step_bubbles(made, layout) == pytest.approx([(1 / 2 + 1 / 4) / 2] * 4)
     assert step_bubbles(record, layout) == []

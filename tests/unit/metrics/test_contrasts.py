@@ -10,9 +10,9 @@ import pytest
 
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.cells import Group
+from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
-    Verdict,
+    SpeedTest,
     compared,
     contrast_rows,
     fewest_repeats,
@@ -24,13 +24,9 @@ from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_record, make_study, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, spec_of, with_steps
 
-CELLS: list[dict[str, Any]] = [
-    {"name": "a", "label": "A", "strategy": "single", "precision": "fp32", "nodes": [1]},
-    {"name": "b", "label": "B", "strategy": "ddp", "precision": "fp32"},
-    {"name": "c", "label": "C", "strategy": "horovod", "precision": "fp32"},
-]
+CELLS = [a_cell("a", "single", nodes=[1]), a_cell("b"), a_cell("c", "horovod")]
 Seconds = Callable[[RunSpec], float]
 
 
@@ -60,7 +56,7 @@ def by_cell(**centres: float) -> Seconds:
     return lambda spec: spread(centres[spec.cell] * (1 + spec.world.nodes), spec.repeat)
 
 
-def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
+def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> SpeedTest:
     found = compared(table, (one, nodes), (other, nodes))
     assert found is not None
     return found
@@ -69,7 +65,7 @@ def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> Verdict:
 def test_cells_apart_are_faster_and_slower_both_ways(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4))
     found = faster(table, "b", "c", 2)
-    assert found.verdict == "faster" and found.decided
+    assert found.verdict == "faster"
     assert found.low <= found.ratio <= found.high
     assert found.ratio == pytest.approx(2.0)
     # Three pairs: the exact p-value of 6 against 6 that do not overlap, times the pairs left.
@@ -105,9 +101,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
     """The second is slower by a quarter; a ratio between real nodes has no such bias."""
     groups = {}
     for name, centre in (("b", 0.2), ("c", 0.25)):
-        spec = next(
-            s for s in expand(Study.of(make_study(cells=CELLS, repeats=6))) if s.cell == name
-        )
+        spec = spec_of(name, nodes=None, cells=CELLS, repeats=6)
         runs = [
             load_run(RunRecord(make_record(spec).run, [
                 timed(step, spread(centre, repeat)) for step in make_record(spec).steps
@@ -115,7 +109,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
                  "arm": name, "arm_label": name})
             for repeat in range(6)
         ]  # fmt: skip
-        groups[name, spec.world.nodes] = Group(runs)
+        groups[name, spec.world.nodes] = CellRuns(runs)
     for network in ("emulated", "loopback"):
         for group in groups.values():
             group.context["network"] = network
@@ -128,7 +122,7 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
 def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats: int) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=9.0), repeats=repeats)
     found = faster(table, "b", "c", 2)
-    assert found.verdict == "too few repeats to decide" and found.too_few and not found.decided
+    assert found.verdict == "too few repeats to decide" and found.too_few
     least = pick(table, "comparison", "smallest_p_value")["value"]
     assert least.min() >= 0.05
 
@@ -150,7 +144,7 @@ def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
     table = measure(tmp_path / "a", by_cell(a=0.1, b=0.2, c=0.4), cells=cells)
     found = faster(table, "b", "c", 2)
     assert found.verdict == "not compared: global_batch differ" and not found.compared
-    assert faster(table, "a", "b", 1).decided
+    assert faster(table, "a", "b", 1).verdict == "faster"
     declared = measure(
         tmp_path / "b", by_cell(a=0.1, b=0.2, c=0.4), cells=cells, compares=["global_batch"]
     )

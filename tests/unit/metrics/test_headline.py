@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
@@ -9,16 +11,13 @@ from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.select import listed, pick
 from pipeline.tables.write import made
-from tests.fake_records import make_study, make_table
+from tests.fake_records import a_cell, make_study, make_table
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
 
 
-def cells(*strategies: str) -> list[dict[str, str]]:
-    return [
-        {"name": f"c{n}", "label": f"Cell {n}", "strategy": strategy, "precision": "fp32"}
-        for n, strategy in enumerate(strategies)
-    ]
+def cells(*strategies: str) -> list[dict[str, Any]]:
+    return [a_cell(f"c{n}", one, f"Cell {n}") for n, one in enumerate(strategies)]
 
 
 def test_a_winner_of_many_is_compared_with_three() -> None:

@@ -137,22 +137,16 @@ def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
     assert row_of(found, "weights_bit_equal", "horovod", 4)["value"] == 1.0
 
 
-def test_parity_across_other_work_is_refused(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["workload"] = {**study["workload"], "scaling": "weak", "global_batch": 4}
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("single", "dps")]
-    found = build(Study.of(study), write_records(tmp_path, study))
+def cells(*names: str) -> list[dict[str, Any]]:
+    return [cell for cell in make_study()["cells"] if cell["name"] in names]
+
+
+def test_parity_across_other_work_is_refused() -> None:
+    work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
+    found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
     assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
     require_equal_work(found, {"precision"})
-
-
-def test_a_missing_run_is_named(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    write_records(tmp_path, study)
-    (tmp_path / "dps" / "n2" / "r0" / "run.json").unlink()
-    with pytest.raises(RecordError, match=r"dps/n2/r0/run\.json does not exist \(1 of 16"):
-        build(Study.of(study), tmp_path)
 
 
 def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
@@ -169,21 +163,6 @@ def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
     assert text.startswith("2 of 16 records cannot be used")
     assert "dps/n1/r0/run.json at $.hardware.num_cores: 0 breaks minimum: 1" in text
     assert "horovod/n1/r0" in text
-
-
-def test_records_of_another_study_version_are_refused(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    write_records(tmp_path, study)
-    study["optimiser"] = {**study["optimiser"], "learning_rate": 5e-4}
-    with pytest.raises(RecordError, match=r"optimiser\.learning_rate is 0\.001, the study says"):
-        build(Study.of(study), tmp_path)
-
-
-def test_the_table_is_the_same_bytes_twice_and_reads_back(tmp_path, runs, table) -> None:
-    tidy.write(table, tmp_path / "a.parquet")
-    tidy.write(build(Study.of(make_study()), runs), tmp_path / "b.parquet")
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-    pd.testing.assert_frame_equal(tidy.read(tmp_path / "a.parquet"), table)
 
 
 def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:
@@ -234,11 +213,9 @@ def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
     require_equal_work(declared, set())
 
 
-def test_a_study_without_single_has_no_fp32_reference_but_its_own(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    study["cells"] = [cell for cell in study["cells"] if cell["name"] in ("dps", "horovod")]
-    study["cluster"] = {**study["cluster"], "nodes": [2, 4]}
-    found = build(Study.of(study), write_records(tmp_path, study))
+def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
+    cluster = make_study()["cluster"] | {"nodes": [2, 4]}
+    found = make_table(repeats=1, cluster=cluster, cells=cells("dps", "horovod"))
     assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
     assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0

@@ -16,12 +16,9 @@ from pipeline.__main__ import main
 from pipeline.metrics.build import build, longest_rise
 from pipeline.records import Step
 from pipeline.study.study import Study
-from tests.fake_records import edit_record, edit_steps, make_study, write_records
+from tests.fake_records import a_cell, edit_record, edit_steps, make_study, write_records
 
-CELLS = [
-    {"name": name, "label": name, "strategy": "ddp", "precision": "fp32", "nodes": [1, 2]}
-    for name in ("a", "b")
-]
+CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
 
 
 def study() -> dict[str, Any]:

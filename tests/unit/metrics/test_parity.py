@@ -22,9 +22,7 @@ from pipeline.metrics.parity import (
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.table import assemble
 from pipeline.records import RunRecord, Step
-from pipeline.study.expansion import expand
-from pipeline.study.study import Study
-from tests.fake_records import make_record, make_study
+from tests.fake_records import make_record, spec_of
 
 NAN = float("nan")
 
@@ -40,7 +38,7 @@ def run_of(
     **changes: Any,
 ) -> Run:
     """A run of one rank with these losses and norms."""
-    spec = next(r for r in expand(Study.of(make_study())) if r.cell == cell)
+    spec = spec_of(cell, nodes=1)
     work = replace(spec.workload, steps=len(losses), untimed_steps=0)
     made = make_record(replace(spec, workload=work, seed=seed, options=options or {}, **changes))
     run: dict[str, Any] = dict(made.run)
@@ -70,6 +68,16 @@ def test_drift_after_the_first_steps_is_reported_and_decides_nothing() -> None:
     early = [1.0] * (FIRST_STEPS - 1) + [1.5] * 31
     found = verdict(run_of(early, [1.0] * steps, "dps"), run_of([1.0] * steps, [1.0] * steps))
     assert found["parity_verdict"]["text"] == NOT_EQUAL
+
+
+def test_of_two_lengths_the_steps_that_both_have_are_compared() -> None:
+    end, begin = run_of([1.0, 1.0, 1.0, 9.0], [1.0] * 4), run_of([1.0, 1.5], [1.0] * 2, "dps")
+    found = deviation_of(begin, end)
+    assert found is not None and found["loss_all"] == 0.5
+    found = deviation_of(end, begin)
+    assert found is not None and found["loss_all"] == pytest.approx(1 / 3)
+    again = verdict(run_of([1.0, 1.0], [1.0] * 2), end)
+    assert again["repeats_bit_equal"]["value"] == 1.0
 
 
 def test_a_single_device_is_held_against_no_other_number_format() -> None:

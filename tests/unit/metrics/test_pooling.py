@@ -10,7 +10,6 @@ import pytest
 from pipeline.metrics.build import build
 from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.select import mixed_notes, pick
-from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
@@ -18,15 +17,15 @@ from tests.fake_records import (
     make_record,
     make_study,
     rank_environment,
+    spec_of,
     write_records,
 )
 
 
 def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
     """The content of run.json of a run on two nodes."""
-    study = make_study(**({"cluster": cluster} if cluster else {}))
-    record = make_record(next(r for r in expand(Study.of(study)) if r.world.nodes == 2))
-    run: dict[str, Any] = json.loads(json.dumps(record.run))
+    spec = spec_of("dps-slow", cluster=cluster) if cluster else spec_of()
+    run: dict[str, Any] = json.loads(json.dumps(make_record(spec).run))
     return run
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,35 +14,35 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import collect, run_folder
+from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.records import RunRecord, Step
-from pipeline.study.profiling import IN_STEP, profiled
+from pipeline.study.expansion import expand
+from pipeline.study.profiling import IN_STEP
 from pipeline.study.study import Study
 from tests.fake_records import (
+    a_cell,
     edit_steps,
     fail,
     make_record,
     make_study,
     make_table,
     row_of,
+    spec_of,
     write_records,
 )
 from tests.unit.figures.drawn import draw, words
 
-STUDY = make_study(profile={"steps": 8})
-PROFILED = next(make_record(s) for s in profiled(Study.of(STUDY)) if s.world.nodes == 2)
+PROFILE: dict[str, Any] = {"profile": {"steps": 8}}
+STUDY = make_study(**PROFILE)
+PROFILED = make_record(spec_of(**PROFILE))
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return make_table(profile={"steps": 8})
-
-
-def cell(table: pd.DataFrame, metric: str, name: str = "dps", nodes: int = 4) -> pd.Series:
-    return row_of(table, metric, name, nodes)
+    return make_table(**PROFILE)
 
 
 def test_nothing_but_the_rows_about_profiles_comes_from_a_profiled_run(table: pd.DataFrame) -> None:
@@ -74,7 +75,7 @@ def slower_and_worse(step: Step) -> Step:
 def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:
     assert set(pick(table, "profile", "profile_deviation")["value"]) == {0.0}
     runs = write_records(tmp_path, STUDY)
-    spec = next(s for s in profiled(Study.of(STUDY)) if (s.cell, s.world.nodes) == ("dps", 2))
+    spec = spec_of(**PROFILE)
     edit_steps(run_folder(runs, spec), slower_and_worse)
     rows = build(Study.of(STUDY), runs)
     rows = rows[(rows["run_id"] == spec.run_id)].set_index("metric")
@@ -101,36 +102,37 @@ def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -
     runs = write_records(tmp_path, STUDY)
     longer = {**STUDY, "timeout_seconds": STUDY["timeout_seconds"] + 1}
     longer["workload"] = STUDY["workload"] | {"checkpoint_every": 3}
-    assert len(collect(Study.of(longer), runs)) == len(collect(Study.of(STUDY), runs))
+    same = Study.of(longer)
+    assert len(read_all(same, expand(same), runs)) == len(expand(Study.of(STUDY)))
     other = {**longer, "workload": longer["workload"] | {"untimed_steps": 1}}
     with pytest.raises(RecordError, match=r"workload\.untimed_steps is .*, the study says 1"):
-        collect(Study.of(other), runs)
+        read_all(Study.of(other), expand(Study.of(other)), runs)
 
 
 def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path: Path) -> None:
     pipeline = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
     cells = [c | (pipeline | {"nodes": [4]} if c["name"] == "dps" else {}) for c in STUDY["cells"]]
-    table = make_table(profile={"steps": 8}, cells=cells)
-    share = cell(table, "phase_bubble_formula")
-    spec = next(s for s in profiled(Study.of(STUDY | {"cells": cells})) if s.cell == "dps")
-    count = 2 * spec.workload.accumulation_steps
+    table = make_table(**PROFILE, cells=cells)
+    share = row_of(table, "phase_bubble_formula", "dps", 4)
+    count = 2 * spec_of(nodes=4, **PROFILE, cells=cells).workload.accumulation_steps
     assert share["value"] == pytest.approx(1 / count), "(p - 1) / m"
     assert len(pick(table, "cell", "phase_bubble_formula")) == 1
 
 
-ROUND_CELLS = [
-    {"name": "single", "label": "Single", "strategy": "single", "precision": "fp32", "nodes": [1]},
-    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
-    {"name": "local", "label": "Local", "strategy": "local_sgd", "precision": "fp32",
-     "options": {"inner_steps": 5}},
-]  # fmt: skip
-ROUNDS = make_study(cells=ROUND_CELLS, compares=["schedule"], profile={"steps": 10})
+ROUNDS: dict[str, Any] = {
+    "cells": [
+        a_cell("single", "single", nodes=[1]),
+        a_cell("dps"),
+        a_cell("local", "local_sgd", options={"inner_steps": 5}),
+    ],
+    "compares": ["schedule"],
+    "profile": {"steps": 10},
+}
 
 
 def test_times_are_means_of_rounds() -> None:
     """Of ten timed steps every fifth takes ten times as long: a median would not see it."""
-    spec = next(s for s in profiled(Study.of(ROUNDS)) if s.strategy == "local_sgd")
-    record = make_record(spec)
+    record = make_record(spec_of("local", **ROUNDS))
     slow = [
         replace(step, seconds=1.0 if step.step % 5 == 4 else 0.1, phases=None)
         for step in record.steps
@@ -141,7 +143,7 @@ def test_times_are_means_of_rounds() -> None:
 
 
 def test_the_loss_is_drawn_over_bytes_where_steps_differ() -> None:
-    table = make_table(**{k: ROUNDS[k] for k in ("cells", "compares", "profile")})
+    table = make_table(**ROUNDS)
     verdict = row_of(table, "parity_verdict", "local", 4)
     assert verdict["text"].startswith("not compared"), "to the parity of another step"
     assert "Sent so far" not in words(draw("loss_step", table)), "nothing was counted"

@@ -2,15 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from pipeline.metrics.statistics import (
-    CONFIDENCE,
-    MIN_REPEATS,
     NO_INTERVAL,
     Floats,
     Interval,
-    _interpolation,
     interval_of_ratio,
     median_interval,
     repeats_interval,
@@ -81,12 +77,3 @@ def test_a_ratio_has_no_unit_and_turns_round(one: Floats, other: Floats, factor:
 def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Floats) -> None:
     found = repeats_interval([np.full(3, value) for value in values])
     assert values.min() <= found.low <= np.median(values) <= found.high <= values.max()
-
-
-def test_order_statistics_are_weighted_as_the_binomial_distribution_of_scipy_says() -> None:
-    for n in range(MIN_REPEATS, 300):
-        depth, weight = _interpolation(n)
-        outer, inner = (1 - 2 * binom.cdf(d - 1, n, 0.5) for d in (depth, depth + 1))
-        assert inner < CONFIDENCE <= outer
-        share = (outer - CONFIDENCE) / (outer - inner)
-        assert weight == pytest.approx((n - depth) * share / (depth + (n - 2 * depth) * share))

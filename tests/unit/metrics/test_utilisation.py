@@ -13,16 +13,17 @@ from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_rows
 from pipeline.metrics.select import pick
 from pipeline.records import RunRecord
-from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
+    a_cell,
     edit_record,
     make_record,
     make_study,
     make_table,
     rank_environment,
     row_of,
+    spec_of,
     write_records,
 )
 
@@ -36,10 +37,7 @@ def values(record: RunRecord) -> dict[str, float]:
 
 
 def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:
-    spec = next(
-        r for r in expand(Study.of(make_study())) if r.cell == "dps" and r.world.nodes == nodes
-    )
-    record = make_record(spec)
+    record = make_record(spec_of(nodes=nodes))
     ranks = [
         {key: value for key, value in rank.items() if key != "peak_flops_per_second"}
         | ({"peak_flops_per_second": peak} if peak else {})
@@ -93,10 +91,7 @@ def test_threads_that_share_cores_share_their_peak() -> None:
     assert peak_per_rank(real) == PEAK
 
 
-CELLS = [
-    {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
-    {"name": "narrow", "label": "O2", "strategy": "ddp", "precision": "amp_o2"},
-]
+CELLS = [a_cell("dps"), a_cell("narrow", precision="amp_o2")]
 
 
 @pytest.fixture(scope="module")

@@ -7,38 +7,34 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.metrics.build import build
 from pipeline.metrics.select import speedup_name
 from pipeline.paper.numbers import _workload
 from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from pipeline.tables.write import made
-from tests.fake_records import make_study, row_of, write_records
+from tests.fake_records import a_cell, make_study, make_table, row_of
 
 WEAK = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
-SINGLE: dict[str, Any] = {"name": "single", "label": "One", "strategy": "single",
-                          "precision": "fp32", "nodes": [1]}  # fmt: skip
+SINGLE = a_cell("single", "single", nodes=[1])
 WHOLE = SINGLE | {
     "name": "single-16",
     "workload": {"scaling": "strong", "global_batch": 16, "accumulation_steps": 4},
 }
 """The global batch of four ranks on one device, by accumulation."""
-DPS: dict[str, Any] = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32"}
-RING: dict[str, Any] = {"name": "ring", "label": "Ring", "strategy": "horovod", "precision": "fp32"}
-TENSOR: dict[str, Any] = {"name": "cut", "label": "Cut", "strategy": "tensor", "precision": "fp32"}
+DPS, RING, TENSOR = a_cell("dps"), a_cell("ring", "horovod"), a_cell("cut", "tensor")
 
 
-def study_of(*cells: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return make_study(
-        cells=list(cells), workload=WEAK, repeats=1, compares=["global_batch"], **changes
-    )
+CHANGES: dict[str, Any] = {"workload": WEAK, "repeats": 1, "compares": ["global_batch"]}
+
+
+def study_of(*cells: dict[str, Any]) -> dict[str, Any]:
+    return make_study(**CHANGES, cells=list(cells))
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    study = study_of(SINGLE, WHOLE, DPS, RING)
-    return build(Study.of(study), write_records(tmp_path_factory.mktemp("weak"), study))
+def table() -> pd.DataFrame:
+    return make_table(**CHANGES, cells=[SINGLE, WHOLE, DPS, RING])
 
 
 def text(table: pd.DataFrame, cell: str, nodes: int, metric: str, column: str) -> Any:

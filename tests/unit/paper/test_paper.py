@@ -13,7 +13,7 @@ from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from tests.fake_records import make_study, make_table
+from tests.fake_records import a_cell, make_study, make_table
 from tests.unit.paper.papers import SOURCE, collected, make_paper, text_of
 
 
@@ -43,7 +43,8 @@ def test_no_number_is_typed_by_hand() -> None:
 
 
 def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
-    for kind, names in (("figure", figures.names()), ("table", tables.names())):
+    for kind, package in (("figure", figures), ("table", tables)):
+        names = [*package.catalogue.captions]
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
@@ -137,10 +138,9 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
 
 
 def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
-    cells = [{"name": "dps", "label": "DDP * [a_b]", "strategy": "ddp", "precision": "fp32"}]
     changes: dict[str, Any] = {
         "repeats": 1,
-        "cells": cells,
+        "cells": [a_cell("dps", label="DDP * [a_b]")],
         "corpus": {"source": "json", "paths": ["data/tang_poems.json"]},
         "tokenizer": {"kind": "char"},
     }

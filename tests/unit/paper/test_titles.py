@@ -13,7 +13,7 @@ import pytest
 import typst
 
 from pipeline import fonts
-from tests.fake_records import make_study, make_table
+from tests.fake_records import a_cell, make_study, make_table
 from tests.nasty_texts import LABELS, TITLE
 from tests.unit.paper.papers import make_paper, make_results
 from tests.unit.test_text import inlines, plain_latex, words
@@ -24,10 +24,7 @@ PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results and paper of a study of one cell for each label."""
-    cells = [
-        {"name": f"c{place}", "label": label, "strategy": "single", "precision": "fp32"}
-        for place, label in enumerate(LABELS)
-    ]
+    cells = [a_cell(f"c{place}", "single", label) for place, label in enumerate(LABELS)]
     changes: dict[str, Any] = {"title": TITLE, "cells": cells, "repeats": 1}
     changes["cluster"] = {**make_study()["cluster"], "nodes": [1]}
     changes["workload"] = {**make_study()["workload"], "steps": 8, "untimed_steps": 1}

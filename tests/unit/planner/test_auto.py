@@ -1,5 +1,6 @@
 """The layout that is chosen for a study."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import yaml
 
 from pipeline import strategies
 from pipeline.__main__ import main
+from pipeline.cost.points import USABLE
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
+from pipeline.planner import here
 from pipeline.planner.auto import choose, run_of
 from pipeline.planner.here import Calibration
 from pipeline.planner.operators import of_study
@@ -47,6 +50,38 @@ def test_what_a_study_cannot_have_is_not_ranked() -> None:
     smoke = load_study(Path("workflow/config/smoke/study.yaml"))
     found = choose(smoke, CLUSTER, "fp32", machine(1e-12))
     assert {one.cell["strategy"] for one in found} <= {"single", "ddp"}
+
+
+LAYOUTS = load_study(Path("workflow/config/layouts/study.yaml"))
+
+
+def test_operators_are_cut_where_a_cell_asks_for_it() -> None:
+    """By annotations that the study takes as they are, and faster than with nothing cut."""
+    machines = [machine(rate) for rate in (1e-12, 1e-4)]
+    fast, slow = (choose(LAYOUTS, CLUSTER, "fp32", one) for one in machines)
+    assert not any(one.by_operator for one in choose(STUDY, CLUSTER, "fp32", machines[0]))
+    cut, uncut = ({one.name: one for one in found if one.by_operator} for found in (fast, slow))
+    assert cut.keys() == uncut.keys()
+    assert cut.keys() >= {"data 2 x tensor 2, by annotated", "tensor 4, by annotated"}
+    assert all(not one.cell["options"]["annotations"] for one in uncut.values())
+    for one in cut.values():
+        run = run_of(LAYOUTS, one.cell)
+        assert run is not None and run.spec.options["annotations"]
+        bare = run_of(LAYOUTS, {**one.cell, "options": {"axes": run.spec.options["axes"]}})
+        assert bare is not None
+        assert one.prediction.seconds < here.predict(bare, machines[0]).seconds
+
+
+def test_less_memory_cuts_more_operators() -> None:
+    """Of a link so slow that no rank sends if it need not."""
+    slow, name, most, found = machine(1e-6), "tensor 4, by annotated", 4.0, []
+    for _ in range(2):
+        cluster = replace(CLUSTER, device_gib=most)
+        every = {one.name: one for one in choose(LAYOUTS, cluster, "fp32", slow)}
+        found.append(every[name].prediction)
+        most = (found[-1].gibibytes - 1e-3) / USABLE
+    whole, less = found
+    assert less.memory < whole.memory and less.seconds > whole.seconds
 
 
 def test_auto_is_no_strategy_but_a_choice() -> None:

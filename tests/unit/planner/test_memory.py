@@ -19,9 +19,12 @@ from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
 from pipeline.planner.memory import formats, formula_24, loaded_later, predict
 from pipeline.precision import make_precision
+from pipeline.resolved import resolve
+from pipeline.strategies.context.step import ContextAxis, cut_sequences
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
+from tests.ranks import fake_group
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
@@ -127,6 +130,28 @@ def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(one_rank, pr
     found = kept()
     predicted = predict(spec).activations + 4 * 4 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(found, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_masters"])
+def test_a_context_rank_keeps_its_tokens_and_keys_and_values_of_all(precision) -> None:
+    spec, ranks = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision), 4
+    work = replace(spec.workload, global_batch=2, accumulation_steps=1)
+    world = replace(spec.world, nodes=1, ranks_per_node=ranks)
+    spec = replace(spec, strategy="context", options={"ranks": ranks}, workload=work, world=world)
+    net, chosen = build_model(MIDDLE, 0), make_precision(precision, "cpu")
+    ids = torch.zeros((2, MIDDLE.context // ranks), dtype=torch.int64)
+    with fake_group(ranks):
+        assert dist.group.WORLD is not None
+        cut_sequences(net, ContextAxis(dist.group.WORLD))
+        chosen.prepare(net, torch.optim.AdamW(net.parameters()))
+        with keeping(net) as kept, chosen.autocast():
+            loss = net(ids, ids)
+        assert loss.requires_grad
+        found = kept()
+    run = resolve(spec)
+    predicted = predict(spec).activations + 4 * ids.numel() * MIDDLE.vocab_size
+    predicted += run.strategy.footprint(spec, run.layout, 0, 0).gathered_bytes  # the masks
+    assert predicted == pytest.approx(found, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", strategies.names())

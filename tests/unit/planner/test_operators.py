@@ -33,12 +33,34 @@ def test_all_ranks_together_do_what_the_model_has(cell) -> None:
     assert flops == pytest.approx(flops_per_token(run.model) * run.global_batch_tokens)
 
 
+def test_stated_stages_and_cut_sequences_have_their_own_operators() -> None:
+    spec = next(run for run in RUNS if run.cell == "pipe-4")
+    assert spec.model.num_layers == 8
+    stated = replace(spec, options={**spec.options, "layers": [3, 3, 1, 1]})
+    attention = [
+        sum(n for one, n in stage.items() if one.kind == "attention")
+        for stage in work_of(resolve(stated)).stages
+    ]
+    assert attention == [3, 3, 1, 1]
+    tokens = [
+        {one.sizes[0] for stage in work(cell).stages for one in stage if one.kind == "add"}
+        for cell in ("hybrid", "hybrid-sequence")
+    ]
+    assert tokens[0] == {2 * each for each in tokens[1]}
+
+
 def test_a_study_asks_for_each_operator_once() -> None:
     found = of_study(RUNS)
     assert found == sorted(set(found))
     assert {one.kind for one in found} == {
         "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update"
     }  # fmt: skip
+
+
+def test_pieces_of_sequences_are_refused() -> None:
+    run = next(run for run in RUNS if run.world.size % 2 == 0)
+    with pytest.raises(StudyError, match="steps over pieces of sequences are not predicted"):
+        work_of(resolve(replace(run, strategy="context", options={})))
 
 
 def test_a_family_without_operators_is_refused() -> None:

@@ -1,13 +1,18 @@
 """Layouts of a model on a cluster, by predicted step time."""
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
 
 from pipeline.__main__ import main
+from pipeline.cost.constants import Constants
+from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
-from pipeline.planner.ranking import Cluster, answer, gigabits, jobs, rank, table
+from pipeline.parallel.mesh import Degrees
+from pipeline.planner.ranking import Cluster, Ranked, answer, gigabits, job_of, jobs, rank, table
 from pipeline.planner.sizes import ADAMW, Size, size_of
 from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
@@ -33,9 +38,23 @@ def test_a_slow_link_keeps_tensors_inside_and_a_large_model_is_cut() -> None:
 
 
 def test_what_fits_nowhere_says_what_the_least_needs() -> None:
-    words = r"no layout of 30B fits 1 x 8 devices of 16 GiB: the least.*; 8 nodes would do \("
-    with pytest.raises(StudyError, match=words):
-        rank(size_of("30B"), Cluster("v100-16", 16, 1, 8, 0.0), 64, "fp16")
+    with pytest.raises(StudyError) as refused:
+        rank(size_of("2.7B"), Cluster("v100-16", 16, 1, 2, 0.0), 8, "fp16")
+    found = re.fullmatch(
+        r"no layout of 2.7B fits 1 x 2 devices of 16 GiB: the least, .*, needs ([\d.]+) GiB, "
+        r"([\d.]+) more than a process can have; devices of ([\d.]+) GiB would do, and so would "
+        r"(\d) nodes \(.*\)",
+        str(refused.value),
+    )
+    assert found is not None, refused.value
+    (needs, more, device), nodes = map(float, found.groups()[:3]), int(found[4])
+    assert more == pytest.approx(needs - 0.94 * 16, abs=0.06)
+    # What would do does, and less does not.
+    for count, gib in ((1, 1.01 * device), (nodes, 16)):
+        assert rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
+    for count, gib in ((1, 0.99 * device), (nodes // 2, 16)):
+        with pytest.raises(StudyError, match="no layout of"):
+            rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
 
 
 def test_the_table_says_that_it_is_a_prediction(capsys) -> None:
@@ -68,6 +87,9 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
         assert (job.dp, job.tp, job.pp) == tuple(
             axes.get(axis, 1) for axis in ("data", "tensor", "pipeline")
         )
+        degrees = run.strategy.degrees(spec, run.layout)
+        assert degrees is not None
+        assert (job.seq_parallel, job.counts) == (degrees.sequence, degrees.layers)
         if (idle := run.strategy.idle_share(spec)) is not None:
             bubble = (job.pp - 1) / (job.vpp * job.accum)
             assert idle == pytest.approx(bubble / (1 + bubble))
@@ -118,3 +140,69 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
     model = ModelSpec("gpt2", layers, width, heads, 1024, 51200)
     cluster = Cluster("v100-16", 16, nodes, gpus, 25.0)
     assert rank(Size("alpa", model), cluster, 1024, "fp16")
+
+
+def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
+    """By `tensor` and by `hybrid`, and each such layout stands beside that without."""
+    node = Cluster("a100-80", 80, 1, 8, 0.0)
+    found = [one for one in rank(size_of("1.3B"), node, 32, "bf16") if one.job.tp > 1]
+    cut = [one for one in found if one.job.seq_parallel]
+    assert {one.cell["strategy"] for one in cut} == {"tensor", "hybrid"}
+    for one in cut:
+        assert one.cell["options"]["sequence"] is True and ", sequences cut" in one.name
+        axes = ("gpus", "dp", "tp", "pp", "vpp", "zero")
+        mesh = [getattr(one.job, axis) for axis in axes]
+        alike = [each for each in found if [getattr(each.job, axis) for axis in axes] == mesh]
+        assert sorted(each.job.seq_parallel for each in alike) == [False, True]
+
+
+def test_stages_are_cut_by_their_work() -> None:
+    """Of a vocabulary whose output layer is as large as all eight others."""
+    model = replace(size_of("1.3B").model, num_layers=8, width=512, num_heads=8)
+    cluster = Cluster("a100-80", 80, 1, 2, 0.0)
+    found = rank(Size("large vocabulary", model), cluster, 64, "bf16")
+    (pipe,) = [one for one in found if one.job.pp == 2 and one.job.vpp == 1]
+    layers = pipe.cell["options"]["layers"]
+    assert tuple(layers) == pipe.job.counts and sum(layers) == 8 and layers[0] > layers[1]
+    even = replace(pipe.job, counts=())
+    assert pipe.prediction.seconds < predict(even, Constants()).seconds
+
+
+def ranked(seconds: float, communication: float = 0.0, calibrated: bool = False) -> Ranked:
+    """A layout of two ranks with such a step."""
+    degrees = Degrees(2) if communication else Degrees(tensor=2)
+    job = job_of(size_of("125M"), Cluster("a100-80", 80, 1, 2, 0.0), 1, degrees, 8, "bf16", False)
+    step = Prediction(seconds - communication, communication, 0.0, 0.0, 0.0, 2.0**30)
+    cell: dict[str, Any] = {"strategy": "ddp" if communication else "tensor", "options": {}}
+    return Ranked(job, cell, step, calibrated)
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "second", "words"),
+    [
+        (False, 1.02, "+2% by communication most, inside the band: no difference."),
+        (False, 9.0, "+800% by communication most, outside of the band."),
+        (True, 1.02, "+2% by communication most, inside the 4% that a calibration cannot tell "
+         "apart: no difference."),
+        (True, 1.2, "+20% by communication most, outside of the 4% that a calibration cannot tell "
+         "apart."),
+    ],
+)  # fmt: skip
+def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, second, words) -> None:
+    pair = [ranked(1.0, calibrated=calibrated), ranked(second, second - 0.9, calibrated)]
+    lines = answer(pair)
+    assert lines[0].startswith("Choice of 2 layouts that fit: tensor 2 on 1 nodes, 1 s a step")
+    assert "of which computing 100%" in lines[0]
+    assert lines[1] == f"Runner-up: data 2 on 1 nodes, {words}"
+
+
+def test_without_a_runner_up_the_answer_says_so() -> None:
+    assert answer([ranked(1.0)])[1] == "Runner-up: none, no other layout fits."
+
+
+def test_the_simplest_of_those_that_cannot_be_told_apart_says_what_is_fastest() -> None:
+    lines = answer([ranked(1.05), ranked(1.0, 0.1)])
+    assert lines[1] == (
+        "It is the simplest that cannot be told from the fastest, data 2: no difference that the "
+        "model can tell (5%)."
+    )

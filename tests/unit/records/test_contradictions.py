@@ -21,11 +21,9 @@ from pipeline.records import (
     step_rules,
 )
 from pipeline.records.step_rules import steps_sha256
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import PHASES, profiled
+from pipeline.study.profiling import PHASES
 from pipeline.study.spec import PhaseSpec
-from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_record, make_study, rank_environment
+from tests.fake_records import EMULATED, make_record, rank_environment, spec_of
 
 Edit = Callable[[RunRecord], RunRecord]
 
@@ -33,10 +31,11 @@ Edit = Callable[[RunRecord], RunRecord]
 @cache
 def made(kind: str) -> RunRecord:
     """A sound record on two ranks: `timed`, `profiled`, `emulated`, `phased` or `resumed`."""
-    more = {"cluster": EMULATED} if kind == "emulated" else {}
-    study = Study.of(make_study(repeats=1, profile={"steps": 4}, **more))
-    runs = profiled(study) if kind == "profiled" else expand(study)
-    spec = next(r for r in runs if r.world.nodes == 2)
+    kinds: dict[str, Any] = {
+        "emulated": {"cluster": EMULATED},
+        "profiled": {"profile": {"steps": 4}},
+    }
+    spec = spec_of("dps-slow" if kind == "emulated" else "dps", **kinds.get(kind, {}))
     if kind == "phased":
         phases = (PhaseSpec(3, global_batch=64, context=64, warmup_steps=2),)
         spec = replace(spec, workload=replace(spec.workload, phases=phases))

@@ -16,18 +16,15 @@ from pipeline.records import (
     texts,
     write_record,
 )
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
-from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_record, make_study
+from tests.fake_records import EMULATED, make_record, spec_of
 
 EXAMPLES = Path("tests/examples/records")
 
 
 @pytest.fixture
 def record() -> RunRecord:
-    return make_record(next(r for r in expand(Study.of(make_study())) if r.world.nodes == 2))
+    return make_record(spec_of())
 
 
 def test_a_record_survives_the_disk(tmp_path, record) -> None:
@@ -145,8 +142,7 @@ def test_the_size_of_a_record_is_that_of_its_files(tmp_path, record) -> None:
 
 
 def test_a_profiled_record_of_emulated_nodes_survives_the_disk(tmp_path) -> None:
-    study = make_study(cluster=EMULATED, profile={"steps": 8})
-    made = make_record(next(r for r in profiled(Study.of(study)) if r.world.nodes == 2))
+    made = make_record(spec_of("dps-slow", cluster=EMULATED, profile={"steps": 8}))
     steps = [
         replace(
             step,

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from pipeline import reference
 from pipeline.errors import ClaimError
 from pipeline.reference.devices import DEVICES, datasheet_peak, parse
 
@@ -36,10 +35,6 @@ def test_a_device_is_known_by_the_name_that_its_driver_gives(name, dtype, terafl
 )
 def test_what_no_source_gives_has_no_peak(name: str, dtype: str) -> None:
     assert datasheet_peak(name, dtype) is None
-
-
-def test_devices_are_no_study() -> None:
-    assert "devices" not in reference.ids()
 
 
 def test_an_unfit_file_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
 import importlib.metadata
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -95,17 +96,19 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "runs on 1 rank, given 2 nodes x 4 ranks"),
     ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
     ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
-    ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps 0 is under 1"),
-    ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "fusion_threshold_mb 1000000 is over 4096"),
+    ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps = 0 is not from 1 to 100"),
+    ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
+    ("horovod", {"cycle_time_ms": 1e6}, {}, "cycle_time_ms = 1000000.0 is not from 0 to 1000;"),
+    ("ddp", {"bucket_cap_mb": 0}, {}, "bucket_cap_mb = 0 is not from 0.001 to"),
     ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
     ("ddp", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16, bf16"),
     ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
-    ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "set them to at least 1 and 2"),
+    ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "start = 1 is not from 2 to"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 9}, {"work": {"untimed_steps": 4}},
      "first 9 steps are sent in full"),
     ("ddp", {"compression": "powersgd"}, {"work": {"checkpoint_every": 5, "untimed_steps": 4}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
-    ("local_sgd", {"inner_steps": 0}, {}, "inner_steps 0: a round has at least one step; set it"),
+    ("local_sgd", {"inner_steps": 0}, {}, "inner_steps = 0 is not from 1 to 10000"),
     ("local_sgd", {"outer_learning_rate": 0}, {}, "expected a rate over 0 and a momentum under 1"),
     ("local_sgd", {"outer_momentum": 1.0}, {}, "expected a rate over 0 and a momentum under 1"),
     ("local_sgd", {"inner_steps": 7}, {"work": {"steps": 20, "untimed_steps": 4}},
@@ -121,6 +124,12 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
     ("tensor", {"sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("context", {"ranks": 3}, {"world": sized(4)},
+     "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
+    ("context", {"ranks": 8}, {"model": HEADS},
+     "8 context ranks with 2 pieces each do not divide 100 tokens of a sequence; the nearest option"
+     " ranks is 10, or set model.context to a multiple of 16"),
+    ("context", {}, {"model": {"context": 99}}, "99 tokens of a sequence; set model.context to a"),
     ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
     ("annotated", {"annotations": {"h.0.mlp.up.weight": [None, None]}}, {}, "no such tensor"),
@@ -151,6 +160,27 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 def test_what_no_run_can_have_is_refused_before_one(strategy, options, changes, said) -> None:
     with pytest.raises(StudyError, match=said):
         strategies.check([a_run(strategy, options, **changes)])
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_a_knob_at_its_bounds_is_refused_or_can_be_counted_with(name) -> None:
+    """Also the predictions are made of whatever `check` has accepted."""
+    plain = strategies.load(name, {})
+    ranges = {knob: limits for knob, *limits in plain.ranges}
+    numbers = {k: v for k, v in vars(plain).items() if type(v) in (int, float)}
+    assert ranges.keys() <= numbers.keys()
+    more = {"compression": "powersgd"} if name == "ddp" else {}
+    for knob, default in numbers.items():
+        for value in (default, *ranges.get(knob, (0, strategies.MAX_KNOB))):
+            options = more | {knob: type(default)(value)}
+            run = a_run(name, options, sized(1 if name == "single" else 2))
+            run = replace(run, workload=replace(run.workload, untimed_steps=2, steps=20_002))
+            try:
+                strategies.check([run])
+            except StudyError:
+                continue
+            sent = [part.wire_bytes for part in predict_sent(run)]
+            assert all(map(math.isfinite, [predict(run).model_peak, *sent])), options
 
 
 COMPRESSED = {"compression": "bf16"}
@@ -187,6 +217,7 @@ def test_it_trains_in_all_others(strategy, options, precision) -> None:
     ("strategy", "options", "axes", "axis", "ranks"),
     [
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
+        ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
     ],

@@ -11,7 +11,7 @@ import yaml
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import CONFIG, SCHEMA_FILE, load_study
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
-from pipeline.study.study import Cluster, Study
+from pipeline.study.study import ClusterSpec, Study
 from tests.fake_records import make_study
 
 SPEC: dict[str, Any] = json.loads(Path("pipeline/schemas/spec.schema.json").read_text())
@@ -33,7 +33,7 @@ def test_spec_world_link_and_cluster_have_the_keys_of_their_schemas() -> None:
     assert {*SPEC["properties"]} == names(RunSpec)
     assert {*SPEC["properties"]["world"]["properties"]} == names(WorldSpec)
     assert {*SPEC["properties"]["world"]["properties"]["link"]["properties"]} == names(LinkSpec)
-    assert {*STUDY["cluster"]["properties"]} == names(Cluster)
+    assert {*STUDY["cluster"]["properties"]} == names(ClusterSpec)
     assert {*STUDY["cluster"]["properties"]["links"]["items"]["properties"]} == names(LinkSpec)
 
 

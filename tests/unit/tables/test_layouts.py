@@ -12,10 +12,9 @@ from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import NONE
 from pipeline.records import RunRecord, Step, write_record
-from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables.write import made
-from tests.fake_records import make_record, make_study, write_records
+from tests.fake_records import make_record, make_study, spec_of, write_records
 
 PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
 
@@ -27,7 +26,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     cells = [c | (PIPELINE | {"nodes": [4]} if c["name"] == "dps" else {}) for c in plain["cells"]]
     study = plain | {"cells": cells}
     runs = write_records(tmp_path_factory.mktemp("runs"), study)
-    spec = next(spec for spec in profiled(Study.of(study)) if spec.cell == "dps")
+    spec = spec_of(nodes=4, profile={"steps": 4}, cells=cells)
     record = make_record(spec)
     calls = [{"kind": "send", "axis": axis, "ranks": 2, "count": 1,
               "payload_bytes": 3_000_000, "wire_bytes": 3_000_000}

@@ -16,10 +16,8 @@ from pipeline.planner.memory import (
     formula_24,
     predict,
 )
-from pipeline.study.expansion import expand
-from pipeline.study.study import Study
 from pipeline.tables.write import made
-from tests.fake_records import CONDITIONED, EMULATED, make_study, make_table, write_table
+from tests.fake_records import CONDITIONED, EMULATED, make_study, make_table, spec_of, write_table
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +44,7 @@ def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
 
 def test_both_predictions_are_those_of_the_spec(table) -> None:
     row = made("memory", table)[0].iloc[0]
-    spec = next(s for s in expand(Study.of(make_study())) if s.cell == "single")
+    spec = spec_of("single", nodes=1)
     assert row["predicted_memory_bytes"] == predict(spec).model_peak
     assert row["formula_memory_bytes"] == formula_24(spec)
     above = row["peak_memory_bytes"] - CPU_BASE - CPU_LOADED_LATER

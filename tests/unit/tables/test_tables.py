@@ -118,15 +118,6 @@ def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
     assert shown("status", drifting).iloc[0]["Drift"] == "1 of 2 (r1 -8.1 %)"
 
 
-def test_step_time_is_in_milliseconds_with_its_interval_from_six_repeats_on(table) -> None:
-    few = table[(table["level"] == "cell") & (table["metric"] == "step_seconds")].iloc[0]
-    assert shown("step_time", table).iloc[0]["Step time [ms]"] == f"{1000 * few['value']:.0f}"
-    table = make_table(repeats=6)
-    row = table[(table["level"] == "cell") & (table["metric"] == "step_seconds")].iloc[0]
-    expected = f"{1000 * row['value']:.0f} [{1000 * row['low']:.0f}, {1000 * row['high']:.0f}]"
-    assert shown("step_time", table).iloc[0]["Step time [ms]"] == expected
-
-
 def test_parity_is_a_row_a_cell_and_not_equal_is_written_large(table: pd.DataFrame) -> None:
     broken = table.copy()
     verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")

@@ -142,7 +142,7 @@ def together(folder: Path, step: int, given: Callable[[int], Shards]) -> list[Ex
             return all_good
 
         try:
-            ranks = checkpoint.Ranks(rank, RANKS, "together", agree)
+            ranks = checkpoint.Writers(rank, RANKS, "together", agree)
             checkpoint.save(folder, step, given(rank), OWNER, ranks)
         except Exception as error:
             raised[rank] = error

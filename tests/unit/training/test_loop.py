@@ -102,14 +102,18 @@ def test_rates_rise_to_the_full_one_and_fall_by_the_schedule(schedule, warmup, r
 def test_steps_that_run_freely_leave_the_weights_to_the_bit(
     small_tokens: Path, precision: str
 ) -> None:
-    loop = a_loop(small_tokens, steps=2, untimed_steps=1)
+    loop, kept = a_loop(small_tokens, steps=4, untimed_steps=1), list[list[torch.Tensor]]()
     loop = Loop(replace(loop.spec, precision=precision), loop.strategy, loop.batches, 0, loop.clock)
-    loop.run(Hooks(lambda _: None, lambda *_: None))
-    before = [weight.detach().clone() for weight in loop.model.parameters()]
-    found = loop._run_freely(3)
-    assert found["steps"] == 3 and found["step_seconds"] > 0
-    assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
-    assert loop.free_running is None, "on a CPU no time is taken so"
+
+    def keep(_: object) -> None:
+        kept.append([weight.detach().clone() for weight in loop.model.parameters()])
+
+    loop.run(Hooks(keep, lambda *_: None, free_steps=50))
+    assert loop.free_running is not None
+    assert loop.free_running["steps"] == 3 and loop.free_running["step_seconds"] > 0
+    assert len(kept) == 4, "they are not recorded"
+    pairs = zip(kept[-1], loop.model.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_squares_of_gradients_are_added_up_by_the_parts_of_a_model() -> None:

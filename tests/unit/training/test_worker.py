@@ -1,12 +1,13 @@
 """What a rank says of an exception."""
 
 import errno
+import os
 
 import pytest
 
 from pipeline import strategies
 from pipeline.errors import LaunchError, PeerError, StoppedError, UnsupportedError
-from pipeline.training.worker import kind_of
+from pipeline.training.worker import OF_A_DISK, kind_of
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
 
@@ -18,7 +19,7 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection cl
         (LaunchError("two ranks came up"), "error"),
         (StoppedError("the job was asked to end"), "stopped"),
         (PeerError("another rank could not write its part"), "lost"),
-        (OSError(errno.ENOSPC, "No space left on device"), "error"),
+        *((OSError(number, os.strerror(number)), "error") for number in OF_A_DISK),
         (MemoryError(), "oom"),
         (RuntimeError("CUDA out of memory. Tried to allocate 20 MiB"), "oom"),
         (RuntimeError(GLOO), "lost"),

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
 import pytest
 
-from envs.image import lock
+from envs.image import check, lock
 
 ROOT = Path(__file__).parents[4]
 H1, H2 = "1" * 64, "2" * 64
@@ -70,3 +71,18 @@ def test_the_command_prints_what_is_to_be_installed(
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lock.without(LOCK, ["torch"] if has_torch else [])
     assert shown.err == f"torch comes from {'the base image' if has_torch else path}\n"
+
+
+def test_over_a_base_with_an_older_torch_the_lock_lacks_what_its_numpy_fails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As over NVIDIA's 25.04: anything else would end the build of the image `apex`."""
+    installed = importlib.metadata.version
+    of_base = {"torch": "2.7.0a0+79aa17489c.nv25.4", "numpy": "1.26.4"}
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: of_base.get(name) or installed(name)
+    )
+    text = (ROOT / "envs/requirements.lock").read_text()
+    names = [line.split("==")[0] for line in lock.without(text, ["torch"])]
+    assert len(names) > 100 and not {"torch", "sympy"} & {*names}
+    assert {wanted for wanted, _ in check.unmet(names)} == {"numpy"}

@@ -87,6 +87,10 @@ def test_the_file_predicts_each_cell(calibrated, study, tmp_path, capsys) -> Non
     assert "no results of this study are here" in capsys.readouterr().out
     lines = out.read_text().splitlines()
     assert len(lines) == 3 and all(line.split(",")[2] for line in lines)
+    words = f"trace --study {study} --calibration {calibrated[0]} --out {tmp_path}"
+    assert main(words.split()) == 0
+    assert f"{tmp_path}/zero3/n1: 2 ranks, " in capsys.readouterr().out
+    assert len(list(tmp_path.glob("*/n1/trace.*.et"))) == 4
 
 
 def test_gpus_and_other_machines_are_refused() -> None:

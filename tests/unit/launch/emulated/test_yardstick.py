@@ -71,6 +71,10 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
             if (one["precision"], one["sequences"]) == ("amp_o1", 16 // nodes)
         ]
         assert yardstick.forward_seconds(measured, resolve(spec)) == wanted
+    for name in ("torch", "environment"):
+        del content[name]  # as an earlier version wrote it
+    measured.with_name("earlier.json").write_text(json.dumps(content))
+    assert yardstick.forward_seconds(measured.with_name("earlier.json"), resolve(spec)) == wanted
     plain = replace(spec, world=replace(spec.world, yardstick=None))
     assert yardstick.forward_seconds(None, resolve(plain)) is None
 
@@ -82,6 +86,8 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
         ({"cores_per_node": 2}, "cores_per_node 2"),
         ({"compile": True}, "compile True"),
         ({"model": {"width": 16}}, "model {'width': 16}"),
+        ({"torch": "1.13.1"}, "torch 1.13.1"),
+        ({"environment": {"ATEN_CPU_CAPABILITY": "default"}}, "environment {'ATEN_CPU_CAP"),
         ({"passes": []}, "passes"),
     ],
 )

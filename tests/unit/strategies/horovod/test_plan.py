@@ -52,3 +52,12 @@ def test_the_reason_of_the_failed_build_is_passed_on(packages: Path) -> None:
     (packages / UNSUPPORTED_FILE).write_text("the compiler is too old\nlasting: x\n")
     with pytest.raises(UnsupportedError, match=r"not installed: the compiler is too old$"):
         load("horovod", {}).check()
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\n", b"\0" * 9])
+def test_what_a_disk_emptied_is_a_reason_too(packages: Path, left: bytes) -> None:
+    (packages / UNSUPPORTED_FILE).write_bytes(left)
+    assert str(why_unusable()).startswith("not installed: ")
+    install_horovod(packages, "2.13.0+cpu")
+    (packages / "horovod/metadata.json").write_bytes(left or b"[]")
+    assert "built for torch unknown" in str(why_unusable())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,13 @@ def test_every_layer_is_in_one_stage_and_stages_are_in_order(ranks, chunks, laye
     held = [stage for rank in range(ranks) for stage in stages.of_rank(rank)]
     assert sorted(held) == list(range(stages.count))
     assert all(stages.rank_of(s) == rank for rank in range(ranks) for s in stages.of_rank(rank))
+
+
+def test_stages_have_the_layers_that_are_stated() -> None:
+    stages = Stages(2, 2, 7, (1, 3, 2, 1))
+    numbers = [list(stages.layers_of(stage)) for stage in range(4)]
+    assert numbers == [[0], [1, 2, 3], [4, 5], [6]]
+    assert [stages.held_by(rank) for rank in range(2)] == [(3, True, False), (4, False, True)]
 
 
 def make(**changed: Any) -> Schedule:
@@ -61,6 +68,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"stages": Stages(4, 1, 2)},
         "nearest that fits is 2 ranks x 1 chunks",
+    ),
+    *(
+        (
+            {"stages": Stages(2, 1, 4, cast("Any", sizes))},
+            r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many",
+        )
+        for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))
     ),
     (
         {"asked": 16},

@@ -33,7 +33,7 @@ def test_stages_one_after_the_other_are_the_model(name) -> None:
     spec = replace(SPEC, family="transformers", width=32, num_heads=8, **own)
     ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
     ids[:, 0] = 1  # of two heads, the target of the second one
-    stages, weights = Stages(2, 2, spec.num_layers), torch.ones(ids.shape)
+    stages, weights = Stages(2, 2, spec.num_layers, (1, 1, 2, 1)), torch.ones(ids.shape)
     parts = [StagedModel(build_model(spec, 3), stages, rank) for rank in range(2)]
     x = ids
     for number in range(4):

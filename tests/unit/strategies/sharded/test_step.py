@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipeline import strategies
 from pipeline.strategies.sharded.step import shard
-from tests.ranks import fake_group
+from tests.ranks import fake_group, parts_of
 
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
@@ -69,3 +71,36 @@ def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(
     parameter: Any = model.blocks[0].weight
     of_ddp = summed(torch.full((ROWS,), GRADIENT, dtype=torch.float16) / ranks, ranks)
     assert parameter.grad.to_local().tolist() == of_ddp.float().tolist()
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that the host calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
+    """Of the optimiser, gradients being reduced; what is gathered comes from the fake group."""
+    with fake_group(size):
+        chosen = strategies.load(strategy, options)
+        optimiser: Any = chosen.build(parts_of(chosen, size)).optimiser
+        optimiser.param_groups[0]["lr"] = 1e-3
+        for parameter in optimiser.param_groups[0]["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+        optimiser.step()  # makes its state
+        with Operators() as counted:
+            optimiser.step()
+    return counted.count
+
+
+def test_the_host_s_work_of_stage_1_does_not_grow_with_the_ranks() -> None:
+    """It was a copy for each rank and parameter: on 256 ranks 98 ms of a step for AdamW's 2."""
+    plain = operators_of_an_update("single", 1)
+    few, many = (operators_of_an_update("sharded", ranks, stage=1) for ranks in (2, 256))
+    assert plain < many == few < 3 * plain

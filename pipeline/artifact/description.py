@@ -1,4 +1,4 @@
-"""What reviewers of an artifact ask for, from a folder of results: the text of `artifact.md`.
+"""Text of `artifact.md`, which answers reviewers of an artifact, from a folder of results.
 
 Needs and times are those of the records; set-up and analysis leave none. The criteria are those of
 the ACM's badges, version 1.1, https://www.acm.org/publications/policies/artifact-review-and-badging-current.

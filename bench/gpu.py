@@ -1,0 +1,492 @@
+"""GPU kit: what only real hardware shows, and then the same steps by every strategy on it.
+
+    python -m bench.gpu --out bench/results/gpu.json
+    python -m bench.gpu --out trial.json --device cpu     (a trial where there is no GPU)
+
+First five points, on one GPU and, where there are two, on two. The first that fails ends the kit
+with one line, so that no minute of a GPU is spent on what cannot come to an end:
+
+phases      profiled steps have phases that a record may hold
+clocks      steps that run freely are timed too, and leave the weights as they are, to the bit
+memory      peaks of the allocator and of the process, a peak rate of a warm device, settings
+float16     the mean of gradients whose sum overflows does not, on 2 to 64 ranks
+gradients   each parameter's gradient is that of a single device, in fp32, bf16 and fp16; that of a
+            layer norm, 1.5 times as large, is noticed
+
+Then each cell of the study `gpu-check` is trained as a workflow trains it, in a process of its own.
+Its results are status, hash of the final weights, deviations from a single device and step times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from bench.overhead import ROOT, stage
+from envs.image.strategies import ALONE, SPEC, loop_of
+from pipeline import models, strategies
+from pipeline.errors import UnsupportedError
+from pipeline.files import write_text
+from pipeline.launch import preloaded
+from pipeline.machine import inherited
+from pipeline.machine.facts import hardware, loaded_versions
+from pipeline.machine.source import provenance
+from pipeline.metrics.bands import Band, band_of
+from pipeline.parallel.reduction import MeanBucket
+from pipeline.parallel.step import Stepper
+from pipeline.records import Step, read_record
+from pipeline.records.step_rules import PHASES_TOLERANCE
+from pipeline.resolved import resolve
+from pipeline.schemas import validate
+from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.load import load_study
+from pipeline.study.profiling import IN_STEP
+from pipeline.study.spec import RunSpec
+from pipeline.training.devices import why_no_cuda
+from pipeline.training.loop import Hooks, Loop
+from pipeline.training.peak import measured_flops_per_second
+
+STUDY = ROOT / "workflow/config/gpu-check/study.yaml"
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+NAMES = (ALONE, *(name for name in strategies.names() if name != ALONE))
+STEPS, FREE_STEPS = 7, 4
+"""Of them the first warms up; what is left are whole rounds of strategies that have some."""
+NORM = "h.1.ln_2.weight"
+"""The layer norm whose gradient is scaled."""
+EACH, FLOOR = 12, 1e-4
+"""Band of a parameter's gradient norm (decision 12): so many times that of the whole norm, of its
+own size and this share of the whole."""
+GRADIENT = 20_000.0
+"""Of a scaled loss; the largest float16 is 65,504."""
+Found = dict[str, Any]
+
+
+class Wrong(Exception):
+    """A point or a cell fails; the text says where, and what was expected."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try the points, then train the cells; 1 where one fails, 2 where there is no such device."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
+    parser.add_argument("--device", choices=BACKENDS, default="cuda")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.rank:
+        return rank_main(args.device, args.out)
+    devices = torch.cuda.device_count() if args.device == "cuda" else 2
+    if not devices:
+        print(f"error: torch sees no CUDA device: {why_no_cuda()}", file=sys.stderr)
+        return 2
+    result: Found = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": hardware(),
+        "versions": loaded_versions(()),
+        "git_commit": provenance()["git_commit"],
+    }
+    failed: list[str] = []
+    for part, ranks in product((points, cells), (1, 2)[:devices]):
+        found, lines = part(args.device, ranks)
+        failed += lines
+        result |= {f"{part.__name__}_on_{ranks}": found, "failed": failed}
+        write_text(args.out, json.dumps(result, indent=1) + "\n")
+        if failed and part is points:
+            break
+    for line in failed:
+        print(f"error: {line}; {args.out} has more", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def points(device: str, ranks: int) -> tuple[Found, list[str]]:
+    """Findings of the points on so many ranks, and a line on the one that fails, if one does."""
+    # By this address: the name of the host may lead nowhere.
+    meeting = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *meeting, "-m", "bench.gpu"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory(prefix="samestep-gpu-") as folder:
+        out = Path(folder, "points.json")
+        command += ["--rank", f"--device={device}", f"--out={out}"]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        found: Found = {"output": done.stderr[-3000:], "failed": "ranks end without a word"}
+        if out.exists():
+            found = json.loads(out.read_text(encoding="utf-8"))
+    return found, [f"{found['failed']} ({ranks} of {device})"] if "failed" in found else []
+
+
+def rank_main(device: str, out: Path) -> int:
+    """Try the points on this rank; the first rank, or one where a point fails, writes `out`."""
+    place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group(BACKENDS[device])
+    found = try_points(place)
+    if "failed" in found:
+        if not out.exists():  # of the rank that failed first, and not of one that lost it
+            write_text(out, json.dumps(found))
+        os._exit(1)  # torchrun then ends the others, which may wait for this one
+    if dist.get_rank() == 0:
+        write_text(out, json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def try_points(device: torch.device) -> Found:
+    """Findings by point; where one fails none follows, and its line stands as `failed`."""
+    found: Found = {}
+    for number, point in ((1, phases), (5, clocks), (7, memory), (8, float16), (9, gradients)):
+        try:
+            found[point.__name__] = point(device)
+        except Exception as error:
+            words = " ".join(f"{type(error).__name__}: {error}".removeprefix("Wrong: ").split())
+            found["failed"] = f"point {number} ({point.__name__}) fails: {words[:500]}"
+            return found | {"traceback": traceback.format_exc()}
+    return found
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A short training: its steps, the gradient norm of each parameter in each, and its loop.
+
+    Where steps are looked at for their times there are no norms. `kept` are this rank's weights
+    after the last step that is recorded.
+    """
+
+    steps: list[Step]
+    gradients: list[dict[str, float]]
+    loop: Loop
+    kept: list[Tensor]
+
+
+def each(device: torch.device, precision: str, **given: Any) -> Iterator[tuple[str, Trained]]:
+    """Trainings by the strategies that run here in a precision; that of a single device first."""
+    for name in NAMES:
+        try:
+            run = train(name, device, precision, **given)
+        except UnsupportedError:
+            continue
+        except Exception as error:
+            raise Wrong(f"{name} in {precision}: {type(error).__name__}: {error}") from error
+        yield name, run
+
+
+def train(
+    name: str, device: torch.device, precision: str, *, profile: bool = False, free_steps: int = 0
+) -> Trained:
+    """`STEPS` steps by a strategy on all ranks, or of a single device on each of them."""
+    ranks = 1 if name == ALONE else dist.get_world_size()
+    options = {"pipeline": 1, "tensor": ranks} if name == "hybrid" else {}
+    spec = replace(
+        SPEC,
+        strategy=name,
+        options=options,
+        precision=precision,
+        profile=profile,
+        world=replace(
+            SPEC.world, ranks_per_node=ranks, device=device.type, backend=BACKENDS[device.type]
+        ),
+        workload=replace(SPEC.workload, steps=STEPS),
+    )
+    loop = loop_of(spec, dist.get_rank() % ranks, device)
+    steps, squares, kept = list[Step](), list[dict[str, float]](), list[Tensor]()
+    trainable: Any = loop.trainable
+    update = trainable.update
+
+    def updated() -> Tensor:
+        squares.append(trainable.squares())  # before they are clipped, or dropped by a library
+        norm: Tensor = update()
+        return norm
+
+    def keep(step: Step) -> None:
+        steps.append(step)
+        kept[:] = [local(weight).clone() for weight in loop.model.parameters()]
+
+    if not (profile or free_steps):  # it waits for the device
+        trainable.update = updated
+    loop.run(Hooks(keep, lambda *_: None, free_steps=free_steps))
+    everywhere: list[Any] = [squares]
+    if ranks > 1:
+        everywhere = [None] * ranks
+        dist.all_gather_object(everywhere, squares)
+    norms = []
+    for of_ranks in zip(*everywhere, strict=True):
+        sums = Counter[str]()
+        for own in of_ranks:
+            sums.update(own)
+        norms.append({name: math.sqrt(square) for name, square in sums.items()})
+    return Trained(steps, norms, loop, kept)
+
+
+def local(tensor: Any) -> Tensor:
+    """This rank's part of a tensor, detached."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part.detach()
+
+
+def phases(device: torch.device) -> list[str]:
+    """Strategies that run here, after all of them had profiled steps that a record may hold.
+
+    Off emulated nodes no CPU seconds stand in them: on CUDA backward passes, and the marks in them,
+    run in a thread with a clock of its own.
+    """
+    names = []
+    for name, run in each(device, "fp32", profile=True):
+        names.append(name)
+        for step in run.steps:
+            where = f"{name}, step {step.step}"
+            validate(step.to_dict(), "step", where)
+            if step.phases is None or step.cpu_phases is not None:
+                raise Wrong(f"{where} has no phases, or CPU seconds of them")
+            total = sum(step.phases[one] for one in IN_STEP)
+            if not math.isclose(total, step.seconds, rel_tol=PHASES_TOLERANCE):
+                raise Wrong(f"{where}: phases of {total} s in a step of {step.seconds} s")
+    return names
+
+
+def clocks(device: torch.device) -> Found:
+    """Median seconds of a step that begins and ends idle, and of one that runs freely, by name."""
+    found = {}
+    for name, run in each(device, "fp32", free_steps=FREE_STEPS):
+        free = run.loop.free_running
+        if free is None or not free["step_seconds"] > 0:
+            raise Wrong(f"{name}: no time of freely running steps, found {free}")
+        # On the first rank: the others of a parameter server pull its last update with a next step.
+        # A strategy of local steps ends with a round, which makes the weights of all ranks one.
+        pairs = zip(run.kept, run.loop.model.parameters(), strict=True)
+        moved = any(not torch.equal(kept, local(weight)) for kept, weight in pairs)
+        if moved and dist.get_rank() == 0 and not strategies.load(name, {}).algorithm:
+            raise Wrong(f"{name}: freely running steps moved the weights, at a learning rate of 0")
+        drained = median(step.seconds for step in run.steps if step.timed)
+        found[name] = {"drained": drained, "free": free["step_seconds"]}
+    return found
+
+
+def memory(device: torch.device) -> Found:
+    """Peaks of memory and of FLOP/s of a single device, and the settings that a record keeps."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    usage = train(ALONE, device, "fp32").loop.sampler.summary()
+    # With AdamW a parameter takes 16 bytes. NVML says nothing of a process in a container that
+    # numbers its processes by itself.
+    names = ("peak_memory_bytes", "peak_reserved_bytes", "peak_process_bytes")
+    sizes = [16 * models.num_parameters(SPEC.model)]
+    sizes += [usage[name] for name in names if name in usage]
+    if sizes != sorted(sizes):
+        raise Wrong(f"expected {sizes[0]} <= allocated <= reserved <= the process's, found {usage}")
+    first, again = (measured_flops_per_second(device, "float32") for _ in range(2))
+    if device.type == "cuda" and not 0.8 < first / again < 1.25:
+        raise Wrong(f"the peak is not that of a warm device: {first:.4g}, then {again:.4g} FLOP/s")
+    settings = inherited.recorded(os.environ)
+    begins = ("TORCH_NCCL_", "CUDA_", "NVIDIA_", "PYTORCH_")
+    lost = {name for name in os.environ if name.startswith(begins)} - {*settings}
+    if lost := {name for name in lost if not name.endswith("_CACHE_DIR")}:
+        raise Wrong(f"a record does not keep {', '.join(sorted(lost))}")
+    return {**usage, "peak_flops_per_second": again, "settings": settings}
+
+
+def float16(device: torch.device) -> Found:
+    """Means of equal float16 gradients over 2 to 64 ranks, all of which this process plays.
+
+    By our own buckets and by what FSDP2 is given; DDP divides so by itself.
+    """
+    found: Found = {}
+    for ranks in (2, 4, 8, 16, 32, 64):
+        group: Any = SimpleNamespace(size=lambda ranks=ranks: ranks)
+        weight = nn.Parameter(torch.zeros(ranks, dtype=torch.float16, device=device))
+        weight.grad = torch.full_like(weight, GRADIENT)
+        whole, piece = weight.grad.clone(), weight.grad[:1].clone()
+        bucket, means = MeanBucket([weight], group), dict[str, float]()
+        with played(ranks) as reduce_scatter:
+            bucket.reduce()
+            bucket.reduced()
+            means["a bucket"] = float(weight.grad[0])
+            if reduce_scatter is not None:
+                reduce_scatter(piece, whole, group, dist.ReduceOp.SUM)
+                means["FSDP2"] = float(piece)
+        for name, mean in means.items():
+            if not math.isclose(mean, GRADIENT, rel_tol=1e-2):
+                raise Wrong(f"{name}: the mean of {ranks} gradients of {GRADIENT:g} is {mean:g}")
+        found[str(ranks)] = means
+    return found
+
+
+@contextmanager
+def played(ranks: int) -> Iterator[Any]:
+    """Collectives among so many ranks that all have the same, added up one after the other.
+
+    Gives the reduce-scatter of FSDP2 among them, None where torch has no place for ours.
+    """
+
+    def summed(own: Tensor) -> Tensor:
+        total = own.clone()
+        for _ in range(ranks - 1):
+            total += own
+        return total
+
+    def all_reduce(flat: Tensor, **_: Any) -> Any:
+        flat.copy_(summed(flat))
+        return SimpleNamespace(wait=lambda: None)
+
+    def reduce_scatter(out: Tensor, whole: Tensor, *_: Any) -> None:
+        out.copy_(summed(whole[: len(out)]))
+
+    with (
+        mock.patch.object(dist, "all_reduce", all_reduce),
+        mock.patch.object(dist, "reduce_scatter_tensor", reduce_scatter),
+    ):
+        try:
+            from pipeline.strategies.sharded import step
+        except ImportError:
+            yield None
+            return
+        # On a CPU it is the project's own ring.
+        with mock.patch.object(step, "ring_reduce_scatter", lambda whole, _: summed(whole[:1])):
+            yield step.MeanReduceScatter()
+
+
+def gradients(device: torch.device) -> Found:
+    """Largest deviation of a gradient's norm, as a share of its band, by precision and strategy."""
+    found: Found = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        runs = each(device, precision)
+        _, alone = next(runs)
+        found[precision] = {
+            name: apart(f"{name} in {precision}", run, alone)
+            for name, run in runs
+            if not strategies.load(name, {}).algorithm
+        }
+    real, alone = Stepper.reduced, train(ALONE, device, "bf16")
+
+    def scaled(stepper: Stepper) -> None:
+        real(stepper)
+        for name, weight in stepper.model.named_parameters():
+            if name == NORM and weight.grad is not None:
+                weight.grad *= 1.5
+
+    with mock.patch.object(Stepper, "reduced", scaled):
+        broken = train(ALONE, device, "bf16")
+    try:
+        apart("broken", broken, alone)
+    except Wrong:
+        return found
+    raise Wrong(f"a gradient of {NORM} that is 1.5 times as large is not noticed in bf16")
+
+
+def apart(where: str, run: Trained, alone: Trained) -> float:
+    """Largest deviation of a gradient's norm over its band; raises Wrong for one beyond it."""
+    band = band_of(alone.loop.precision.info.compute_dtype, same=True, wire=False)
+    hold(where, run.steps, alone.steps, band)
+    most, limit = 0.0, EACH * band.first_steps
+    for step, norms, wanted in zip(alone.steps, run.gradients, alone.gradients, strict=True):
+        if step.grad_norm is None or not norms:
+            continue  # a step that was skipped, or a library that keeps gradients to itself
+        if norms.keys() != wanted.keys():
+            raise Wrong(f"{where}: gradients of {sorted(norms)}, a single device {sorted(wanted)}")
+        for name, norm in wanted.items():
+            off = abs(norms[name] - norm) / (norm + FLOOR * step.grad_norm)
+            if not off <= limit:
+                raise Wrong(
+                    f"{where}, step {step.step}: the gradient of {name} has the norm "
+                    f"{norms[name]:.6g}, on a single device {norm:.6g}; expected within {limit:.2g}"
+                )
+            most = max(most, off / limit)
+    return most
+
+
+def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -> Found:
+    """Largest relative deviations of loss and norm; raises Wrong for one beyond the band."""
+    found: Found = {}
+    for key in ("loss", "grad_norm"):
+        most = 0.0
+        for one, other in zip(steps, alone, strict=True):
+            value, wanted = getattr(one, key), getattr(other, key)
+            if value is None or wanted is None:  # not finite: a step that a loss scaler skips
+                off = 0.0 if value is wanted else math.inf
+            else:
+                off = abs(value - wanted) / abs(wanted)
+            limit = band.first_steps if one.step else band.first_step
+            if not off <= limit:
+                raise Wrong(
+                    f"{where}, step {one.step}: {key} {value}, on a single device {wanted}; "
+                    f"expected within {limit:g} of it ({band.name})"
+                )
+            most = max(most, off)
+        found[f"largest_{key}_deviation_from_single"] = most
+    return found
+
+
+def cells(device: str, ranks: int) -> tuple[Found, list[str]]:
+    """Results of each cell of the study on so many ranks, and a line on each that is wrong."""
+    study = load_study(STUDY)
+    runs = [run for run in expand(study) if device == "cuda" or not run.options.get("offload")]
+    specs = [placed(run, device, ranks) for run in runs]
+    specs.sort(key=lambda spec: (spec.strategy, spec.precision) != (ALONE, "fp32"))
+    found: Found = {}
+    lines: list[str] = []
+    alone: list[Step] = []
+    with tempfile.TemporaryDirectory(prefix="samestep-gpu-") as folder:
+        top = Path(folder)
+        write_text(top / "tokens.json", json.dumps(tokens_spec(study)))
+        stage("tokens", f"--spec={top}/tokens.json", f"--out={top}/tokens", "--num-proc=2")
+        preloaded.start_stages()
+        preloaded.start_ranks(map(resolve, specs))
+        for spec in specs:
+            out = top / spec.cell
+            write_text(out / "spec.json", spec.to_json())
+            stage("train", f"--spec={out}/spec.json", f"--tokens={top}/tokens", f"--out={out}")
+            record = read_record(out)
+            about = {key: getattr(spec, key) for key in ("strategy", "options", "precision")}
+            found[spec.cell] = one = {**about, "status": record.status}
+            if record.status != "ok":
+                one["reason"] = record.run["reason"]
+                if record.status != "unsupported":
+                    lines.append(f"{spec.cell}, {ranks} ranks: {record.status}, {one['reason']}")
+                continue
+            steps = [step for step in record.steps if step.rank == 0]
+            alone = alone or steps
+            rank, dtype = record.run["ranks"][0], record.run["precision"]["compute_dtype"]
+            one["weights_sha256"] = rank["weights_sha256"]
+            one["step_seconds"] = median(step.seconds for step in steps if step.timed)
+            one["free_step_seconds"] = rank.get("free_running", {}).get("step_seconds")
+            band = band_of(dtype, same=spec.precision == "fp32", wire=False)
+            try:
+                one |= hold(f"{spec.cell}, {ranks} ranks", steps, alone, band)
+            except Wrong as error:
+                lines.append(str(error))
+    return found, lines
+
+
+def placed(run: RunSpec, device: str, ranks: int) -> RunSpec:
+    """A run of the study on so many devices of this machine; the single device stays alone."""
+    world = replace(run.world, device=device, backend=BACKENDS[device])
+    if device == "cpu":
+        world = replace(world, threads_per_rank=1)
+    if run.strategy == ALONE:
+        return replace(run, world=world)
+    options = {**run.options, "tensor": ranks} if run.strategy == "hybrid" else run.options
+    return replace(run, world=replace(world, ranks_per_node=ranks), options=options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Context parallelism: positions of each sequence are cut (Llama 3, 2024), with a data axis.
+
+Every rank holds all weights and two pieces of each sequence, an early and a late one, so that all
+compare as many queries with keys. Each block gathers the keys and values of all pieces, and its
+backward pass adds up their gradients and scatters them (arXiv 2407.21783, section 3.3.2).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pipeline import models
+from pipeline.errors import StudyError
+from pipeline.models import FP32, HALF
+from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, nearest
+from pipeline.parallel.types import Parts, Trainable
+from pipeline.parallel.wire import Sends, ring
+from pipeline.precision.widths import widths
+from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.study.spec import RunSpec, WorldSpec
+
+PIECES = 2
+"""Pieces of a sequence on each rank."""
+
+
+@dataclass(frozen=True)
+class Context(Strategy):
+    """`ranks`: size of the context axis, 0 for all ranks; the rest are data-parallel."""
+
+    variants = ({"ranks": 4},)
+    use = "activations of long sequences do not fit one device"
+
+    ranks: int = 2
+
+    @property
+    def split(self) -> str:
+        """All that passes make of tokens."""
+        return "activations, by positions of each sequence"
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """Axes (data, context), neighbours along the latter; StudyError where they do not fit."""
+        size = self.ranks or world.size
+        if world.size % size:
+            raise StudyError(
+                f"strategy context: {size} context ranks do not divide {world.size} ranks; set the "
+                "cell's option ranks to a divisor of every world size, or to 0; the nearest that "
+                f"divides these is {nearest(size, world.size)}"
+            )
+        return Layout.of(world, (DATA, world.size // size), (CONTEXT, size))
+
+    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
+        """None: the cost model has no such axis."""
+        return None
+
+    def check_spec(self, spec: RunSpec) -> None:
+        """Raise StudyError where the model's sequences are not cut, or not into equal pieces."""
+        size, tokens = dict(self.layout(spec.world).axes)[CONTEXT], spec.model.context
+        able = False
+        with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
+            able = models.axis_cuts(spec.model).sequences
+        if not able:
+            raise StudyError(
+                f"{spec.run_id}: strategy context cuts sequences, which family "
+                f"{spec.model.family} does not know how to do; use another strategy"
+            )
+        if tokens % (PIECES * size):
+            near = f"the nearest option ranks is {nearest(size, tokens // PIECES)}, or "
+            raise StudyError(
+                f"{spec.run_id}: {size} context ranks with {PIECES} pieces each do not divide "
+                f"{tokens} tokens of a sequence; {near * (tokens % PIECES == 0)}set model.context "
+                f"to a multiple of {PIECES * size}"
+            )
+
+    def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
+        """Its tokens' share of activations, and keys and values of all tokens.
+
+        A block keeps 16 values of the width of a token, 2 of them of norms. Here it keeps one more,
+        since outputs of pieces are put together, and 2 of each token of all ranks. The masks of its
+        pieces are there once for all blocks.
+        """
+        size, product = dict(layout.axes)[CONTEXT], product_bytes(spec)
+        block = 2 * widths(spec.precision).stream + 14 * product
+        kept = 1 / size + product * (1 / size + 2) / block
+        wide, several = widths(spec.precision).wide_gradients, layout.num_processes > 1
+        mask = (PIECES * size + 1) * (spec.model.context // (PIECES * size)) ** 2
+        return Footprint(
+            buffer_bytes=min(BUCKET_BYTES, gradients) if wide and several else 0,
+            holds_gradients=several and not wide,
+            activation_share=kept,
+            logit_share=1 / size,
+            gathered_bytes=product * mask,
+            input_share=1 / size,
+            block_share=kept,
+        )
+
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+        """Keys and values along the context axis, and one all-reduce of the gradients over all.
+
+        Both are gathered in each block, once more where it is recomputed, and the sums of their
+        gradients scattered.
+        """
+        times = 6 if spec.workload.recompute is True else 4
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        activation = tokens * spec.model.width * product_bytes(spec)
+        exchanged, formula = times * spec.model.num_layers * activation, f"{times}L A"
+        messages = times / 4 * spec.model.num_layers * spec.workload.accumulation_steps
+        if layout.data_parallel == 1:
+            total, both = exchanged + 2 * gradients, f"(n-1)/n ({formula} + 2 G)"
+            return along(layout, CONTEXT, both, total, messages, halves=True)
+        all_ranks = " x ".join(name for name, size in layout.axes if size > 1)
+        reduced = ring(2 * gradients, layout.num_processes)
+        buckets = max(1.0, gradients / BUCKET_BYTES)
+        return (
+            *along(layout, CONTEXT, f"(n-1)/n {formula}", exchanged, messages, halves=True),
+            Sends(all_ranks, "2(n-1)/n G", reduced, buckets, overlap=True),
+        )
+
+    def build(self, parts: Parts) -> Trainable:
+        """Cut the sequences along the context axis, average the gradients over all ranks."""
+        from pipeline.strategies.context.step import ContextStepper
+
+        return ContextStepper(parts)
+
+
+def product_bytes(spec: RunSpec) -> int:
+    """Bytes of a key's or a value's number."""
+    return FP32 if spec.precision in ("fp32", "tf32") else HALF

@@ -1,0 +1,133 @@
+"""The GPU kit ends early with one line, whichever of its points fails; each by a mimic on a CPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bench import gpu
+from envs.image.strategies import SPEC
+from pipeline.parallel.step import Stepper
+from pipeline.strategies.sharded.step import MeanReduceScatter
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.training.loop import Loop
+from pipeline.training.sampler import Sampler
+from tests.ranks import group_alone
+from tests.unit.training.test_phases import in_another_thread
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two strategies, on one rank."""
+    monkeypatch.setattr(gpu, "NAMES", ("single", "ddp"))
+    with group_alone():
+        yield
+
+
+def two_clocks(patch: pytest.MonkeyPatch) -> None:
+    """CPU seconds of phases where the backward pass has a thread of its own, as on CUDA."""
+    world = replace(SPEC.world, network="emulated")
+    patch.setattr(gpu, "SPEC", replace(SPEC, world=world))
+    patch.setattr("torch.autograd.backward", in_another_thread)
+
+
+def a_rate_that_stays(patch: pytest.MonkeyPatch) -> None:
+    def run_freely(loop: Loop, count: int) -> dict[str, float]:
+        for step in range(count):
+            loop.trainable.step(loop.read(step))
+        return {"steps": count, "step_seconds": 1e-3}
+
+    patch.setattr(Loop, "_run_freely", run_freely)
+
+
+def no_memory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Sampler, "summary", lambda _: {"peak_memory_bytes": 5})
+
+
+def root_of_the_ranks(patch: pytest.MonkeyPatch) -> None:
+    """As FSDP2 itself divides: by the root before its sum and after it."""
+
+    def called(_: Any, out: torch.Tensor, whole: torch.Tensor, group: Any, op: Any) -> None:
+        root = group.size() ** 0.5
+        dist.reduce_scatter_tensor(out, whole / root, op, group)
+        out /= root
+
+    patch.setattr(MeanReduceScatter, "__call__", called)
+
+
+def a_norm_of_ddp(patch: pytest.MonkeyPatch) -> None:
+    real = Stepper.reduced
+
+    def reduced(stepper: Stepper) -> None:
+        real(stepper)
+        if isinstance(stepper.forward, DistributedDataParallel):
+            weight: Any = stepper.model.get_parameter(gpu.NORM)
+            weight.grad *= 1.5
+
+    patch.setattr(Stepper, "reduced", reduced)
+
+
+def blind(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(gpu, "EACH", 100)
+
+
+LINES: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    two_clocks: r"point 1 \(phases\) fails: .*step 0",
+    a_rate_that_stays: r"point 5 \(clocks\) fails: single: freely running steps moved the weights",
+    no_memory: r"point 7 \(memory\) fails: expected \d+ <= allocated .* found {'peak_memory_b",
+    root_of_the_ranks: r"point 8 \(float16\) fails: FSDP2: the mean of 16 gradients .* is inf",
+    a_norm_of_ddp: r"point 9 \(gradients\) fails: ddp in fp32, step 0: .*h.1.ln_2.weight has",
+    blind: r"point 9 \(gradients\) fails: .* 1.5 times as large is not noticed in bf16",
+}
+
+
+@pytest.mark.parametrize("mimic", LINES, ids=lambda one: one.__name__)
+def test_the_first_point_that_fails_ends_the_kit_with_one_line(
+    mimic, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    began: list[int] = []
+    mimic(monkeypatch)
+    found = gpu.try_points(CPU)
+    assert json.loads(json.dumps(found)) == found, "it is written"
+    names = [*found][: [*found].index("failed")]
+    assert names == ["phases", "clocks", "memory", "float16", "gradients"][: len(names)]
+
+    def points(device: str, ranks: int) -> tuple[dict[str, Any], list[str]]:
+        began.append(ranks)
+        return found, [found["failed"]]
+
+    monkeypatch.setattr(gpu, "points", points)
+    monkeypatch.setattr(gpu, "cells", lambda *_: pytest.fail("hours of a GPU"))
+    assert gpu.main(["--device=cpu", f"--out={tmp_path}/gpu.json"]) == 1
+    assert began == [1], "not on two"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(LINES[mimic], line), line
+    assert json.loads((tmp_path / "gpu.json").read_text())["failed"] == [found["failed"]]
+
+
+def test_without_a_gpu_it_is_one_line(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert gpu.main([f"--out={tmp_path}/gpu.json"]) == 2
+    assert capsys.readouterr().err.startswith("error: torch sees no CUDA device: ")
+    assert not (tmp_path / "gpu.json").exists()
+
+
+def test_on_two_gpus_all_but_the_single_device_have_two_ranks() -> None:
+    runs = [gpu.placed(run, "cuda", 2) for run in expand(load_study(gpu.STUDY))]
+    assert {run.world.size for run in runs if run.strategy == "single"} == {1}
+    assert {run.world.size for run in runs if run.strategy != "single"} == {2}
+    assert {run.world.nodes for run in runs} == {1}
+    (hybrid,) = (run.options for run in runs if run.strategy == "hybrid")
+    assert hybrid == {"pipeline": 1, "tensor": 2}

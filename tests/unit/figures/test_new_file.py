@@ -1,0 +1,49 @@
+"""Adding a figure is adding a file: its stage draws it, the paper shows it, none may be empty."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+from tests.fake_records import make_table, write_table
+
+RENDER = """
+from pathlib import Path
+from pipeline.paper.manuscript import render
+shown = "{% for name in other_figures %}{{ figure(name) }}{% endfor %}"
+print(render(shown, {}, Path("tables")))
+"""
+
+
+def test_the_figure_of_the_page_on_own_studies_is_one_file(tmp_path: Path) -> None:
+    page = Path("docs/own-study.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    for name in ("pipeline", "paper", "workflow"):
+        copytree(name, tmp_path / name, ignore=ignore_patterns("__pycache__"))
+    (tmp_path / "pipeline/figures/peak.py").write_text(code)
+    typo = code.replace("peak_memory_bytes", "peak_memory")
+    (tmp_path / "pipeline/figures/typo.py").write_text(typo)
+    metrics = write_table(make_table(repeats=2), tmp_path)
+
+    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)}, check=False,
+        )  # fmt: skip
+
+    stage = ("-m", "pipeline", "figure", "--metrics", str(metrics), "--out", "figures")
+    drawn, empty = python(*stage, "peak"), python(*stage, "typo")
+    assert drawn.returncode == 0, drawn.stderr
+    assert empty.returncode == 2
+    assert "\nerror: figure typo is empty: pipeline/figures/typo.py picks" in empty.stderr
+    assert sorted(path.name for path in (tmp_path / "figures").glob("*.*g")) == [
+        "peak.png",
+        "peak.svg",
+    ]
+    shown = python("-c", RENDER)
+    assert shown.stdout.startswith("![Peak memory of the largest rank"), shown.stderr
+    assert "(figures/peak){#fig:peak" in shown.stdout

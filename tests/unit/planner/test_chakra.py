@@ -1,0 +1,238 @@
+"""Chakra traces, read by a reader of our own and, where it is installed, by Chakra's schema."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from collections import Counter, defaultdict
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.cost.predict import Prediction
+from pipeline.errors import RecordError
+from pipeline.parallel.mesh import Layout
+from pipeline.planner import chakra
+from pipeline.planner.chakra import COLLECTIVE, COMPUTE, RECEIVES, SENDS, RankStep
+from pipeline.planner.memory import predict_sent
+from pipeline.records import read_record
+from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+SAMPLE = Path("docs/example/smoke.zip")
+
+
+def varint(stream: io.BytesIO) -> int:
+    """A number of seven bits a byte; -1 at the end."""
+    value, shift = 0, 0
+    while byte := stream.read(1):
+        value |= (byte[0] & 0x7F) << shift
+        shift += 7
+        if byte[0] < 0x80:
+            return value
+    return -1
+
+
+def fields(message: bytes) -> dict[int, list[Any]]:
+    """The fields of a protobuf message, by number: integers, and bytes of what has a length."""
+    stream, found = io.BytesIO(message), defaultdict[int, list[Any]](list)
+    while (key := varint(stream)) >= 0:
+        assert key & 7 in (0, 2)
+        value = varint(stream)
+        found[key >> 3].append(value if key & 7 == 0 else stream.read(value))
+    return found
+
+
+def attributes(messages: list[bytes]) -> dict[str, Any]:
+    """Name and value of each AttributeProto."""
+    pairs = [fields(one) for one in messages]
+    return {one[1][0].decode(): value for one in pairs for n, [value] in one.items() if n != 1}
+
+
+def read(folder: Path) -> list[list[dict[str, Any]]]:
+    """The nodes of each rank."""
+    ranks = []
+    for rank in range(len(list(folder.glob("trace.*.et")))):
+        stream, messages = io.BytesIO((folder / f"trace.{rank}.et").read_bytes()), []
+        while (size := varint(stream)) >= 0:
+            messages.append(stream.read(size))
+            assert len(messages[-1]) == size
+        assert fields(messages[0])[1] == [b"0.0.4"]
+        nodes = []
+        for one in map(fields, messages[1:]):
+            deps = [varint(io.BytesIO(packed)) for packed in one[5]]
+            nodes.append({"id": one[1][0], "name": one[2][0].decode(), "type": one[3][0],
+                          "deps": deps, "micros": one[7][0], **attributes(one[10])})  # fmt: skip
+        ranks.append(nodes)
+    return ranks
+
+
+def check(ranks: list[list[dict[str, Any]]], groups: dict[str, list[int]]) -> None:
+    """No node waits for itself over any ranks, and each send has one receive of its size."""
+    graph: dict[Any, set[Any]] = defaultdict(set)
+    sends: dict[Any, Any] = {}
+    receives: dict[Any, Any] = {}
+    seen = Counter[Any]()
+    members = Counter[Any]()
+    for rank, nodes in enumerate(ranks):
+        keys: dict[int, Any] = {}
+        for node in nodes:
+            key: Any = (rank, node["id"])
+            if node["type"] == COLLECTIVE:
+                # All ranks of a group are in its n-th collective at once.
+                group = node.get("pg_name", b"").decode()
+                seen[rank, group] += 1
+                key = ("collective", group, seen[rank, group], node["name"])
+                members[key] += 1
+                assert rank in groups[group] if group else True
+            elif node["type"] != COMPUTE:
+                pair = tuple(node[name] for name in ("comm_src", "comm_dst", "comm_tag"))
+                side, here = (sends, 0) if node["type"] == SENDS else (receives, 1)
+                assert pair[here] == rank and pair not in side
+                side[pair] = key, node["comm_size"]
+            keys[node["id"]] = key
+            graph[key] |= {keys[one] for one in node["deps"]}
+    assert sends.keys() == receives.keys()
+    for pair, (key, size) in receives.items():
+        graph[key].add(sends[pair][0])
+        assert size == sends[pair][1]
+    TopologicalSorter(graph).prepare()
+    for (_, group, *_), count in members.items():
+        assert count == (len(groups[group]) if group else len(ranks))
+
+
+def sent(nodes: list[dict[str, Any]]) -> dict[str, int]:
+    """Bytes that a rank sends along each axis."""
+    found = Counter[str]()
+    for node in nodes:
+        if node["type"] != COMPUTE:
+            found[node["name"].partition(" ")[2]] += node["wire_bytes"]
+    return found
+
+
+def groups_of(folder: Path) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = json.loads((folder / "comm_group.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's profiled runs and its table of sends."""
+    folder = tmp_path_factory.mktemp("sample")
+    with zipfile.ZipFile(SAMPLE) as archive:
+        names = [n for n in archive.namelist() if "/p0/" in n or n.endswith("sends.csv")]
+        archive.extractall(folder, names)
+    return folder
+
+
+def test_traces_of_profiled_runs_have_the_bytes_of_the_table_sends(sample, tmp_path) -> None:
+    for row in csv.DictReader((sample / "tables/sends.csv").open()):
+        run, out = sample / f"runs/{row['cell']}/n{row['nodes']}/p0", tmp_path / row["cell"]
+        assert main(["trace", "--run", str(run), "--out", str(out)]) == 0
+        ranks = read(out)
+        check(ranks, groups_of(out))
+        assert sent(ranks[int(row["rank"])])[row["axis"]] == float(row["counted_bytes"])
+        record = read_record(run)
+        for rank, nodes in enumerate(ranks):
+            last = [one for one in record.steps if one.rank == rank][-1]
+            assert abs(sum(node["micros"] for node in nodes) - 1e6 * last.seconds) <= 1
+        for path in out.iterdir():
+            path.unlink()
+
+
+@pytest.mark.parametrize("study", ["layouts", "smoke", "alpa2022"])
+def test_each_strategy_s_prediction_can_be_traced(study: str, tmp_path: Path) -> None:
+    """With the bytes of its formula, pipelines and meshes included."""
+    prediction = Prediction(0.09, 0.02, 0.01, 0.0, 0.003, 1.0)
+    shapes = set()
+    for spec in expand(load_study(Path(f"workflow/config/{study}/study.yaml"))):
+        if spec.repeat:
+            continue
+        run, out = resolve(spec), tmp_path / spec.cell / str(spec.world.nodes)
+        layout, steps = chakra.of_prediction(run, prediction)
+        chakra.write(out, layout, steps, spec.run_id, "predicted")
+        ranks = read(out)
+        check(ranks, groups_of(out))
+        for rank, nodes in enumerate(ranks):
+            formula = {one.axis: round(one.wire_bytes) for one in predict_sent(spec, rank)}
+            assert sent(nodes) == {axis: size for axis, size in formula.items() if size}
+            work = sum(node["micros"] for node in nodes if node["type"] == COMPUTE)
+            assert abs(work - 1e6 * (0.093 + 0.02 * (not sent(nodes)))) <= len(nodes)
+            shapes |= {(node["type"], "pg_name" in node) for node in nodes}
+    if study == "layouts":
+        assert shapes >= {(SENDS, False), (RECEIVES, False), (COLLECTIVE, True)}
+
+
+def calls(kind: str, count: int, ranks: int = 2, axis: str = "data") -> dict[str, Any]:
+    return {"kind": kind, "axis": axis, "ranks": ranks, "count": count, "payload_bytes": 10,
+            "wire_bytes": 10}  # fmt: skip
+
+
+def steps(*own: list[dict[str, Any]]) -> list[RankStep]:
+    passes = [("forward", 0, 0, 1.0), ("backward", 0, 0, 2.0)]
+    return [RankStep(passes, 0.5, {"rest": 0.25}, one) for one in own]
+
+
+DATA = Layout((("data", 3),), 1, "cpu", "gloo")
+
+
+def test_sends_around_a_ring_go_to_the_next_rank(tmp_path) -> None:
+    """As `ring_reduce_scatter` sends them; bytes that do not divide are all there."""
+    chakra.write(tmp_path, DATA, steps(*[[calls("send", 4)]] * 3), "x", "measured")
+    ranks = read(tmp_path)
+    check(ranks, {})
+    assert [node["comm_dst"] for nodes in ranks for node in nodes if node["type"] == SENDS] == [
+        *[1] * 4, *[2] * 4, *[0] * 4,
+    ]  # fmt: skip
+    assert sent(ranks[0]) == {"data": 10}
+    # Of two ranks that gather too, both send behind the passes.
+    pair = steps(*[[calls("send", 1), calls("all_gather", 1)]] * 2)
+    chakra.write(tmp_path, Layout((("data", 2),), 1, "cpu", "gloo"), pair, "x", "measured")
+    for nodes in read(tmp_path)[:2]:
+        assert [node["type"] for node in nodes] == [4, 4, COLLECTIVE, SENDS, RECEIVES, 4]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ([[calls("send", 1)], [], []], "the receivers of 0 are known"),
+        ([[calls("all_reduce", 1, 3)], [], []], "of ranks that count equally many"),
+        ([[calls("allgather_into", 1, 3)]] * 3, "cannot be traced; known are all_reduce"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(own, said: str) -> None:
+    with pytest.raises(RecordError, match=said):
+        chakra.trace(DATA, steps(*own))
+
+
+def test_a_run_without_counts_is_refused(sample, tmp_path, capsys) -> None:
+    record = read_record(sample / "runs/dps/n2/p0")
+    del record.run["ranks"][0]["sent"]
+    with pytest.raises(
+        RecordError, match=r"n2/p0 \(ok\) has not counted what its ranks sent; give"
+    ):
+        chakra.of_record(record)
+    assert main(["trace", "--study", "smoke", "--out", str(tmp_path / "x")]) == 2
+    assert "--study needs --calibration" in capsys.readouterr().err
+
+
+def test_chakra_s_own_schema_reads_it(sample, tmp_path) -> None:
+    schema = pytest.importorskip(
+        "chakra.schema.protobuf.et_def_pb2", reason="mlc-chakra is not installed"
+    )
+    run = sample / "runs/sps/n4/p0"
+    assert main(["trace", "--run", str(run), "--out", str(tmp_path)]) == 0
+    for rank, nodes in enumerate(read(tmp_path)):
+        stream = io.BytesIO((tmp_path / f"trace.{rank}.et").read_bytes())
+        assert schema.GlobalMetadata.FromString(stream.read(varint(stream))).version == "0.0.4"
+        for node in nodes:
+            own = schema.Node.FromString(stream.read(varint(stream)))
+            assert (own.id, own.name, [*own.data_deps]) == (node["id"], node["name"], node["deps"])
+            named = {one.name: getattr(one, one.WhichOneof("value")) for one in own.attr}
+            assert named.get("comm_size") == node.get("comm_size")
