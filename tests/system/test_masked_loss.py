@@ -7,6 +7,7 @@ such a narrow model. Run with `-s` to see both figures.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,16 @@ BELOW = 0.2
 39 CPU seconds of one thread, 2.61 M parameters."""
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads that wait for one another take minutes where other tests have the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_the_loss_falls_below_the_entropy_of_the_masked_tokens(tmp_path: Path) -> None:
     tokens = {
         "corpus": {"source": "python-docs"},
