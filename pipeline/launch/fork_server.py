@@ -179,6 +179,10 @@ def _become(request: dict[str, object], outputs: Sequence[int], work: Work) -> N
         die_with_parent()
         for target, given in zip((1, 2), outputs, strict=True):
             os.dup2(given, target)
+        # The server's own know the files that these were: whether one can seek there, for example.
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            encoding = getattr(sys, name).encoding
+            setattr(sys, name, open(number, "w", 1, encoding, closefd=False))  # noqa: SIM115
         os.chdir(str(request["cwd"]))
         os.environ.clear()
         os.environ.update(request["environment"])  # type: ignore[call-overload]
