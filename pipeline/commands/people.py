@@ -184,7 +184,7 @@ def logs(args: argparse.Namespace) -> int:
     """Read logs of Megatron-LM and torchtitan as points that were measured elsewhere.
 
     `python -m pipeline logs megatron.log --set hardware=A100,device_gib=80 --out points.csv` writes
-    a CSV for `predict --points`: configuration, step time, memory, loss (docs/planner.md).
+    a CSV for `predict --points`: configuration, step time, memory, loss (docs/archive.md).
     """
     from pipeline.cost import logs, points
 

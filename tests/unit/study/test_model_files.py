@@ -16,6 +16,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.study.expansion import expand
 from pipeline.study.load import RESOLVED, load_study
@@ -127,7 +128,7 @@ def test_what_cannot_be_is_refused_in_one_line(here: Path, config, model, said) 
     (here / "away.index.json").write_text('{"weight_map": {"a": "../a.safetensors"}}')
     content = {key: value for key, value in (CONFIG | config).items() if value is not None}
     with pytest.raises(StudyError, match=said) as refused:
-        load_study(study(here / "a", content, **FILE | model))
+        strategies.check(expand(load_study(study(here / "a", content, **FILE | model))))
     assert "\n" not in str(refused.value) and ";" in str(refused.value)
 
 
