@@ -19,11 +19,14 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench.overhead import ROOT, STUDY, stage
 from pipeline.files import write_text
+from pipeline.machine.facts import hardware
+from pipeline.machine.source import provenance
 from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.load import load_study
 
@@ -64,7 +67,15 @@ def main() -> int:
             pairs.append({shell: _median_step(folder, shell) for shell in order})
     ratios = [pair["site"] / pair["bare"] for pair in pairs]
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    result: dict[str, Any] = {"ratio": middle, "quartiles": [low, high], "pairs": pairs}
+    about = hardware()
+    result: dict[str, Any] = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hardware": {key: about[key] for key in ("cpu_model", "num_cores")},
+        "git_commit": provenance()["git_commit"],
+        "ratio": middle,
+        "quartiles": [low, high],
+        "pairs": pairs,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     write_text(args.out, json.dumps(result, indent=1) + "\n")
     print(f"site over bare: {middle:.3f}, quartiles {low:.3f} to {high:.3f}")
