@@ -196,11 +196,11 @@ def train(
 ) -> Trained:
     """`STEPS` steps by a strategy on all ranks, or of a single device on each of them."""
     ranks = 1 if name == ALONE else dist.get_world_size()
-    options = {"pipeline": 1, "tensor": ranks} if name == "hybrid" else {}
+    given = {"hybrid": {"pipeline": 1, "tensor": ranks}, "context": {"ranks": ranks}}
     spec = replace(
         SPEC,
         strategy=name,
-        options=options,
+        options=given.get(name, {}),
         precision=precision,
         profile=profile,
         world=replace(
