@@ -14,7 +14,7 @@ from pipeline.metrics import table
 from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows
-from pipeline.metrics.emulation import accuracies, bias_from, real_time_rows
+from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.parity import parity_rows
@@ -40,9 +40,8 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from(accurate, uncertainty)
-    emulated = [one.run["execution"].get("emulation") for one in records]
-    if bias is None and not real and {one["dilation"] for one in emulated if one} == {1}:
-        bias = 0.0  # each node had cores of its own, so these runs are in real time themselves
+    if bias is None and not real and are_in_real_time(records):
+        bias = 0.0
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     plan = [spec.run_id for spec in run_order(planned)]
     if bias is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pipeline.emulation.measured import REAL_TIME_SHARE
 from pipeline.errors import RecordError
 from pipeline.metrics.cells import Groups
 from pipeline.metrics.format import ratio_interval
@@ -75,6 +76,23 @@ def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.
     ratios = [ratio for _, ratio in measured]
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
+
+
+def are_in_real_time(records: Iterable[RunRecord]) -> bool:
+    """True where every emulated node had cores of its own, and other programs left it those.
+
+    A node gets the same least share of them as in runs that a study makes in real time.
+    """
+    emulated = [
+        one.run["execution"]["emulation"]
+        for one in records
+        if one.status == "ok" and "emulation" in one.run["execution"]
+    ]
+    return bool(emulated) and all(
+        one["dilation"] == 1
+        and min(one["measured_cores"]) >= REAL_TIME_SHARE * one["cores_per_node"]
+        for one in emulated
+    )
 
 
 def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:

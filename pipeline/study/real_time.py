@@ -21,11 +21,14 @@ from pipeline.study.study import Study
 def in_real_time(study: Study) -> list[RunSpec]:
     """The runs in real time of a validated study; none where it asks for none."""
     runs = expand(study)
-    several = [spec.world for spec in runs if spec.world.nodes > 1]
+    several = [spec for spec in runs if spec.world.nodes > 1]
     if not study.cluster.real_time or not several:
         return []
-    fewest = min(world.nodes for world in several)
-    plain = any(world.link and not world.link.conditions for world in several)
+    fewest = min(spec.world.nodes for spec in several)
+    held = [spec for spec in several if spec.world.nodes == fewest]
+    plain = [spec for spec in held if spec.world.link and not spec.world.link.conditions]
+    alone = [spec for spec in runs if (spec.strategy, spec.world.nodes) == ("single", 1)]
+    chosen = {spec.run_id for spec in [*alone, *(plain or held)]}
     return [
         replace(
             spec,
@@ -33,11 +36,7 @@ def in_real_time(study: Study) -> list[RunSpec]:
             workload=replace(spec.workload, checkpoint_every=0),
         )
         for spec in runs
-        if (spec.strategy, spec.world.nodes) == ("single", 1)
-        or (
-            spec.world.nodes == fewest
-            and not (plain and spec.world.link and spec.world.link.conditions)
-        )
+        if spec.run_id in chosen
     ]
 
 

@@ -16,11 +16,12 @@ from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
 from pipeline.metrics.emulation import bias_of, bias_sentence, load_uncertainty
 from pipeline.metrics.select import pick, records
-from pipeline.records import write_record
+from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from pipeline.tables.write import made as made_table
+from tests import fake_records
 from tests.fake_bench import make_yardstick
 from tests.fake_records import EMULATED, a_cell, make_record, make_study, with_steps
 
@@ -58,11 +59,22 @@ def seconds(spec: RunSpec) -> float:
     return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
 
 
-def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(tmp_path: Path) -> None:
+def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = {key: value for key, value in CLUSTER.items() if key != "real_time"}
     table = made(tmp_path / "two", cluster=plain, cells=CELLS[:2])
     assert bias_of(table) == 0.0 and "no time was dilated" in bias_sentence(table)
     assert bias_of(made(tmp_path / "four", cluster=plain)) is None
+
+    def with_a_neighbour(spec: RunSpec, failure: Any) -> RunRecord:
+        record = fake_records.make_record(spec, failure)
+        record.run["execution"]["emulation"]["measured_cores"][0] = 0.85
+        return record
+
+    monkeypatch.setattr(f"{__name__}.make_record", with_a_neighbour)
+    table = made(tmp_path / "busy", cluster=plain, cells=CELLS[:2])
+    assert bias_of(table) is None and "nothing is decided" in bias_sentence(table)
 
 
 def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
