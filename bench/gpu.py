@@ -79,7 +79,7 @@ EACH, FLOOR = 12, 1e-4
 own size and this share of the whole."""
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
-Found = dict[str, Any]
+Results = dict[str, Any]
 
 
 class Wrong(Exception):
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not devices:
         print(f"error: torch sees no CUDA device: {why_no_cuda()}", file=sys.stderr)
         return 2
-    result: Found = {
+    result: Results = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware(),
         "versions": loaded_versions(()),
@@ -107,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     failed: list[str] = []
     for part, ranks in product((points, cells), (1, 2)[:devices]):
-        found, lines = part(args.device, ranks)
+        results, lines = part(args.device, ranks)
         failed += lines
-        result |= {f"{part.__name__}_on_{ranks}": found, "failed": failed}
+        result |= {f"{part.__name__}_on_{ranks}": results, "failed": failed}
         write_text(args.out, json.dumps(result, indent=1) + "\n")
         if failed and part is points:
             break
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def points(device: str, ranks: int) -> tuple[Found, list[str]]:
+def points(device: str, ranks: int) -> tuple[Results, list[str]]:
     """Findings of the points on so many ranks, and a line on the one that fails, if one does."""
     # By this address: the name of the host may lead nowhere.
     meeting = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
@@ -128,10 +128,10 @@ def points(device: str, ranks: int) -> tuple[Found, list[str]]:
         out = Path(folder, "points.json")
         command += ["--rank", f"--device={device}", f"--out={out}"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-        found: Found = {"output": done.stderr[-3000:], "failed": "ranks end without a word"}
+        results: Results = {"output": done.stderr[-3000:], "failed": "ranks end without a word"}
         if out.exists():
-            found = json.loads(out.read_text(encoding="utf-8"))
-    return found, [f"{found['failed']} ({ranks} of {device})"] if "failed" in found else []
+            results = json.loads(out.read_text(encoding="utf-8"))
+    return results, [f"{results['failed']} ({ranks} of {device})"] if "failed" in results else []
 
 
 def rank_main(device: str, out: Path) -> int:
@@ -140,29 +140,29 @@ def rank_main(device: str, out: Path) -> int:
     if device == "cuda":
         torch.cuda.set_device(place)
     dist.init_process_group(BACKENDS[device])
-    found = try_points(place)
-    if "failed" in found:
+    results = try_points(place)
+    if "failed" in results:
         if not out.exists():  # of the rank that failed first, and not of one that lost it
-            write_text(out, json.dumps(found))
+            write_text(out, json.dumps(results))
         os._exit(1)  # torchrun then ends the others, which may wait for this one
     if dist.get_rank() == 0:
-        write_text(out, json.dumps(found))
+        write_text(out, json.dumps(results))
     dist.barrier()
     dist.destroy_process_group()
     return 0
 
 
-def try_points(device: torch.device) -> Found:
+def try_points(device: torch.device) -> Results:
     """Findings by point; where one fails none follows, and its line stands as `failed`."""
-    found: Found = {}
+    results: Results = {}
     for number, point in ((1, phases), (5, clocks), (7, memory), (8, float16), (9, gradients)):
         try:
-            found[point.__name__] = point(device)
+            results[point.__name__] = point(device)
         except Exception as error:
             words = " ".join(f"{type(error).__name__}: {error}".removeprefix("Wrong: ").split())
-            found["failed"] = f"point {number} ({point.__name__}) fails: {words[:500]}"
-            return found | {"traceback": traceback.format_exc()}
-    return found
+            results["failed"] = f"point {number} ({point.__name__}) fails: {words[:500]}"
+            return results | {"traceback": traceback.format_exc()}
+    return results
 
 
 @dataclass(frozen=True)
@@ -264,9 +264,9 @@ def phases(device: torch.device) -> list[str]:
     return names
 
 
-def clocks(device: torch.device) -> Found:
+def clocks(device: torch.device) -> Results:
     """Median seconds of a step that begins and ends idle, and of one that runs freely, by name."""
-    found = {}
+    results = {}
     for name, run in each(device, "fp32", free_steps=FREE_STEPS):
         free = run.loop.free_running
         if free is None or not free["step_seconds"] > 0:
@@ -278,11 +278,11 @@ def clocks(device: torch.device) -> Found:
         if moved and dist.get_rank() == 0 and not strategies.load(name, {}).algorithm:
             raise Wrong(f"{name}: freely running steps moved the weights, at a learning rate of 0")
         drained = median(step.seconds for step in run.steps if step.timed)
-        found[name] = {"drained": drained, "free": free["step_seconds"]}
-    return found
+        results[name] = {"drained": drained, "free": free["step_seconds"]}
+    return results
 
 
-def memory(device: torch.device) -> Found:
+def memory(device: torch.device) -> Results:
     """Peaks of memory and of FLOP/s of a single device, and the settings that a record keeps."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -305,12 +305,12 @@ def memory(device: torch.device) -> Found:
     return {**usage, "peak_flops_per_second": again, "settings": settings}
 
 
-def float16(device: torch.device) -> Found:
+def float16(device: torch.device) -> Results:
     """Means of equal float16 gradients over 2 to 64 ranks, all of which this process plays.
 
     By our own buckets and by what FSDP2 is given; DDP divides so by itself.
     """
-    found: Found = {}
+    results: Results = {}
     for ranks in (2, 4, 8, 16, 32, 64):
         group: Any = SimpleNamespace(size=lambda ranks=ranks: ranks)
         weight = nn.Parameter(torch.zeros(ranks, dtype=torch.float16, device=device))
@@ -327,8 +327,8 @@ def float16(device: torch.device) -> Found:
         for name, mean in means.items():
             if not math.isclose(mean, GRADIENT, rel_tol=1e-2):
                 raise Wrong(f"{name}: the mean of {ranks} gradients of {GRADIENT:g} is {mean:g}")
-        found[str(ranks)] = means
-    return found
+        results[str(ranks)] = means
+    return results
 
 
 @contextmanager
@@ -365,13 +365,13 @@ def played(ranks: int) -> Iterator[Any]:
             yield step.MeanReduceScatter()
 
 
-def gradients(device: torch.device) -> Found:
+def gradients(device: torch.device) -> Results:
     """Largest deviation of a gradient's norm, as a share of its band, by precision and strategy."""
-    found: Found = {}
+    results: Results = {}
     for precision in ("fp32", "bf16", "fp16"):
         runs = each(device, precision)
         _, alone = next(runs)
-        found[precision] = {
+        results[precision] = {
             name: apart(f"{name} in {precision}", run, alone)
             for name, run in runs
             if not strategies.load(name, {}).algorithm
@@ -389,7 +389,7 @@ def gradients(device: torch.device) -> Found:
     try:
         apart("broken", broken, alone)
     except Wrong:
-        return found
+        return results
     raise Wrong(f"a gradient of {NORM} that is 1.5 times as large is not noticed in bf16")
 
 
@@ -414,9 +414,9 @@ def apart(where: str, run: Trained, alone: Trained) -> float:
     return most
 
 
-def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -> Found:
+def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -> Results:
     """Largest relative deviations of loss and norm; raises Wrong for one beyond the band."""
-    found: Found = {}
+    results: Results = {}
     for key in ("loss", "grad_norm"):
         most = 0.0
         for one, other in zip(steps, alone, strict=True):
@@ -432,17 +432,17 @@ def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -
                     f"expected within {limit:g} of it ({band.name})"
                 )
             most = max(most, off)
-        found[f"largest_{key}_deviation_from_single"] = most
-    return found
+        results[f"largest_{key}_deviation_from_single"] = most
+    return results
 
 
-def cells(device: str, ranks: int) -> tuple[Found, list[str]]:
+def cells(device: str, ranks: int) -> tuple[Results, list[str]]:
     """Results of each cell of the study on so many ranks, and a line on each that is wrong."""
     study = load_study(STUDY)
     runs = [run for run in expand(study) if device == "cuda" or not run.options.get("offload")]
     specs = [placed(run, device, ranks) for run in runs]
     specs.sort(key=lambda spec: (spec.strategy, spec.precision) != (ALONE, "fp32"))
-    found: Found = {}
+    results: Results = {}
     lines: list[str] = []
     alone: list[Step] = []
     with tempfile.TemporaryDirectory(prefix="samestep-gpu-") as folder:
@@ -457,7 +457,7 @@ def cells(device: str, ranks: int) -> tuple[Found, list[str]]:
             stage("train", f"--spec={out}/spec.json", f"--tokens={top}/tokens", f"--out={out}")
             record = read_record(out)
             about = {key: getattr(spec, key) for key in ("strategy", "options", "precision")}
-            found[spec.cell] = one = {**about, "status": record.status}
+            results[spec.cell] = one = {**about, "status": record.status}
             if record.status != "ok":
                 one["reason"] = record.run["reason"]
                 if record.status != "unsupported":
@@ -474,7 +474,7 @@ def cells(device: str, ranks: int) -> tuple[Found, list[str]]:
                 one |= hold(f"{spec.cell}, {ranks} ranks", steps, alone, band)
             except Wrong as error:
                 lines.append(str(error))
-    return found, lines
+    return results, lines
 
 
 def placed(run: RunSpec, device: str, ranks: int) -> RunSpec:

@@ -67,7 +67,7 @@ FACTS = (
     r"Compiling each .* with (?P<note>torch\.compile)",
     r"(?P<precision>[Ff]loat8) .*(?:active|training)",
 )
-"""What torchtitan prints of a column, which is the name of the group."""
+"""Lines of torchtitan; a named group is the column that it has."""
 MESH = re.compile(r"Building \d-D device mesh with [\[(](.*?),?[\])], \[(\d{1,6}(?:, \d{1,6})*)\]")
 
 
@@ -99,19 +99,19 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
             continue
         if not name:
             name, whole = ("torchtitan", STEP) if is_titan else ("Megatron-LM", ITERATION)
-        found = whole.search(line)
-        if found is None:
+        step = whole.search(line)
+        if step is None:
             raise PredictionError(
                 f"{path}:{number} is cut off or of another program; expected a whole line of "
                 f"{name} on a step: take it out"
             )
-        if int(found["step"]) <= last:
+        if int(step["step"]) <= last:
             raise PredictionError(
-                f"{path}:{number} is step {found['step']} behind step {last}; give the log of one "
+                f"{path}:{number} is step {step['step']} behind step {last}; give the log of one "
                 "rank and one start"
             )
-        last = int(found["step"])
-        timed.append(found.groupdict())
+        last = int(step["step"])
+        timed.append(step.groupdict())
     if len(timed) < 2:
         raise PredictionError(
             f"{path} has too few lines of Megatron-LM or torchtitan on a step ({len(timed)}): the "
@@ -149,26 +149,28 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
 
 def _of_megatron(text: str) -> dict[str, str]:
     """The configuration that Megatron prints as its arguments."""
-    said = {name: value for name, value in ARGUMENT.findall(text) if value not in ("None", "False")}
-    row = {column: said[name] for column, name in ARGUMENTS.items() if name in said}
+    arguments = {
+        name: value for name, value in ARGUMENT.findall(text) if value not in ("None", "False")
+    }
+    row = {column: arguments[name] for column, name in ARGUMENTS.items() if name in arguments}
     if padded := re.search(r"padded vocab .*\(new size: (\d+)\)", text):
         row["vocab"] = padded[1]
-    if said:
-        row["precision"] = next((n for n in ("fp8", "bf16", "fp16") if n in said), "fp32")
-        row["zero"] = "3" if "use_torch_fsdp2" in said else "0"
-        if "use_distributed_optimizer" in said:
+    if arguments:
+        row["precision"] = next((n for n in ("fp8", "bf16", "fp16") if n in arguments), "fp32")
+        row["zero"] = "3" if "use_torch_fsdp2" in arguments else "0"
+        if "use_distributed_optimizer" in arguments:
             row["zero"] = "1"
         # Since 2024 attention is a backend, and fused unless that says not.
-        backend = said.get("attention_backend", "unfused")
+        backend = arguments.get("attention_backend", "unfused")
         flags = {
-            "gated": "swiglu" in said, "seq_parallel": "sequence_parallel" in said,
-            "tied": "untie_embeddings_and_output_weights" not in said,
-            "flash": "use_flash_attn" in said or not re.search("unfused|local", backend),
+            "gated": "swiglu" in arguments, "seq_parallel": "sequence_parallel" in arguments,
+            "tied": "untie_embeddings_and_output_weights" not in arguments,
+            "flash": "use_flash_attn" in arguments or not re.search("unfused|local", backend),
         }  # fmt: skip
         row |= {column: str(int(flag)) for column, flag in flags.items()}
-        if "group_query_attention" in said:
-            row["kv_heads"] = said.get("num_query_groups", "")
-        if {"checkpoint_activations", "activations_checkpoint_method"} & {*said}:
+        if "group_query_attention" in arguments:
+            row["kv_heads"] = arguments.get("num_query_groups", "")
+        if {"checkpoint_activations", "activations_checkpoint_method"} & {*arguments}:
             row["recompute"] = "full"
     return {"family": "gpt", **row}
 
@@ -177,8 +179,8 @@ def _of_torchtitan(text: str) -> dict[str, str]:
     """The configuration that torchtitan prints: device, mesh, batch and sizes of the model."""
     row: dict[str, str] = {}
     for fact in FACTS:
-        if found := re.search(fact, text):
-            row |= found.groupdict()
+        if printed := re.search(fact, text):
+            row |= printed.groupdict()
     if mesh := MESH.search(text):
         names, sizes = re.findall(r"\w+", mesh[1]), [int(size) for size in mesh[2].split(",")]
         axes: dict[str, int] = dict(zip(names, sizes, strict=False))
@@ -193,7 +195,7 @@ def _of_torchtitan(text: str) -> dict[str, str]:
 
 
 def shown(row: Mapping[str, str]) -> str:
-    """What a row has, and which columns its prediction lacks."""
+    """Line on a row: its values, and the columns that its prediction lacks."""
     lacks = ", ".join(name for name in NEEDED if not row[name])
     memory = f", {float(row['mem_gib']):.4g} GiB" if row["mem_gib"] else ""
     loss = f", loss {row['loss']}" if row["loss"] else ""

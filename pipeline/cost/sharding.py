@@ -98,7 +98,7 @@ class Chain:
         scale = 1e3 / max(map(abs, costs)) if any(costs) else 1.0
         limit = np.zeros((1, size))
         limit[0, : starts[-1]] = np.array(kept) / max(kept)
-        found = milp(
+        solution = milp(
             scale * np.array(costs),
             integrality=(np.arange(size) < starts[-1]).astype(int),
             bounds=Bounds(0, 1),
@@ -108,9 +108,9 @@ class Chain:
             ],
             options={"mip_rel_gap": 0.0},
         )
-        if found.x is None:
+        if solution.x is None:
             return None
-        return tuple(int(np.argmax(found.x[a:b])) for a, b in pairwise(starts))
+        return tuple(int(np.argmax(solution.x[a:b])) for a, b in pairwise(starts))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Nothing here knows of training; `pipeline.launch.emulated.build` starts the rank
 """
 
 REPORT = "emulation.json"
-"""Measurements of the nodes, beside the files of a run's ranks."""
+"""Measurements of the nodes, in the folder of the ranks' files."""
 
 NOTE = "note.txt"
 """Reason why the nodes wait before the training, beside it."""

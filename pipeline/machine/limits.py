@@ -26,7 +26,7 @@ SECONDS = 5
 KILLS = Path("/proc/vmstat")
 SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRINUSE,
             errno.EACCES, errno.EPERM)  # fmt: skip
-"""What a socket may lack where the network itself is up."""
+"""Errors of a socket that lacks something while the network itself is up."""
 
 
 def check(ranks: int) -> None:

@@ -128,7 +128,7 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def end_of_training(table: pd.DataFrame) -> str:
-    """How far the trainings came that went to their end; empty where none told of unseen text.
+    """Losses of the trainings that went to their end; empty where none recorded unseen text.
 
     Their last losses are of text that no step before had, so they are held against its entropy.
     """

@@ -82,7 +82,7 @@ class Here:
         return whole, here.prices(run, job.tp, whole, self.calibration)
 
     def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
-        """That of `plan`; None where the study cannot have the cell."""
+        """Bytes as `plan` has them; None where the study cannot have the cell."""
         run = self.run(cell)
         return None if run is None else here.peak(run)
 

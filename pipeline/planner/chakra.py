@@ -46,7 +46,7 @@ START, END = ("start",), ("end",)
 
 @dataclass(frozen=True)
 class RankStep:
-    """What a rank does in a step: passes, then communication, then other work; seconds.
+    """Work of a rank in a step: passes, then communication, then the rest; seconds.
 
     A pass is (kind, stage, micro-batch, seconds); without a pipeline there is one forward and one
     backward pass of stage 0. `calls` are as a record has them in `sent`.

@@ -148,7 +148,7 @@ class OnGpus:
     batch: int
 
     def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction:
-        """That of `predict`; raises Refused where the model has no such device."""
+        """Step as `predict` has it; raises Refused where the model has no such device."""
         return predict(job, Constants())
 
     def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices]:

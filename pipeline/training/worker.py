@@ -47,7 +47,7 @@ returns when it is done, so that no host can run ahead of its device."""
 OF_A_DISK = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK,
 )  # fmt: skip
-"""What a disk or a server of files says; a fault from outside makes no record."""
+"""Errors of a disk or a file server: faults from outside, which make no record."""
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
 UNSEEN_STEPS = 50

@@ -120,7 +120,7 @@ def lend_horovod() -> None:
 
 
 def versions_on_an_older_torch() -> dict[str, Any]:
-    """What an image on a stand-in for NVIDIA's 25.04 says is in it; kept like the image's facts.
+    """Contents of an image on a stand-in for NVIDIA's 25.04; kept like the image's facts.
 
     That base has an own, older torch, NumPy 1 and an Apex with `amp`. The image is not packed.
     """

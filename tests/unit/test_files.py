@@ -1,4 +1,4 @@
-"""What cannot be written is told apart from what it is made from and cannot be read."""
+"""A file that cannot be written is not mistaken for a source that cannot be read."""
 
 import errno
 from pathlib import Path

@@ -134,7 +134,7 @@ def test_what_a_locale_cannot_show_is_no_bug() -> None:
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_no_file_takes_the_place_of_an_output_that_was_closed(tmp_path: Path, closed: str) -> None:
-    """What a library prints would stand in that file."""
+    """A library's output would otherwise go into that file."""
     code = "import os, sys; from pipeline import __main__ as m; f = lambda: open('new', 'w');"
     code += "m.main = lambda: (print('a'), print('b', file=sys.stderr), f().fileno() > 2)[2] - 1"
     done = subprocess.run(

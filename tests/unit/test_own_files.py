@@ -68,22 +68,30 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", FILES)
-def test_the_fix_is_to_make_it_again(good: Path, kind: str, wrong: str) -> None:
-    name, read_it = FILES[kind]
-    path = good / name
+def refusal(path: Path, spoil: Callable[[bytes], bytes], read_it: Callable[[Path], Any]) -> str:
+    """The message on a file that was spoilt; it is whole again afterwards."""
     text = path.read_bytes()
-    path.write_bytes(WRONG[wrong](text))
+    spoilt = spoil(text)
+    assert spoilt != text
+    path.write_bytes(spoilt)
     try:
         with pytest.raises(SamestepError) as refused:
             read_it(path)
     finally:
         path.write_bytes(text)
-    said = str(refused.value)
-    assert name in said and (" again" in (fix := said.rpartition("; ")[2]) or "run `" in fix), said
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("kind", FILES)
+def test_the_fix_is_to_make_it_again(good: Path, kind: str, wrong: str) -> None:
+    name, read_it = FILES[kind]
+    message = refusal(good / name, WRONG[wrong], read_it)
+    assert name in message and (
+        " again" in (fix := message.rpartition("; ")[2]) or "run `" in fix
+    ), message
     for edit in ("convert", "write one", "correct", "quote", "keep one", "leave it out"):
-        assert edit not in said, said
+        assert edit not in message, message
 
 
 @pytest.mark.parametrize(
@@ -98,18 +106,9 @@ def test_the_fix_is_to_make_it_again(good: Path, kind: str, wrong: str) -> None:
 def test_of_parts_that_do_not_fit_too(good: Path, kind: str, one: bytes, other: bytes) -> None:
     """A study would be told to change one of them."""
     name, read_it = FILES[kind]
-    path = good / name
-    text = path.read_bytes()
-    assert one in text
-    path.write_bytes(text.replace(one, other))
-    try:
-        with pytest.raises(SamestepError) as refused:
-            read_it(path)
-    finally:
-        path.write_bytes(text)
-    said = str(refused.value)
-    assert name in said and said.endswith(f"; {AGAIN[kind]}"), said
-    assert not re.search("; (set|lower|raise|change) ", said), said
+    message = refusal(good / name, lambda text: text.replace(one, other), read_it)
+    assert name in message and message.endswith(f"; {AGAIN[kind]}"), message
+    assert not re.search("; (set|lower|raise|change) ", message), message
 
 
 def test_every_schema_of_what_the_product_writes_has_its_fix() -> None:

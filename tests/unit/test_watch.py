@@ -69,7 +69,7 @@ def log_of(results: Path) -> Path:
 
 
 def words(out: io.StringIO) -> list[str]:
-    """Lines printed beside the line of progress."""
+    """Lines printed above the progress line."""
     return [line for line in out.getvalue().splitlines() if " runs" not in line]
 
 

@@ -76,7 +76,7 @@ def label(model: ModelSpec) -> tuple[str, str]:
 
 
 def objective(model: ModelSpec) -> str:
-    """That of the class's head."""
+    """Objective of the class's head."""
     ends = (kind for end, kind in OBJECTIVES.items() if str(model.architecture).endswith(end))
     return next(ends, "causal")
 

@@ -27,7 +27,7 @@ FEATURES, PARTIAL = "features", "partial"
 TAKES = {WHOLE: WHOLE, COLUMNS: WHOLE, ROWS: FEATURES}
 GIVES = {WHOLE: WHOLE, COLUMNS: FEATURES, ROWS: PARTIAL}
 RETURNS = {WHOLE: WHOLE, COLUMNS: PARTIAL, ROWS: FEATURES}
-"""What a layer needs of its input, what its output is, and the gradient of its input."""
+"""The input that a layer needs, the output that it gives, the gradient of its input."""
 
 
 def chain(model: ModelSpec, sequences: int, prices: Prices) -> Chain:

@@ -135,7 +135,7 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
 
 @pytest.mark.parametrize("number", OF_A_DISK)
 def test_what_a_disk_refuses_makes_no_record(run, paths, number: int) -> None:
-    """Whether a rank could still say so or not."""
+    """Also where no rank could still say so."""
     said = f"[Errno {number}] {os.strerror(number)}"
     if number != errno.ENOLCK:  # no rank takes a lock before it can say so
         paths.log.write_text(f"OSError: {said}: 'x'\n")

@@ -98,7 +98,7 @@ def theirs(case: begun.Begun, tokens: Path) -> float:
 
 
 def test_weights_go_to_files_of_the_hub_s_layout_and_back(saved, tmp_path) -> None:
-    """What our model saves the library reads, and a study begins with it."""
+    """The library reads what our model saves, and a study begins with it."""
     spec = spec_of(saved["LlamaForCausalLM"])
     ours: Any = build_model(spec, 5)
     ours.model.save_pretrained(tmp_path)

@@ -14,7 +14,7 @@ from pipeline.strategies.tensor.step import TensorAxis
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_pieces_come_back_in_the_order_of_the_sequence(monkeypatch, size: int) -> None:
-    """What a rank is given of all ranks' sums is what it has; an early and a late piece each."""
+    """A rank gets the sums of its own pieces, an early and a late one."""
     whole = torch.arange(2 * 24 * 3).view(2, 24, 3)
     groups: list[Any] = [
         SimpleNamespace(rank=lambda rank=rank: rank, size=lambda: size) for rank in range(size)
