@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
@@ -110,3 +111,25 @@ def latex(text: str) -> str:
     """`text` as LaTeX, in a paragraph or in a cell of a table."""
     parts = (_LATEX.get(character, character) for character in _JOINED.sub("\\1\0", one_line(text)))
     return "".join(parts).replace("\0", "{}")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`; `a; b, x and c` where an item has a comma itself."""
+    words = [str(item) for item in items]
+    between = "; " if any(", " in word for word in words) else ", "
+    return " and ".join([between.join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+FEW = 3
+
+
+def few(items: Iterable[object]) -> str:
+    """As `listed`; of over four items the first three and the number of the others."""
+    words = [*items]
+    more = [f"{len(words) - FEW} more"]
+    return listed(words if len(words) <= FEW + 1 else [*words[:FEW], *more])

@@ -20,6 +20,7 @@ from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.build import build
 from pipeline.metrics.contrasts import FASTER, SLOWER, UNDECIDED
+from pipeline.metrics.results import Results
 from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
@@ -73,7 +74,7 @@ def make_world(**changes: Any) -> Evidence:
     # Low precision is four times as fast as fp32.
     fast = (table["metric"] == "peak_flops_per_second") & (table["precision"] != "fp32")
     table.loc[fast, ["value", "low", "high"]] *= 4
-    return Evidence(Study.of(study), table)
+    return Evidence(Study.of(study), Results(table))
 
 
 def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +94,7 @@ def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
 
 def agree(evidence: Evidence, metric: str) -> None:
     """Make the planned comparisons say what the runs of `metric` do: apart, or undecided."""
-    table = evidence.table
+    table = evidence.results.table
     runs = table[(table["level"] == "run") & (table["metric"] == metric)]
     ends = {key: (own.min(), own.max()) for key, own in runs.groupby(["cell", "nodes"])["value"]}
     words = (FASTER, SLOWER) if metric != "step_seconds" else (SLOWER, FASTER)
@@ -113,14 +114,14 @@ _ONE, _OTHER = ("cell", "nodes"), ("other", "other_nodes")
 
 def apart(evidence: Evidence, one: Place, other: Place) -> Evidence:
     """The same study in which the comparison of two places was not planned."""
-    table = evidence.table
+    table = evidence.results.table
     rows = table[table["level"] == "comparison"]
     gone = [
         index
         for index, *row in rows[[*_ONE, *_OTHER]].itertuples()
         if {tuple(row[:2]), tuple(row[2:])} == {one.key, other.key}
     ]
-    return Evidence(evidence.study, table.drop(index=gone))
+    return Evidence(evidence.study, Results(table.drop(index=gone)))
 
 
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
@@ -136,14 +137,20 @@ def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: 
         {**shared, "metric": m, "value": v, "low": v, "high": v, "n": 3, "text": t}
         for m, (v, t) in values.items()
     ]
-    added = pd.DataFrame(rows).reindex(columns=evidence.table.columns)
-    table = pd.concat([evidence.table.astype(object), added.astype(object)], ignore_index=True)
-    return Evidence(evidence.study, table.astype(evidence.table.dtypes.to_dict()))
+    return with_rows(evidence, pd.DataFrame(rows))
+
+
+def with_rows(evidence: Evidence, rows: pd.DataFrame) -> Evidence:
+    """The same study with more rows in its table."""
+    table = evidence.results.table
+    added = rows.reindex(columns=table.columns).astype(object)
+    whole = pd.concat([table.astype(object), added], ignore_index=True)
+    return Evidence(evidence.study, Results(whole.astype(table.dtypes.to_dict())))
 
 
 def copy(evidence: Evidence) -> Evidence:
     """The same study with a table of its own."""
-    return Evidence(evidence.study, evidence.table.copy())
+    return Evidence(evidence.study, Results(evidence.results.table.copy()))
 
 
 def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
@@ -165,8 +172,8 @@ def without(evidence: Evidence, selector: Selector) -> Evidence:
     """The study without the cells that the selector means."""
     gone = {place.cell for place in evidence.places(selector)}
     arms = tuple(arm for arm in evidence.study.arms if arm.name not in gone)
-    table = evidence.table[~evidence.table["cell"].isin(gone)].copy()
-    return Evidence(replace(evidence.study, arms=arms), table)
+    table = evidence.results.table[~evidence.results.table["cell"].isin(gone)].copy()
+    return Evidence(replace(evidence.study, arms=arms), Results(table))
 
 
 def a_claim(test: dict[str, Any], cell: dict[str, Any] | None = None, **more: Any) -> Claim:
@@ -212,7 +219,7 @@ def _efficiency(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
 
 def _utilisation(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
     """Every rank is off by the effect, each repeat by one of its bounds."""
-    table = evidence.table
+    table = evidence.results.table
     [place, *_] = evidence.places(claim.test["a"])
     for rank, expected in enumerate(claim.test["expected"]):
         for repeat, distance in _each(effect):
@@ -225,8 +232,8 @@ def _fits(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
     status = {True: "oom", False: "ok"}[effect[1] < 1]
     for key, text in (("fits", "ok"), ("too_large", status)):
         for place in evidence.places(claim.test[key]):
-            rows = _rows(evidence.table, place, "run", "status")
-            evidence.table.loc[rows, "text"] = text
+            rows = _rows(evidence.results.table, place, "run", "status")
+            evidence.results.table.loc[rows, "text"] = text
 
 
 def _explained(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
@@ -243,7 +250,7 @@ def set_phases(
     evidence: Evidence, place: Place, repeat: int, phases: dict[str, float], rank: int | None = None
 ) -> None:
     """Seconds of the phases of a profiled run, of all ranks or of one; none of any other."""
-    table = evidence.table
+    table = evidence.results.table
     own = (table["level"] == "profile") & (table["cell"] == place.cell)
     own &= (table["nodes"] == place.nodes) & (table["repeat"] == repeat).fillna(False)
     own &= table["metric"].str.startswith("phase_seconds:")
@@ -287,8 +294,8 @@ def _each(bounds: Bounds) -> list[tuple[int, float]]:
 def _of_runs(metric: str, level: str = "run") -> Callable[[Evidence, Place, Bounds], None]:
     def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
         for repeat, value in _each(bounds):
-            rows = _rows(evidence.table, place, level, metric, repeat)
-            evidence.table.loc[rows, "value"] = value
+            rows = _rows(evidence.results.table, place, level, metric, repeat)
+            evidence.results.table.loc[rows, "value"] = value
 
     return write
 
@@ -296,17 +303,18 @@ def _of_runs(metric: str, level: str = "run") -> Callable[[Evidence, Place, Boun
 def _step_spread(evidence: Evidence, place: Place, bounds: Bounds) -> None:
     """A fifth of the steps takes so many times the median."""
     for repeat, spread in _each(bounds):
-        rows = _rows(evidence.table, place, "step", "step_seconds", repeat)
-        slow = rows & (evidence.table["step"] % 5 == 0)
-        evidence.table.loc[rows, "value"] = 1.0
-        evidence.table.loc[slow, "value"] = 2 * spread
+        rows = _rows(evidence.results.table, place, "step", "step_seconds", repeat)
+        slow = rows & (evidence.results.table["step"] % 5 == 0)
+        evidence.results.table.loc[rows, "value"] = 1.0
+        evidence.results.table.loc[slow, "value"] = 2 * spread
 
 
 def _memory_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
+    table = evidence.results.table
     for repeat, asymmetry in _each(bounds):
-        rows = _rows(evidence.table, place, "rank", "peak_memory_bytes", repeat)
-        evidence.table.loc[rows, "value"] = 1.0
-        evidence.table.loc[rows & (evidence.table["rank"] == 0), "value"] = 2 * asymmetry
+        rows = _rows(table, place, "rank", "peak_memory_bytes", repeat)
+        table.loc[rows, "value"] = 1.0
+        table.loc[rows & (table["rank"] == 0), "value"] = 2 * asymmetry
 
 
 def _time_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
@@ -320,14 +328,14 @@ def _time_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
 def _roughness(evidence: Evidence, place: Place, bounds: Bounds) -> None:
     """Losses jump from 0 and back, in each repeat, which has a seed of its own, by its bound."""
     for repeat, jump in _each(bounds):
-        rows = _rows(evidence.table, place, "step", "loss", repeat)
-        steps = evidence.table.loc[rows, "step"].to_numpy(dtype=int)
-        evidence.table.loc[rows, "value"] = np.where(steps % 2 == 0, jump, 0.0)
+        rows = _rows(evidence.results.table, place, "step", "loss", repeat)
+        steps = evidence.results.table.loc[rows, "step"].to_numpy(dtype=int)
+        evidence.results.table.loc[rows, "value"] = np.where(steps % 2 == 0, jump, 0.0)
 
 
 def _seconds_to_loss(evidence: Evidence, place: Place, bounds: Bounds) -> None:
     """The last step reaches the loss; before the first timed step no second counts."""
-    table = evidence.table
+    table = evidence.results.table
     loss = _rows(table, place, "step", "loss")
     last = int(table.loc[loss, "step"].max())
     table.loc[loss, "value"] = 5.0

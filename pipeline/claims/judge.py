@@ -24,7 +24,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import listed, pick, plural
+from pipeline.text import listed, plural
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
@@ -153,7 +153,7 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
     timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and found.effect is not None
     if not timed or claim.kind == "memory_formula":
         return
-    peaks = pick(evidence.table, "cell", "peak_flops_per_second")
+    peaks = evidence.results.pick("cell", "peak_flops_per_second")
     needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"
     for place in (p for p in found.places if p.selector.precision == "mixed"):
         # On a machine that the ranks share their number sets the peak of each.
@@ -173,7 +173,7 @@ def _hardware(evidence: Evidence) -> str:
     """The devices that the runs recorded, each name once."""
     if evidence.groups[0]["device"] == "cpu":
         return "a CPU"
-    facts = pick(evidence.table, "run", "gpus")["text"]
+    facts = evidence.results.pick("run", "gpus")["text"]
     return listed(sorted({name for text in facts for name in str(text).split(", ")}))
 
 

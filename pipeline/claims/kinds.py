@@ -23,8 +23,8 @@ from pipeline.claims.quantities import (
 from pipeline.claims.types import Claim, NotTestableError
 from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose, own
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import listed, pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.text import listed, plural
 
 # How a run ends that could have continued: a sign against robustness.
 _BROKEN = ("failed", "oom", "timeout")
@@ -142,7 +142,7 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
             f"robustness is asked of whole trainings, and most runs here end after {begin} of "
             f"{evidence.study.workload.steps} steps"
         )
-    status = pick(evidence.table, "run", "status")
+    status = evidence.results.pick("run", "status")
     for place in evidence.places(test["a"]):
         ended = own(status, place)
         bad = ended[ended["text"].isin(_BROKEN)]
@@ -189,7 +189,7 @@ def utilisation(claim: Claim, evidence: Evidence) -> Found:
     """Largest relative distance of any rank's mean utilisation from the expected one."""
     test = claim.test
     [place] = choose(evidence, claim, [test["a"]], test["where"])
-    ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place)
+    ranks = own(evidence.results.pick("rank", "mean_utilisation"), place)
     expected = test["expected"]
     count = int(ranks.groupby("run_id")["rank"].nunique().min()) if len(ranks) else 0
     if count != len(expected):
@@ -209,7 +209,7 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
     wanted = [claim.test[key] for key in ("fits", "too_large")]
     fitting, large = map(evidence.places, wanted)
     _once(evidence, "what fits is asked on one node")
-    status = pick(evidence.table, "run", "status")
+    status = evidence.results.pick("run", "status")
     for one in fitting:
         other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
         if other is None or one.nodes > 1:
@@ -246,7 +246,7 @@ def same_steps(claim: Claim, evidence: Evidence) -> Found:
         if not found:
             raise NotTestableError(f"the study has no cell of {selector} on several nodes")
         places += found
-    verdicts, apart = pick(evidence.table, "cell", "parity_verdict"), []
+    verdicts, apart = evidence.results.pick("cell", "parity_verdict"), []
     for place in places:
         words = {*own(verdicts, place)["text"]}
         if not words or not words <= {EQUAL, *UNEQUAL}:

@@ -20,7 +20,7 @@ from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
 from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of
 from pipeline.metrics.format import NONE, with_interval
-from pipeline.metrics.select import listed
+from pipeline.text import listed
 
 Row = Mapping[str, str]
 LAYOUT = ("dp", "tp", "pp", "micro")

@@ -23,9 +23,10 @@ from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
-from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.metrics.results import Results, records
 from pipeline.study.link import LinkSpec
 from pipeline.study.study import Study
+from pipeline.text import listed, plural
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # A model counts as that of a claim within this share of its parameters.
@@ -83,12 +84,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A study and its table of metrics, as the tests ask it."""
+    """A study and its results, as the tests ask them."""
 
     study: Study
-    table: pd.DataFrame
-    bias: float | None = 0.0
-    """Share by which times on emulated nodes may be off, as validated; None where it was not."""
+    results: Results
     judged: frozenset[World] = frozenset()
     """Worlds in which the claim was judged already, so that `choose` gives another."""
 
@@ -100,12 +99,13 @@ class Evidence:
         of the model that it trained.
         """
         axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-        for one in records(self.table[self.table["metric"].str.startswith("axis:")]):
+        table = self.results.table
+        for one in records(table[table["metric"].str.startswith("axis:")]):
             name = str(one["metric"]).partition(":")[2]
             axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
-        trained = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
+        trained = self.results.pick("run", "num_parameters").dropna(subset=["value"])
         sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
-        rows = records(pick(self.table, "cell", "num_ok"))
+        rows = records(self.results.pick("cell", "num_ok"))
         keys = [(row["cell"], int(row["nodes"])) for row in rows]
         return [
             row
@@ -117,7 +117,7 @@ class Evidence:
     @cached_property
     def least(self) -> dict[str, float]:
         """The smallest value of each fact of the runs."""
-        runs = self.table[self.table["level"] == "run"]
+        runs = self.results.table[self.results.table["level"] == "run"]
         return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
 
     def fact(self, metric: str) -> float:
@@ -169,7 +169,7 @@ class Evidence:
     def runs(self, places: Iterable[Place], level: str = "run") -> tuple[str, ...]:
         """Ids of the finished runs of these places, timed or profiled, in the study's order."""
         keys = {place.key for place in places}
-        status = pick(self.table, level, "status")
+        status = self.results.pick(level, "status")
         ok = records(status[status["text"] == "ok"])
         return tuple(row["run_id"] for row in ok if (row["cell"], row["nodes"]) in keys)
 
@@ -300,7 +300,7 @@ def _worlds(
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
     """Why these places may not be compared, or None; precision is what most claims are about."""
-    parity = pick(evidence.table, "cell", "parity_verdict")
+    parity = evidence.results.pick("cell", "parity_verdict")
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"
         if row["status"] != "ok":

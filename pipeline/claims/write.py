@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
@@ -23,17 +23,13 @@ from pipeline.claims.types import (
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
-from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
-from pipeline.metrics.select import plural
+from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
-from pipeline.text import markdown
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pipeline.text import markdown, plural
 
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -125,6 +121,17 @@ def effect_text(one: Mapping[str, Any]) -> str:
     return decide.effect_text(value)
 
 
+def in_words(one: Mapping[str, Any]) -> dict[str, str]:
+    """What became of a claim, its effect, what was claimed and published; a dash for none."""
+    published = one.get("published")
+    return {
+        "verdict": outcome(one),
+        "measured": effect_text(one),
+        "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
+        "published": significant(published["value"]) if published else NONE,
+    }
+
+
 def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Each sentence that was split into claims, with what became of its parts together.
 
@@ -186,9 +193,9 @@ def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
 
 
-def finding(table: pd.DataFrame) -> str:
+def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
-    told = headline(table)
+    told = headline(results)
     lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
     return "\n".join([f"**{lead}**" if told["decided"] else lead, "", *points])
@@ -201,10 +208,9 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     rows = []
     for one in verdicts:
-        claimed = one["claimed"]["text"] if one["claimed"] else NONE
-        if outcome(one) != NOT_TESTABLE:
-            cells = markdown(one["sentence"]), outcome(one), effect_text(one), claimed
-            rows.append(f"| {' | '.join(cells)} |")
+        verdict, *texts, _published = in_words(one).values()
+        if verdict != NOT_TESTABLE:
+            rows.append(f"| {' | '.join([markdown(one['sentence']), verdict, *texts])} |")
     head = [
         "| published sentence | verdict | effect, with its interval | claimed |",
         "|---|---|---|---|",
@@ -214,12 +220,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
 
 
 def update_readme(
-    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], table: pd.DataFrame
+    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], results: Results
 ) -> None:
     """Put the verdicts, and the finding where it has a place, between the marks of a file.
 
-    `table` is that of the metrics. Raises SamestepError where the file has no mark for verdicts.
+    Raises SamestepError where the file has no mark for verdicts.
     """
-    replace_marked(path, f"verdicts of {study}", block(study, verdicts, run_counts(table).text))
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, results.planned_text))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
-        replace_marked(path, f"finding of {study}", finding(table))
+        replace_marked(path, f"finding of {study}", finding(results))

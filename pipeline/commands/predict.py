@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
 def _predict_study(args: argparse.Namespace) -> int:
     """Print and write what a calibration says of each cell of a study, beside what was measured."""
     from pipeline.cost import points
-    from pipeline.metrics import table
-    from pipeline.metrics.select import pick, records
+    from pipeline.metrics.results import Results, records
     from pipeline.planner import here
     from pipeline.study.expansion import expand
     from pipeline.study.load import load_study
@@ -130,7 +129,7 @@ def _predict_study(args: argparse.Namespace) -> int:
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
     step_times = []
     if path.is_file():
-        step_times = records(pick(table.read(path, study.name), "cell", "step_seconds"))
+        step_times = records(Results.read(path, study.name).pick("cell", "step_seconds"))
     measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
     calibration = here.Calibration.read(args.calibration, study)
     rows = here.predict_study(expand(study), calibration, measured)

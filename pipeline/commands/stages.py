@@ -192,8 +192,8 @@ def metrics(args: argparse.Namespace) -> int:
     """
     from pipeline.metrics import table
     from pipeline.metrics.build import build
-    from pipeline.metrics.counts import report
     from pipeline.metrics.emulation import load_uncertainty
+    from pipeline.metrics.results import Results
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
@@ -201,7 +201,8 @@ def metrics(args: argparse.Namespace) -> int:
         raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
     frame = build(study, args.runs, load_uncertainty(args.yardstick))
     table.write(frame, args.out)
-    report(frame)
+    for warning in Results(frame).warnings:
+        print(warning, file=sys.stderr)
     return 0
 
 
@@ -212,8 +213,9 @@ def figure(args: argparse.Namespace) -> int:
     `python -m pipeline figure NAME ... --metrics FILE --out DIR`
     """
     from pipeline.figures.theme import draw_all
+    from pipeline.metrics.results import Results
 
-    draw_all(args.names, args.metrics, args.out)
+    draw_all(args.names, Results.read(args.metrics), args.out)
     return _noted(args)
 
 
@@ -223,12 +225,12 @@ def table(args: argparse.Namespace) -> int:
 
     `python -m pipeline table NAME ... --metrics FILE --out DIR`
     """
-    from pipeline.metrics import table
+    from pipeline.metrics.results import Results
     from pipeline.tables.write import write_table
 
-    frame = table.read(args.metrics)
+    results = Results.read(args.metrics)
     for name in args.names:
-        write_table(name, frame, args.out)
+        write_table(name, results, args.out)
     return _noted(args)
 
 
@@ -257,8 +259,7 @@ def claims(args: argparse.Namespace) -> int:
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
-    from pipeline.metrics import table
-    from pipeline.metrics.emulation import bias_of
+    from pipeline.metrics.results import Results
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
@@ -266,12 +267,12 @@ def claims(args: argparse.Namespace) -> int:
     if not files:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
     known = load_claims(*files)
-    frame = table.read(args.metrics, study.name)
-    verdicts = judge_all(known, Evidence(study, frame, bias_of(frame)))
+    results = Results.read(args.metrics, study.name)
+    verdicts = judge_all(known, Evidence(study, results))
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        update_readme(args.readme, study.name, shown, frame)
+        update_readme(args.readme, study.name, shown, results)
     print(counted(shown))
     return 0
 
@@ -293,14 +294,14 @@ def paper(args: argparse.Namespace) -> int:
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.metrics import table
+    from pipeline.metrics.results import Results
     from pipeline.paper.export import write_paper
     from pipeline.paper.numbers import collect
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    numbers = collect(study, table.read(args.metrics, study.name), verdicts)
+    numbers = collect(study, Results.read(args.metrics, study.name), verdicts)
     write_paper(numbers, args.figures, args.tables, args.generated, args.out)
     note_made(args.out.glob("paper.*"), args.metrics)
     return 0
@@ -313,7 +314,7 @@ def page(args: argparse.Namespace) -> int:
     `python -m pipeline page --study --metrics --figures --runs --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.metrics import table
+    from pipeline.metrics.results import Results
     from pipeline.page.page import Folders, render
     from pipeline.study.load import load_study
 
@@ -321,7 +322,8 @@ def page(args: argparse.Namespace) -> int:
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
     folders = Folders(args.figures, args.runs, beside)
-    write_text(args.out, render(study, table.read(args.metrics, study.name), verdicts, folders))
+    results = Results.read(args.metrics, study.name)
+    write_text(args.out, render(study, results, verdicts, folders))
     note_made([args.out], args.metrics)
     return 0
 

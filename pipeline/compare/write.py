@@ -8,9 +8,8 @@ from pipeline.compare.sets import CellKey, Comparison, Match
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import ratio_interval, scientific, significant
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Interval
-from pipeline.text import markdown, markdown_code
+from pipeline.text import markdown, markdown_code, plural
 
 
 def summary(comparison: Comparison) -> str:

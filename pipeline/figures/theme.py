@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,16 +32,7 @@ from matplotlib.text import Text
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
-from pipeline.metrics import table as tidy
-from pipeline.metrics.comparison import require_equal_work
-from pipeline.metrics.select import (
-    cells,
-    missing_cells,
-    mixed_notes,
-    records,
-    repeats,
-    setting,
-)
+from pipeline.metrics.results import Results, records
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
@@ -110,22 +101,22 @@ def apply() -> None:
     )
 
 
-def styles(table: pd.DataFrame) -> dict[str, Style]:
+def styles(results: Results) -> dict[str, Style]:
     """Style of every arm of the study, also of those that are not in this figure.
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
     looks = {}
-    for i, arm in enumerate(dict.fromkeys(cells(table)["arm"])):
+    for i, arm in enumerate(results.arms()):
         # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
         shifted = (i + i // 8) % 8
         looks[arm] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
     return looks
 
 
-def semantics(table: pd.DataFrame) -> dict[str, Any]:
+def semantics(results: Results) -> dict[str, Any]:
     """The looks of all arms, as `lineplot` of seaborn takes them."""
-    looks = styles(table)
+    looks = styles(results)
     return {
         "hue": "arm",
         "style": "arm",
@@ -137,8 +128,8 @@ def semantics(table: pd.DataFrame) -> dict[str, Any]:
 
 def finish(
     figure: Figure,
-    table: pd.DataFrame,
-    shown: Collection[str],
+    results: Results,
+    values: pd.DataFrame,
     remark: str,
     *,
     named: bool = False,
@@ -146,13 +137,14 @@ def finish(
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 
-    The notes say which runs are missing, without the reasons, which page and paper give once, and
-    what the numbers are. `named` is True where an axis has the short names of the cells, which the
-    notes then explain in place of a legend.
+    The legend has the arms of `values`, the rows that are drawn. The notes say which runs are
+    missing, without the reasons, which page and paper give once, and what the numbers are. `named`
+    is True where an axis has the short names of the cells, which the notes then explain in place of
+    a legend.
     """
-    names = cells(table)
-    present = records(names[names["cell"].isin(list(shown))].drop_duplicates("arm"))
-    handles, looks, key = [*extra], styles(table), ""
+    names = results.cells
+    present = records(names[names["cell"].isin(values["cell"])].drop_duplicates("arm"))
+    handles, looks, key = [*extra], styles(results), ""
     if named:
         key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
     else:
@@ -162,11 +154,11 @@ def finish(
             dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
-    notes = [f"Mixed runs: {note}." for note in mixed_notes(table)]
-    if missing := missing_cells(table):
+    notes = [f"Mixed runs: {note}." for note in results.mixed]
+    if missing := "; ".join(dict.fromkeys(said for said, _ in results.unfinished().values())):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
     remark += f" Cells: {key}." if key else ""
-    notes.append(f"{setting(table)}; {repeats(table)}. {remark}")
+    notes.append(f"{results.setting}; {results.repeats}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes
@@ -196,11 +188,11 @@ def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
     note.set_y((inches[-1] + 0.05) / height)
 
 
-def nothing(table: pd.DataFrame, text: str = "no run finished") -> Figure:
+def nothing(results: Results, text: str = "no run finished") -> Figure:
     """A figure without points: why, and what became of the cells."""
     figure, axes = plt.subplots(figsize=(WIDTH_INCHES, 2.0), layout="constrained")
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
-    return finish(figure, table, (), "")
+    return finish(figure, results, results.cells.iloc[:0], "")
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
@@ -227,14 +219,13 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     plt.close(figure)
 
 
-def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
+def draw_all(names: Sequence[str], results: Results, out: Path) -> None:
     """Check equal work, draw these figures and write all formats; an empty one is an error."""
-    frame = tidy.read(metrics)
     apply()
     for name in names:
         module = import_module(f"pipeline.figures.{name}")
-        require_equal_work(frame, module.COMPARES, f"figure {name}")
-        figure = module.draw(frame)
+        results.require_equal_work(module.COMPARES, f"figure {name}")
+        figure = module.draw(results)
         # seaborn leaves lines without a point; `nothing` has its text.
         if not any(
             axes.texts or axes.patches or axes.collections
@@ -243,6 +234,6 @@ def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
         ):  # fmt: skip
             raise SamestepError(
                 f"figure {name} is empty: pipeline/figures/{name}.py picks rows that this table "
-                "has not; name metrics that it has, or return theme.nothing(table)"
+                "has not; name metrics that it has, or return theme.nothing(results)"
             )
         save(figure, out, name)

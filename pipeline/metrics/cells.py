@@ -14,7 +14,6 @@ from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
@@ -25,6 +24,7 @@ from pipeline.metrics.statistics import (
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.expansion import without_conditions
 from pipeline.study.link import LinkSpec
+from pipeline.text import plural
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.metrics.flops import flops_per_token, padding_share
-from pipeline.metrics.select import listed
 from pipeline.metrics.table import row
 from pipeline.records import RunRecord, texts
+from pipeline.text import listed
 
 FORMER_CLOCK = "own rank, with the report"
 """Of records that do not say when their clock started: no barrier, the loss averaged within."""

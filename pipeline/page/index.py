@@ -15,12 +15,11 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
 from pipeline.claims.write import effect_text, outcome, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
-from pipeline.metrics.select import plural
 from pipeline.page import HERE, TEMPLATES
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
-from pipeline.text import markdown
+from pipeline.text import markdown, plural
 
 NOT_RUN = "not run"
 COLUMNS = (

@@ -59,15 +59,14 @@ def ratio(title: str, name: str, scale: float = 1, decimals: int = 2) -> Column:
 class Table:
     """A table as declared: its numbers are the CSV, its columns all other formats.
 
-    `rows` and `show` name functions of `pipeline.tables.rows` and `pipeline.tables.texts`: without
-    `rows` there is one row for each cell and number of nodes, with the metrics that the columns
-    name; without `show` the columns stand beside what each row is about. `needs` is what the study
-    must have (`pipeline.catalogue`), `compares` the fields of equal work that may differ.
+    The function of `pipeline.tables.rows` that has the table's name gives the rows; `show` names
+    one of `pipeline.tables.texts`, without which the columns stand beside what each row is about.
+    `needs` is what the study must have (`pipeline.catalogue`), `compares` the fields of equal work
+    that may differ.
     """
 
     caption: str
     columns: Sequence[Column] = ()
-    rows: str = "every_cell"
     show: str = "shown"
     needs: str = ""
     compares: Collection[str] = ("precision",)

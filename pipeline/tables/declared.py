@@ -23,7 +23,6 @@ SUMMARY = Table(
         ratio("Exposed [%]", f"phase_share:{COMMUNICATION}", PER_CENT, decimals=0),
         Column("Memory [MiB]", "peak_memory_bytes", MEBIBYTES, whole),
     ),
-    rows="largest_world",
 )
 SCALING = Table(
     "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
@@ -39,7 +38,6 @@ SCALING = Table(
         text("Base", "base"),
         text("Against it", "verdict"),
     ),
-    rows="against_base",
 )
 COMPARISONS = Table(
     "Cells against each other over one link and at the same number of nodes, by short name: "
@@ -49,7 +47,6 @@ COMPARISONS = Table(
     "(Holm), is under 0.05 and the interval of the ratio leaves out 1, on emulated nodes also all "
     "that their times are known to be off by. A dash stands where the two did not do equal work "
     "or train alike. Intervals, p-values and effect sizes are in the table's CSV.",
-    rows="comparisons",
     show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,
@@ -83,7 +80,6 @@ ACCURACY = Table(
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),
         ratio("Ratio", "accuracy"),
     ),
-    rows="in_real_time",
     needs="real_time",
     compares=FIELDS,
 )
@@ -99,7 +95,6 @@ WHAT_IF = Table(
         Column("p", "p_value", write=probability),
         text("Verdict", "verdict"),
     ),
-    rows="under_conditions",
     needs="conditions",
 )
 PARITY = Table(
@@ -115,7 +110,6 @@ PARITY = Table(
         Column("Loss, early", "parity_loss_early", write=scientific),
         Column("Norm, early", "parity_norm_early", write=scientific),
     ),
-    rows="parity",
     show="worst_of_places",
     compares=FIELDS,
 )
@@ -124,7 +118,6 @@ STATUS = Table(
     "ok is a result: such runs are listed with their reason and enter no average. 'Drift' counts "
     "the runs whose step time changed by over 5 % from the first to the last third of the timed "
     "steps, beyond chance.",
-    rows="outcomes",
     show="exceptions",
     compares=FIELDS,
 )
@@ -144,7 +137,6 @@ MEMORY = Table(
         Column("Formula 24", "formula_memory_bytes", MEBIBYTES, whole),
         Column("Its ratio", "formula_ratio", write=hundredths),
     ),
-    rows="memory_of_ranks",
 )
 UTILISATION = Table(
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
@@ -170,7 +162,6 @@ UTILISATION = Table(
         Column("Network [%]", "share_of_network_bound", PER_CENT),
         Column("Busy", "mean_utilisation", write=hundredths),
     ),
-    rows="beside_datasheets",
 )
 SENDS = Table(
     "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
@@ -191,7 +182,6 @@ SENDS = Table(
         Column("Ratio", "ratio", write=thousandths),
         text("Calls", "calls"),
     ),
-    rows="sent_by_axis",
     show="same_over_links",
     needs="profile",
 )
@@ -219,14 +209,12 @@ LAYOUTS = Table(
         Column("Formula [%]", "phase_bubble_formula", PER_CENT),
         Column("Waits [%]", f"phase_share:{COMMUNICATION}", PER_CENT),
     ),
-    rows="layouts",
     needs="layouts",
 )
 ENVIRONMENT = Table(
     "The environment that the runs recorded. Where runs differ, all texts are listed, and the "
     "least and the largest of numbers. A run stalled where TCP timed out and a step took so long, "
     "or over a second and over twenty times the median; its steps stay in the data.",
-    rows="environment",
     show="shortened",
     compares=FIELDS,
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pipeline import figures
 from pipeline.files import write_text
 from pipeline.metrics.build import build
+from pipeline.metrics.results import Results
 from pipeline.page.page import Folders, render
 from pipeline.study.study import Study
 from pipeline.text import is_visible, unprintable
@@ -143,7 +144,7 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
         (path / "log.txt").write_text(f"{text}\n{other}", encoding="utf-8")
     for name in figures.catalogue.shown(made):
         write_text(folders.figures / f"{name}.svg", "<svg></svg>")
-    return render(made, frame, [verdict], folders)
+    return render(made, Results(frame), [verdict], folders)
 
 
 @pytest.fixture(scope="module")

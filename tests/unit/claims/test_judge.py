@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from pipeline.claims.decide import Contrast, Found, corrected, settle
@@ -26,6 +27,7 @@ from pipeline.claims.types import (
 from pipeline.claims.worlds import Evidence, Place, choose
 from pipeline.claims.write import count, counted, to_dict, total
 from pipeline.metrics import contrasts
+from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import Interval
 from pipeline.study.study import Study
 from tests.claims_worlds import (
@@ -37,6 +39,7 @@ from tests.claims_worlds import (
     decide,
     make_world,
     set_metric,
+    with_rows,
     world_study,
 )
 from tests.fake_records import make_study, make_table
@@ -56,7 +59,11 @@ def world() -> Evidence:
 
 @pytest.fixture(scope="module")
 def cpu() -> Evidence:
-    return Evidence(Study.of(make_study()), make_table(repeats=3))
+    return fake_evidence(repeats=3)
+
+
+def fake_evidence(**changes: Any) -> Evidence:
+    return Evidence(Study.of(make_study(**changes)), Results(make_table(**changes)))
 
 
 Change = Callable[[Evidence], Evidence]
@@ -66,32 +73,37 @@ def put(metric: str, cell: str | None = None, **values: Any) -> Change:
     """The same study with other values of a metric, of one cell or of all."""
 
     def change(evidence: Evidence) -> Evidence:
-        table = evidence.table.copy()
+        table = evidence.results.table.copy()
         rows = table["metric"] == metric
         table.loc[rows if cell is None else rows & (table["cell"] == cell), [*values]] = [
             *values.values()
         ]
-        return Evidence(evidence.study, table)
+        return Evidence(evidence.study, Results(table))
 
     return change
 
 
 def one_process(evidence: Evidence) -> Evidence:
-    table = evidence.table
+    table = evidence.results.table
     gone = (table["level"] != "step") & (table["rank"] > 0).fillna(False)
-    return Evidence(evidence.study, table[~gone])
+    return Evidence(evidence.study, Results(table[~gone]))
 
 
 def short(evidence: Evidence) -> Evidence:
-    table = evidence.table
-    return Evidence(evidence.study, table[~(table["step"] >= 60).fillna(False)])
+    table = evidence.results.table
+    return Evidence(evidence.study, Results(table[~(table["step"] >= 60).fillna(False)]))
 
 
 def emulated(evidence: Evidence, bias: float | None) -> Evidence:
     """The same on emulated nodes of four cores, whose times may be off by a share."""
     own = put("cores_per_node", value=4.0)(evidence)
-    own.table["network"] = "emulated"
-    return Evidence(own.study, own.table, bias)
+    own.results.table["network"] = "emulated"
+    return own if bias is None else with_bias(own, bias)
+
+
+def with_bias(evidence: Evidence, bias: float) -> Evidence:
+    row = {"level": "study", "metric": "emulation_bias", "value": bias}
+    return with_rows(evidence, pd.DataFrame([row]))
 
 
 def with_cell(*names: str, **changes: Any) -> Evidence:
@@ -134,8 +146,8 @@ def test_a_ratio_is_narrower_than_the_farthest_corners() -> None:
 
 @pytest.mark.parametrize("repeats", [2, 5])
 def test_fewer_than_six_repeats_decide_nothing(world: Evidence, repeats: int) -> None:
-    table = world.table[~(world.table["repeat"] >= repeats).fillna(False)].copy()
-    evidence = Evidence(world.study, table)
+    table = world.results.table[~(world.results.table["repeat"] >= repeats).fillna(False)].copy()
+    evidence = Evidence(world.study, Results(table))
     arrange(evidence, SLOWER, (0.3, 0.3, 0.3))
     found = judge(SLOWER, evidence)
     assert found.verdict == UNDECIDED
@@ -144,7 +156,7 @@ def test_fewer_than_six_repeats_decide_nothing(world: Evidence, repeats: int) ->
 
 def test_on_a_cpu_the_line_says_so_and_what_ran_instead(cpu: Evidence) -> None:
     evidence = copy(cpu)
-    table = evidence.table
+    table = evidence.results.table
     fast = (table["metric"] == "peak_flops_per_second") & (table["precision"] != "fp32")
     table.loc[fast, "value"] *= 4
     line = judge(ANY_MIXED, evidence).line
@@ -154,14 +166,14 @@ def test_on_a_cpu_the_line_says_so_and_what_ran_instead(cpu: Evidence) -> None:
 
 
 def test_speed_of_mixed_precision_is_asked_only_where_it_is_measured_to_be_fast(world, cpu) -> None:
-    found = judge(ANY_MIXED, Evidence(cpu.study, cpu.table))
+    found = judge(ANY_MIXED, Evidence(cpu.study, Results(cpu.results.table)))
     assert found.verdict == NOT_TESTABLE and found.effect is None
     assert found.why.startswith(
         "needs a low-precision peak of at least 2 times the fp32 peak, and here it is 1.00 times ("
     )
     assert judge(MIXED, world).verdict != NOT_TESTABLE
-    gone = world.table["metric"] != "peak_flops_per_second"
-    unknown = Evidence(world.study, world.table[gone].copy())
+    gone = world.results.table["metric"] != "peak_flops_per_second"
+    unknown = Evidence(world.study, Results(world.results.table[gone].copy()))
     assert "ddp-mixed [apex O2, bf16] recorded none" in judge(MIXED, unknown).why
     assert judge(CLAIMS["amp-halves-memory"], unknown).verdict != NOT_TESTABLE
 
@@ -175,8 +187,9 @@ def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_
         (5, "2.00 (no interval: 5 of the 6 runs it needs)"),
     ):
         evidence = make_world(cells=cells)
-        table = evidence.table[~(evidence.table["repeat"] >= repeats).fillna(False)].copy()
-        evidence = Evidence(evidence.study, table)
+        table = evidence.results.table
+        few = table[~(table["repeat"] >= repeats).fillna(False)].copy()
+        evidence = Evidence(evidence.study, Results(few))
         arrange(evidence, MIXED, (2.0, 2.0, 2.0))
         found = judge(MIXED, evidence)
         assert (found.verdict, found.effect, found.runs) == (NOT_TESTABLE, None, ())
@@ -211,7 +224,7 @@ def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> No
 
 def test_one_rank_exchanges_nothing_and_one_repeat_has_no_interval() -> None:
     cluster = {**make_study()["cluster"], "nodes": [1]}
-    alone = Evidence(Study.of(make_study(cluster=cluster)), make_table(repeats=2, cluster=cluster))
+    alone = fake_evidence(repeats=2, cluster=cluster)
     assert "several ranks on one machine, and here each has one" in judge(SLOWER, alone).why
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("one", "server")]
     once = make_world(cells=cells, repeats=1)
@@ -277,14 +290,14 @@ def test_a_run_that_broke_settles_robustness_and_six_runs_what_fits(world: Evide
     fits, robust = CLAIMS["amp-fits-batch-4"], CLAIMS["horovod-apex-robust"]
     evidence = arranged(arranged(world, fits, (0.5, 0.6, 0.7)), robust, (1.2, 1.3, 1.4))
     assert judge(fits, evidence).verdict == judge(robust, evidence).verdict == REPRODUCED
-    table = evidence.table
+    table = evidence.results.table
     rows = (table["metric"] == "status") & (table["cell"] == "ring-mixed") & (table["repeat"] == 1)
     rows &= table["level"] == "run"
     table.loc[rows & (table["nodes"] == 2), "text"] = "timeout"
-    found = judge(robust, Evidence(evidence.study, table))
+    found = judge(robust, Evidence(evidence.study, Results(table)))
     assert found.verdict == NOT_REPRODUCED
     assert "1 run of ring-mixed [apex O1, bf16] on 8 ranks ended as timeout" in found.why
-    five = Evidence(evidence.study, table[(table["repeat"] != 5).fillna(True)])
+    five = Evidence(evidence.study, Results(table[(table["repeat"] != 5).fillna(True)]))
     found = judge(fits, five)
     assert found.verdict == NOT_TESTABLE and "has 5 runs of the 6 that a decision" in found.why
     assert judge(robust, five).verdict not in (REPRODUCED, NOT_REPRODUCED)
@@ -299,6 +312,7 @@ def test_robustness_is_asked_of_whole_trainings(world: Evidence) -> None:
 def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
     evidence = arranged(world, BEST, (1.4, 1.5, 1.6))
     assert judge(BEST, evidence).verdict == REPRODUCED
+    evidence = copy(evidence)
     [ring, *_] = evidence.places(CLAIMS["amp-speeds-up-horovod-four"].test["a"])
     set_metric(evidence, ring, "tokens_per_second", (1.7, 1.8, 1.9))
     agree(evidence, "tokens_per_second")
@@ -309,14 +323,15 @@ def test_roughness_leaves_the_warm_up_out_and_has_one_value_a_seed(world: Eviden
     evidence = copy(world)
     [place, *_] = evidence.places(CLAIMS["small-batch-diverges"].test["a"])
     set_metric(evidence, place, "loss_roughness", (1.0, 1.0, 1.0))
-    table = evidence.table
+    table = evidence.results.table
     early = (table["metric"] == "loss") & (table["step"] < world.study.optimiser.warmup_steps)
     table.loc[early, "value"] = 1e6
-    found = measure(Evidence(evidence.study, table), place, "loss_roughness")
+    found = measure(Evidence(evidence.study, Results(table)), place, "loss_roughness")
     assert found.interval.value == 1.0 and len(found.values) == 6
     # Runs of one seed have the same losses.
     table.loc[table["seed"].notna(), "seed"] = 1
-    assert measure(Evidence(evidence.study, table), place, "loss_roughness").interval.n == 1
+    again = Evidence(evidence.study, Results(table))
+    assert measure(again, place, "loss_roughness").interval.n == 1
 
 
 def test_time_is_uneven_where_one_rank_computes_while_the_others_wait(world: Evidence) -> None:
@@ -325,10 +340,10 @@ def test_time_is_uneven_where_one_rank_computes_while_the_others_wait(world: Evi
     [place, *_] = evidence.places(CLAIMS["horovod-symmetric-time"].test["a"])
     set_metric(evidence, place, "time_asymmetry", (1.5, 1.5, 1.5))
     assert measure(evidence, place, "time_asymmetry").interval.value == pytest.approx(3.0)
-    unmarked = evidence.table["metric"] == "phase_seconds:communication"
-    evidence.table.loc[unmarked, "value"] = 0.0
+    unmarked = evidence.results.table["metric"] == "phase_seconds:communication"
+    evidence.results.table.loc[unmarked, "value"] = 0.0
     with pytest.raises(NotTestableError, match="tell no communication apart"):
-        measure(Evidence(evidence.study, evidence.table), place, "time_asymmetry")
+        measure(Evidence(evidence.study, Results(evidence.results.table)), place, "time_asymmetry")
 
 
 def test_loss_of_speedup_is_not_communication_where_little_is_sent(world: Evidence) -> None:
@@ -420,7 +435,7 @@ def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None
 
 def test_a_study_of_which_nothing_ran_has_its_reasons() -> None:
     cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    evidence = Evidence(Study.of(make_study(cells=cells)), make_table(repeats=2, cells=cells))
+    evidence = fake_evidence(repeats=2, cells=cells)
     for claim in CLAIMS.values():
         assert judge(claim, evidence).verdict == NOT_TESTABLE
 
@@ -493,6 +508,6 @@ def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence)
 def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(name, network, world) -> None:
     claim = replace(CLAIMS[name], region=Region("above", 1.0, 0.0))
     evidence = arranged(world, claim, (1.01, 1.02, 1.03))
-    evidence.table["network"] = network
-    found = judge(claim, Evidence(evidence.study, evidence.table, 0.5))
+    evidence.results.table["network"] = network
+    found = judge(claim, with_bias(evidence, 0.5))
     assert found.verdict == REPRODUCED, found.line

@@ -22,10 +22,11 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
+from pipeline.metrics.results import Results
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import RunSpec
-from tests.claims_worlds import REPEATS, a_claim, make_world, selectors, world_study
+from tests.claims_worlds import REPEATS, a_claim, make_world, selectors, with_rows, world_study
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -37,17 +38,15 @@ def world() -> Evidence:
     """Two cells; neither has counted bytes or a bubble before `add` gives it some."""
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
     made = make_world(cells=cells, cluster=CLUSTER)
-    about = made.table["metric"].str.contains("sent_bytes|phase_bubble")
-    return Evidence(made.study, made.table[~about], bias=None)
+    about = made.results.table["metric"].str.contains("sent_bytes|phase_bubble")
+    return Evidence(made.study, Results(made.results.table[~about]))
 
 
 def add(world: Evidence, rows: list[dict[str, Any]]) -> Evidence:
     """The world with these rows; each has its cell's name and what that cell's rows share."""
     shared = {place["cell"]: place for place in world.groups}
     whole = pd.DataFrame([{**shared[row["cell"]], "text": None, **row} for row in rows])
-    whole = whole.reindex(columns=world.table.columns)
-    table = pd.concat([world.table.astype(object), whole.astype(object)], ignore_index=True)
-    return Evidence(world.study, table.astype(world.table.dtypes.to_dict()), world.bias)
+    return with_rows(world, whole)
 
 
 def sent(cell: str, axis: str, *of_ranks: float, run: str = "p0", name: str = "sent_bytes") -> Any:
@@ -160,16 +159,16 @@ def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
 
 def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
     same = a_claim({"kind": "same_steps", "cells": ["a", "b"]})
-    rows = world.table["metric"] == "parity_verdict"
+    rows = world.results.table["metric"] == "parity_verdict"
     for word, verdict in (
         ("equal", REPRODUCED),
         ("NOT EQUAL", NOT_REPRODUCED),
         ("not compared: no single-device run", NOT_TESTABLE),
     ):
-        table = world.table.copy()
+        table = world.results.table.copy()
         table.loc[rows, "text"] = "equal"
         table.loc[rows & (table["cell"] == "ring"), "text"] = word
-        found = judge(same, Evidence(world.study, table))
+        found = judge(same, Evidence(world.study, Results(table)))
         assert (found.verdict, found.effect) == (verdict, None), found.line
         assert "ring" in found.why and corrected([found]) == [found]
 

@@ -21,6 +21,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.errors import ClaimError
+from pipeline.metrics.results import Results
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from tests.claims_worlds import (
@@ -33,6 +34,7 @@ from tests.claims_worlds import (
     set_metric,
     world_study,
 )
+from tests.fake_records import pick
 
 CLUSTER = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
            "network": "real"}  # fmt: skip
@@ -71,7 +73,7 @@ def test_a_trend_holds_all_along(world: Evidence) -> None:
 
 
 def test_two_node_counts_are_no_trend(world: Evidence) -> None:
-    two = Evidence(world.study, world.table[world.table["nodes"] != 4])
+    two = Evidence(world.study, Results(world.results.table[world.results.table["nodes"] != 4]))
     assert "on three node counts or more" in judge(trend("above"), two).why
 
 
@@ -87,14 +89,14 @@ def test_an_absolute_value_is_of_its_own_machine_and_model(world: Evidence) -> N
     assert found.verdict == REPRODUCED and "step time of ddp in s is 0.20" in found.why
     assert judge(absolute("step_seconds", 0.3), evidence).verdict == NOT_REPRODUCED
     other = copy(evidence)
-    other.table.loc[other.table["metric"] == "gpus", "text"] = "NVIDIA H200"
+    other.results.table.loc[other.results.table["metric"] == "gpus", "text"] = "NVIDIA H200"
     found = judge(absolute("step_seconds", 0.2), other)
     assert found.verdict == NOT_TESTABLE and found.why.startswith("needs a V100: it is no ratio")
 
 
 def test_flops_of_a_device_are_those_of_the_model(world: Evidence) -> None:
     evidence = at(world, {1: 1.0, 2: 4e12, 4: 1.0})
-    per_token = evidence.table.loc[evidence.table["metric"] == "flops_per_token", "value"].max()
+    per_token = pick(evidence.results.table, "run", "flops_per_token")["value"].max()
     found = judge(absolute("device_teraflops", 4 * per_token / 8), evidence)
     assert found.verdict == REPRODUCED, found.line
     share = absolute("model_flops_utilisation", 0.5)
@@ -145,7 +147,7 @@ def as_claimed(
     evidence: Evidence, claim: Claim, counts: dict[int, int], cells: dict[str, Selector]
 ) -> Evidence:
     """The study with these cells at the claim's model, machine, mesh and other node counts."""
-    made, table = claim.made_at, evidence.table
+    made, table = claim.made_at, evidence.results.table
     assert made.nodes and made.ranks_per_node
     nodes = table["nodes"].map(counts).astype("Int64")
     [strategy] = {want.strategy for want in cells.values()}
@@ -167,7 +169,7 @@ def as_claimed(
         replace(arm, own={**arm.own, "options": dict(cells[arm.name].options)})
         for arm in evidence.study.arms
     )
-    return Evidence(replace(evidence.study, arms=arms), whole)
+    return Evidence(replace(evidence.study, arms=arms), Results(whole))
 
 
 def with_effect(world: Evidence, claim: Claim, effect: float) -> Evidence:
@@ -177,7 +179,7 @@ def with_effect(world: Evidence, claim: Claim, effect: float) -> Evidence:
     if claim.kind == "absolute":
         counts = {1: 10 * nodes, 2: nodes, 4: 20 * nodes}
     evidence = as_claimed(world, claim, counts, {"ddp": claim.test["a"]})
-    table = evidence.table
+    table = evidence.results.table
     per_token = table.loc[table["metric"] == "flops_per_token", "value"].max()
     for step, place in enumerate(sorted(evidence.places(claim.test["a"]), key=lambda p: p.nodes)):
         value = effect if claim.kind == "absolute" else 10 * effect**step
@@ -219,10 +221,11 @@ def pair() -> Evidence:
 def of_meshes(pair: Evidence, claim: Claim, effect: float) -> Evidence:
     """The first mesh takes `effect` times as long as the second, on as many devices as claimed."""
     nodes, test = claim.made_at.nodes or 0, claim.test
-    table = pair.table[pair.table["cell"].isna() | (pair.table["nodes"] == 2)]
+    table = pair.results.table
+    table = table[table["cell"].isna() | (table["nodes"] == 2)]
     counts = {1: 10 * nodes, 2: nodes, 4: 20 * nodes}
     cells = {"ddp": test["a"], "ring": test["b"]}
-    evidence = as_claimed(Evidence(pair.study, table), claim, counts, cells)
+    evidence = as_claimed(Evidence(pair.study, Results(table)), claim, counts, cells)
     for selector, value in ((test["a"], effect), (test["b"], 1.0)):
         [place] = evidence.places(selector)
         set_metric(evidence, place, "step_seconds", (0.99 * value, value, 1.01 * value))

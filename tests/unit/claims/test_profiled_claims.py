@@ -14,6 +14,7 @@ from pipeline.claims.types import REPRODUCED, UNDECIDED
 from pipeline.claims.worlds import Evidence
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
+from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.load import CONFIG, load_study
@@ -51,7 +52,7 @@ def evidence(repeats: int) -> Evidence:
                 record = make_record(spec, place=place)
                 steps = [slower_first(s) if s.phases else s for s in record.steps]
                 write_record(run_folder(root, spec), RunRecord(record.run, steps))
-        return Evidence(Study.of(study), build(Study.of(study), root))
+        return Evidence(Study.of(study), Results(build(Study.of(study), root)))
 
 
 @pytest.mark.parametrize(("repeats", "verdict"), [(1, UNDECIDED), (6, REPRODUCED)])

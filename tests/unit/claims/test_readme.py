@@ -10,6 +10,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.claims.write import block, update_readme
 from pipeline.errors import SamestepError
 from pipeline.files import marks
+from pipeline.metrics.results import Results
 from pipeline.text import markdown
 from tests.fake_records import make_table
 
@@ -68,13 +69,13 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        update_readme(file, "smoke", [TESTED], make_table())
+        update_readme(file, "smoke", [TESTED], Results(make_table()))
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        update_readme(file, "smoke", [TESTED], make_table())
+        update_readme(file, "smoke", [TESTED], Results(make_table()))
 
 
 def test_a_sentence_is_text() -> None:
@@ -85,7 +86,7 @@ def test_a_sentence_is_text() -> None:
 def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
     file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
     file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))
-    update_readme(file, "smoke", [TESTED], make_table(repeats=1))
+    update_readme(file, "smoke", [TESTED], Results(make_table(repeats=1)))
     begin, end = marks(names[1])
     told = file.read_text().split(begin)[1].split(end)[0]
     # One run decides nothing: no bold sentence, and the medians in the order of the study.

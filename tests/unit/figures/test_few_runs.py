@@ -11,8 +11,7 @@ from matplotlib.container import ErrorbarContainer
 
 from pipeline import figures, tables
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.tables.write import made
-from tests.fake_records import EMULATED, make_table
+from tests.fake_records import EMULATED, made, make_table
 from tests.unit.figures.drawn import draw, words
 
 BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")

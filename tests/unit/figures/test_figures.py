@@ -15,13 +15,14 @@ from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.select import pick
+from pipeline.metrics.results import Results
 from pipeline.study.study import Study
 from tests.fake_records import (
     a_cell,
     edit_record,
     make_study,
     make_table,
+    pick,
     row_of,
     write_records,
 )
@@ -124,7 +125,7 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
-    looks = theme.styles(make_table(repeats=1, cells=cells, cluster=one)).values()
+    looks = theme.styles(Results(make_table(repeats=1, cells=cells, cluster=one))).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12
 
 

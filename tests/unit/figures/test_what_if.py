@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipeline.figures import theme
-from pipeline.metrics.contrasts import against_plain
+from pipeline.metrics.results import Results
 from tests.fake_records import CONDITIONED, PLAIN, make_study, make_table
 from tests.unit.figures.drawn import draw, words
 
@@ -39,7 +39,7 @@ def points(axes: Axes) -> list[tuple[float, float, str, str]]:
 
 
 def test_each_ratio_is_a_point_of_its_cell_with_its_interval(table, figure) -> None:
-    found, look = against_plain(table), theme.styles(table)
+    found, look = Results(table).against_plain, theme.styles(Results(table))
     drawn = points(figure.axes[0])
     assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
     styles = [look[arm] for arm in found["arm"]]
@@ -53,7 +53,7 @@ def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(table,
     heights = [height for _, height, _, _ in points(figure.axes[0])]
     assert len(set(heights)) == 12 and min(np.diff(sorted(heights))) > 0.2
     assert [round(height) for height in heights] == [n for n in range(4) for _ in range(3)]
-    axes, found = figure.axes[0], against_plain(table)
+    axes, found = figure.axes[0], Results(table).against_plain
     low, high = axes.get_xlim()
     assert low < found["low"].min() and high > found["high"].max()
     assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()

@@ -5,11 +5,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.metrics.contrasts import against_plain
-from pipeline.metrics.select import pick
+from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import Interval, interval_of_ratio
 from pipeline.metrics.table import check
-from tests.fake_records import CONDITIONED, EMULATED, PLAIN, make_study, make_table
+from tests.fake_records import CONDITIONED, EMULATED, PLAIN, make_study, make_table, pick
 
 CELLS = make_study()["cells"][:4]
 CLUSTER = CONDITIONED | {"nodes": [1, 4]}
@@ -22,7 +21,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def found(table: pd.DataFrame) -> pd.DataFrame:
-    return against_plain(table)
+    return Results(table).against_plain
 
 
 def step_seconds(table: pd.DataFrame, cell: str) -> Interval:
@@ -65,7 +64,7 @@ def test_the_words_are_of_the_test_and_of_the_interval(found: pd.DataFrame) -> N
 )
 def test_without_a_link_to_compare_with_there_is_nothing(links: Any) -> None:
     made = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS)
-    empty = against_plain(made)
+    empty = Results(made).against_plain
     assert empty.empty and "ratio" in empty.columns
 
 
@@ -73,6 +72,7 @@ def test_each_rate_has_its_own_reference() -> None:
     slow = {"rate_mbits": 200}
     links = [PLAIN, PLAIN | {"name": "plain-slow"} | slow, PLAIN | {"name": "j", "jitter": 0.3}]
     links.append(links[-1] | {"name": "j-slow"} | slow)
-    made = against_plain(make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS))
+    table = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CELLS)
+    made = Results(table).against_plain
     pairs = dict(zip(made["cell"], made["plain"], strict=True))
     assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"

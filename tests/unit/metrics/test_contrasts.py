@@ -12,19 +12,17 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
-    SpeedTest,
-    compared,
     contrast_rows,
     fewest_repeats,
     largest_family,
 )
+from pipeline.metrics.results import Results, SpeedTest
 from pipeline.metrics.runs import load_run
-from pipeline.metrics.select import pick
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, a_cell, make_record, make_study, spec_of, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, pick, spec_of, with_steps
 
 CELLS = [a_cell("a", "single", nodes=[1]), a_cell("b"), a_cell("c", "horovod")]
 Seconds = Callable[[RunSpec], float]
@@ -57,7 +55,7 @@ def by_cell(**centres: float) -> Seconds:
 
 
 def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> SpeedTest:
-    found = compared(table, (one, nodes), (other, nodes))
+    found = Results(table).compared((one, nodes), (other, nodes))
     assert found is not None
     return found
 
@@ -129,14 +127,14 @@ def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats:
 
 def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
-    faster_one, slower_one = (compared(table, (cell, 4), ("a", 1)) for cell in ("b", "c"))
+    faster_one, slower_one = (Results(table).compared((cell, 4), ("a", 1)) for cell in ("b", "c"))
     assert faster_one and slower_one
     assert (faster_one.verdict, slower_one.verdict) == ("faster", "slower")
     rows = pick(table, "cell", "speedup")
     speedup = rows[(rows["cell"] == "b") & (rows["nodes"] == 4)].iloc[0]
     bounds = (faster_one.low, faster_one.ratio, faster_one.high)
     assert bounds == (speedup["low"], speedup["value"], speedup["high"])
-    assert compared(table, ("a", 1), ("a", 1)) is None
+    assert Results(table).compared(("a", 1), ("a", 1)) is None
 
 
 def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:

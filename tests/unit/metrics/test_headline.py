@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import short_label
-from pipeline.metrics.select import listed, pick
-from pipeline.tables.write import made
-from tests.fake_records import a_cell, make_study, make_table
+from pipeline.metrics.results import Results
+from pipeline.text import listed
+from tests.fake_records import a_cell, made, make_study, make_table, pick
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
 
@@ -27,7 +27,7 @@ def test_a_winner_of_many_is_compared_with_three() -> None:
         repeats=12,
         workload=SHORT,
     )
-    told = headline(table)
+    told = headline(Results(table))
     assert "Cell 0 was faster than Cell " in told["result"] and " and 2 more: " in told["result"]
     assert told["result"].count("times as many as Cell") == 3
 
@@ -37,7 +37,7 @@ def test_many_without_a_winner_are_counted() -> None:
         cells=cells(*["ddp"] * 60), cluster=make_study()["cluster"] | {"nodes": [1]}, repeats=1,
         workload=SHORT,
     )  # fmt: skip
-    lead = headline(table)["lead"]
+    lead = headline(Results(table))["lead"]
     assert lead.endswith("at 1 node in fp32, the data do not decide which of 60 cells is fastest.")
 
 
@@ -50,7 +50,7 @@ def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:
         metrics = table["metric"].astype(str).str.replace("predicted_sent_bytes", "sent_bytes")
         counted = pd.concat([table, table.assign(metric=metrics)[metrics != table["metric"]]])
         counted = counted.reset_index(drop=True)
-        told.append((headline(counted)["why"].partition(" in a step")[0], [
+        told.append((headline(Results(counted))["why"].partition(" in a step")[0], [
             made("layouts", counted)[0][name].max()
             for name in ("sent_bytes", "predicted_sent_bytes")
         ]))  # fmt: skip

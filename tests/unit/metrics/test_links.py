@@ -8,11 +8,10 @@ import pytest
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.worlds import Evidence
-from pipeline.metrics.counts import run_counts
-from pipeline.metrics.select import cells, links, pick
+from pipeline.metrics.results import Results
 from pipeline.metrics.table import check
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_study, make_table
+from tests.fake_records import EMULATED, make_study, make_table, pick
 
 LINE = EMULATED | {"links": EMULATED["links"][:1]}
 
@@ -39,8 +38,8 @@ def test_one_node_is_a_cell_of_the_arm_and_over_no_link(table: pd.DataFrame) -> 
     alone = rates[rates["nodes"] == 1]
     assert alone["cell"].tolist() == ["single", "sps", "dps", "horovod", "dps-amp"]
     assert alone["link"].isna().all() and rates.loc[rates["nodes"] > 1, "link"].notna().all()
-    assert links(table) == ["200 Mbit/s", "1 Gbit/s"]
-    assert run_counts(table).text == f"{2 * 26} timed and 26 profiled runs"
+    assert Results(table).links == ["200 Mbit/s", "1 Gbit/s"]
+    assert Results(table).planned_text == f"{2 * 26} timed and 26 profiled runs"
 
 
 def test_both_links_take_their_base_from_the_one_node(table: pd.DataFrame) -> None:
@@ -56,15 +55,15 @@ def test_a_claim_on_scaling_takes_the_one_node_too(table: pd.DataFrame) -> None:
     study = make_study(repeats=2, cluster=EMULATED, cells=kept)
     made = make_table(repeats=2, cluster=EMULATED, cells=kept)
     claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
-    found = judge(claims["sublinear-nodes"], Evidence(Study.of(study), made))
+    found = judge(claims["sublinear-nodes"], Evidence(Study.of(study), Results(made)))
     assert found.effect is not None
     assert {"fake/dps/n1/r0", "fake/dps-fast/n2/r1"} <= set(found.runs)
 
 
 def test_what_ran_on_the_loopback_is_one_cell_with_all_its_repeats(fallen: pd.DataFrame) -> None:
     check(fallen, "here")
-    assert links(fallen) == ["loopback"]
-    found = cells(fallen).set_index("cell")
+    assert Results(fallen).links == ["loopback"]
+    found = Results(fallen).cells.set_index("cell")
     assert found.loc["dps-loopback", "label"] == "Distributed Parameter Server (DDP), loopback"
     assert not found["label"].str.contains("bit/s").any()
     assert of(fallen, "num_ok", "dps-loopback")["value"].to_dict() == {1: 2, 2: 4, 4: 4}
@@ -82,4 +81,4 @@ def test_runs_over_different_networks_are_never_compared(cluster: dict[str, Any]
     assert (pairs["cell"].map(kinds) == pairs["other"].map(kinds)).all()
     bases = pick(table, "cell", "speedup")
     assert (bases["base"].str.partition(",")[0].map(kinds) == bases["network"]).all()
-    assert links(table)[-1] == "loopback"
+    assert Results(table).links[-1] == "loopback"

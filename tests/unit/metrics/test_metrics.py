@@ -14,9 +14,9 @@ from pipeline.__main__ import main
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.comparison import FIELDS, require_equal_work
+from pipeline.metrics.comparison import FIELDS
+from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
-from pipeline.metrics.select import missing_notes, pick
 from pipeline.records import RunRecord, read_record
 from pipeline.study.study import Study
 from tests.fake_records import (
@@ -24,6 +24,7 @@ from tests.fake_records import (
     edit_steps,
     make_study,
     make_table,
+    pick,
     row_of,
     write_records,
 )
@@ -98,7 +99,7 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     apex = table[table["cell"] == "horovod-apex"]
     assert set(apex["status"].dropna()) == {"unsupported"}
     assert apex[apex["metric"] == "step_seconds"].empty
-    notes = " ".join(missing_notes(table))
+    notes = " ".join(Results(table).missing)
     assert "oom in 1 of 3 runs at 4 nodes" in notes
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
 
@@ -146,7 +147,7 @@ def test_parity_across_other_work_is_refused() -> None:
     found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
     assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
-    require_equal_work(found, {"precision"})
+    Results(found).require_equal_work({"precision"})
 
 
 def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
@@ -203,14 +204,14 @@ def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
 def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
     value = 32 if field in ("global_batch", "updates_per_step") else "another"
     fp32 = table[(table["precision"] == "fp32") | (table["level"] == "study")].copy()
-    require_equal_work(fp32, set())
+    Results(fp32).require_equal_work(set())
     fp32.loc[fp32["cell"] == "sps", field] = value
     with pytest.raises(ComparisonError, match=f"refuses: {field} is .* in cell 'single'"):
-        require_equal_work(fp32, set())
-    require_equal_work(fp32, {field})
+        Results(fp32).require_equal_work(set())
+    Results(fp32).require_equal_work({field})
     declared = fp32.copy()
     declared.loc[declared["metric"] == "compares", "text"] = field
-    require_equal_work(declared, set())
+    Results(declared).require_equal_work(set())
 
 
 def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from pipeline.metrics.build import build
 from pipeline.metrics.facts import circumstances, mixed
-from pipeline.metrics.select import mixed_notes, pick
+from pipeline.metrics.results import Results
 from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
     edit_record,
     make_record,
     make_study,
+    pick,
     rank_environment,
     spec_of,
     write_records,
@@ -77,5 +78,5 @@ def test_a_mixed_cell_is_marked(tmp_path: Path) -> None:
     rows = pick(table, "cell", "mixed")
     marked = rows[rows["value"] == 1]
     assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
-    [note] = mixed_notes(table)
+    [note] = Results(table).mixed
     assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")

@@ -16,8 +16,8 @@ from pipeline.errors import RecordError
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.profile import phase_steps, slowest
+from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
-from pipeline.metrics.select import missing_notes, not_profiled, pick
 from pipeline.records import RunRecord, Step
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import IN_STEP
@@ -29,6 +29,7 @@ from tests.fake_records import (
     make_record,
     make_study,
     make_table,
+    pick,
     row_of,
     spec_of,
     write_records,
@@ -91,9 +92,9 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
         lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
     )
     table = build(Study.of(STUDY), runs)
-    [note] = not_profiled(table)
+    [note] = Results(table).not_profiled
     assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
-    assert not any("no memory" in note for note in missing_notes(table))
+    assert not any("no memory" in note for note in Results(table).missing)
     phases = table[table["metric"].str.startswith("phase_")]
     assert "dps" not in set(phases["cell"]) and "horovod" in set(phases["cell"])
 

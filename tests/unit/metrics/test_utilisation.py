@@ -11,7 +11,6 @@ import pytest
 from pipeline.metrics.build import build
 from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_rows
-from pipeline.metrics.select import pick
 from pipeline.records import RunRecord
 from pipeline.study.study import Study
 from tests.fake_records import (
@@ -21,6 +20,7 @@ from tests.fake_records import (
     make_record,
     make_study,
     make_table,
+    pick,
     rank_environment,
     row_of,
     spec_of,

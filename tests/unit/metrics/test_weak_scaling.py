@@ -7,13 +7,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.metrics.select import speedup_name
+from pipeline.metrics.results import Results
 from pipeline.paper.numbers import _workload
 from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
-from pipeline.tables.write import made
-from tests.fake_records import a_cell, make_study, make_table, row_of
+from tests.fake_records import a_cell, made, make_study, make_table, row_of
 
 WEAK = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
 SINGLE = a_cell("single", "single", nodes=[1])
@@ -73,7 +72,8 @@ def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_d
     assert text(table, "dps", 4, "speedup", "base") == "single, 1 node"
     assert text(table, "dps", 4, "ideal_speedup", "value") == 4.0
     weak = table[table["cell"] != "single-16"]
-    assert speedup_name(weak) == "scaled speedup" and "scaled" in speedup_name(table)
+    assert Results(weak).speedup_name == "scaled speedup"
+    assert "scaled" in Results(table).speedup_name
     assert "Scaled speedup" in made("scaling", weak)[1]
     assert "Scaled speedup" in made("summary", weak)[1]
 
@@ -81,6 +81,6 @@ def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_d
 def test_words_on_the_batch_follow_the_data(table) -> None:
     study = Study.of(study_of(SINGLE, WHOLE, DPS, RING))
     weak = table[table["cell"] != "single-16"]
-    facts = _workload(study, weak)
+    facts = _workload(study, Results(weak))
     assert facts["equal"] and facts["same"].endswith("so that the whole grows with them")
-    assert not _workload(study, table)["equal"]
+    assert not _workload(study, Results(table))["equal"]

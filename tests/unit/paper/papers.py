@@ -11,6 +11,7 @@ import yaml
 from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
+from pipeline.metrics.results import Results
 from pipeline.paper.manuscript import render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
@@ -65,7 +66,7 @@ def collected(study: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     """The paper's numbers, which take a second: made once of equal studies and tables."""
     key = key_of(study, table)
     if key not in _COLLECTED:
-        _COLLECTED[key] = collect(Study.of(study), table)
+        _COLLECTED[key] = collect(Study.of(study), Results(table))
     return deepcopy(_COLLECTED[key])
 
 

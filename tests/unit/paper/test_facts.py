@@ -8,8 +8,8 @@ import pytest
 from pipeline.metrics.build import build
 from pipeline.paper import facts
 from pipeline.study.study import Study
-from pipeline.tables.write import made as made_table
 from tests.fake_records import EMULATED, make_study, make_table, write_records
+from tests.fake_records import made as made_table
 from tests.unit.paper.papers import make_results, text_of
 
 ON_NODES: dict[str, Any] = {"repeats": 2, "cluster": EMULATED}

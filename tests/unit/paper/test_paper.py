@@ -10,6 +10,7 @@ from pipeline import figures, tables
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
+from pipeline.metrics.results import Results
 from pipeline.paper.manuscript import render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
@@ -174,7 +175,7 @@ def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
 
 def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> None:
     verdicts = read_verdicts(folder / "verdicts.json")
-    numbers = collect(Study.of(study), table, verdicts)
+    numbers = collect(Study.of(study), Results(table), verdicts)
     text = " ".join(render(SOURCE, numbers, folder / "tables").split())
     counts = numbers["claims"]
     # Claims on one effect count once.
@@ -187,7 +188,7 @@ def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> N
 
 
 def test_numbers_of_figures_and_tables_follow_what_is_shown(study, table, folder) -> None:
-    with_claims = collect(Study.of(study), table, read_verdicts(folder / "verdicts.json"))
+    with_claims = collect(Study.of(study), Results(table), read_verdicts(folder / "verdicts.json"))
     text = " ".join(render(SOURCE, with_claims, folder / "tables").split())
     # Tables of cells and of claims are the manuscript's own; the environment's stands last.
     environment = len(tables.catalogue.shown(Study.of(study))) + 1
@@ -201,7 +202,7 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     study = make_study(
         corpus=corpus, tokenizer={"kind": "pretrained", "name": "`a`", "revision": None}
     )
-    shown = collect(Study.of(study), make_table())["corpus"]
+    shown = collect(Study.of(study), Results(make_table()))["corpus"]
     assert "`` x`<img src=/etc/hosts>`{=html} # y ``" in shown["source"]
     assert "(split `` ` ``, " in shown["source"]
     assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"

@@ -13,8 +13,7 @@ from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import NONE
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.study import Study
-from pipeline.tables.write import made
-from tests.fake_records import make_record, make_study, spec_of, write_records
+from tests.fake_records import made, make_record, make_study, spec_of, write_records
 
 PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.metrics.select import records
+from pipeline.metrics.results import records
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
@@ -16,8 +16,15 @@ from pipeline.planner.memory import (
     formula_24,
     predict,
 )
-from pipeline.tables.write import made
-from tests.fake_records import CONDITIONED, EMULATED, make_study, make_table, spec_of, write_table
+from tests.fake_records import (
+    CONDITIONED,
+    EMULATED,
+    made,
+    make_study,
+    make_table,
+    spec_of,
+    write_table,
+)
 
 
 @pytest.fixture(scope="module")

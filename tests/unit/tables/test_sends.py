@@ -14,7 +14,7 @@ from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import TABLES
 from pipeline.tables.texts import links_together
-from pipeline.tables.write import made as made_table
+from tests.fake_records import made as made_table
 from tests.fake_records import make_record, make_study
 
 

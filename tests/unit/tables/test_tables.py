@@ -14,8 +14,8 @@ from pipeline.metrics.format import (
     with_interval,
 )
 from pipeline.tables.texts import once
-from pipeline.tables.write import made, to_latex, to_markdown, trimmed, write_all
-from tests.fake_records import EMULATED, make_table, write_table
+from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
+from tests.fake_records import EMULATED, made, make_table, write_table
 
 NAMES = ["comparisons", "environment", "memory", "parity", "scaling", "status", "step_time",
          "summary", "utilisation"]  # fmt: skip
