@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
 
 from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times
 from pipeline.errors import ComparisonError
+from pipeline.metrics.collect import flat
 from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
@@ -66,7 +67,7 @@ class ResultSet:
             parts["execution"] = {"clock": about["execution"].get("clock", FORMER_CLOCK)}
             of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
             for part in (parts, *of_ranks):
-                for key, value in _flat(part, depth=2).items():
+                for key, value in flat(part, depth=2).items():
                     facts[key].add(str(value))
         return {key: ", ".join(sorted(values)) for key, values in sorted(facts.items())}
 
@@ -117,7 +118,7 @@ class Match:
         """`key: a and b` for each part of the spec that differs in any repeat."""
         lines: list[str] = []
         for repeat in sorted({*self.one} & {*self.other}):
-            a, b = (_flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
+            a, b = (flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
             pairs = _differing(a, b, None).items()
             lines += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
         return list(dict.fromkeys(lines))
@@ -231,12 +232,3 @@ def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[
     """Values of both for each key in which they differ."""
     both = {k: (one.get(k, absent), other.get(k, absent)) for k in sorted({*one, *other})}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
-
-
-def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, Any]:
-    """The values of mappings within mappings by their path, such as `world.nodes`."""
-    flat: dict[str, Any] = {}
-    for key, part in value.items():
-        inner = isinstance(part, Mapping) and depth > 1
-        flat |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
-    return flat

@@ -7,7 +7,7 @@ import pandas as pd
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.format import NONE, limit
 from pipeline.metrics.results import STATUSES, records
-from pipeline.tables.columns import Table
+from pipeline.tables.declared import Table
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:

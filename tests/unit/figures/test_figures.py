@@ -1,25 +1,39 @@
+"""Figures read back: points, intervals, panels of links, words and looks."""
+
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.format import significant
 from pipeline.metrics.results import Results
+from pipeline.study.profiling import IN_STEP
 from pipeline.study.study import Study
 from tests.fake_records import (
+    EMULATED,
     a_cell,
     edit_record,
+    made,
     make_study,
     make_table,
     pick,
@@ -181,3 +195,138 @@ def test_a_person_s_matplotlibrc_changes_no_figure() -> None:
     matplotlib.rcParams.update({"savefig.bbox": "tight", "lines.linewidth": 9, "axes.grid": False})
     theme.apply()
     assert dict(matplotlib.rcParams) == before
+
+
+LINKS = ["200 Mbit/s", "1 Gbit/s"]
+
+
+@pytest.fixture(scope="module")
+def linked() -> pd.DataFrame:
+    return make_table(repeats=2, cluster=EMULATED)
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()]
+
+
+@pytest.mark.parametrize("name", ["throughput", "speedup"])
+def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(name, linked) -> None:
+    figure = draw(name, linked)
+    assert titles(figure) == [f"links of {link}" for link in LINKS]
+    first, second = ([_points(line) for line in axes.lines if _is_of_an_arm(line)]
+                     for axes in figure.axes)  # fmt: skip
+    assert len(first) == len(second) == 4
+    for one, other in zip(first, second, strict=True):
+        assert one[0] == other[0] and one[1:] != other[1:]
+
+
+def test_one_node_is_drawn_once_before_the_panels_of_the_links(linked: pd.DataFrame) -> None:
+    over = [f"{n} nodes, {link}" for link in LINKS for n in (2, 4)]
+    assert titles(draw("step_time", linked)) == ["1 node", *over]
+
+
+@pytest.mark.parametrize(
+    ("fell_back", "panels"),
+    [
+        (lambda spec: True, ["loopback"]),
+        (lambda spec: spec.cell.endswith("-fast"), ["links of 200 Mbit/s", "loopback"]),
+        (lambda spec: spec.world.nodes > 1, ["", "loopback"]),
+    ],
+    ids=["all", "one link", "several nodes"],
+)
+def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, panels: Any) -> None:
+    made = make_table(repeats=1, cluster=EMULATED, profile={"steps": 4}, fell_back=fell_back)
+    for name in ("throughput", "speedup", "step_time", "time_split"):
+        figure = draw(name, made)
+        if name in ("throughput", "speedup"):
+            assert [axes.get_title() for axes in figure.axes] == panels
+        said = " ".join([*titles(figure), *(text.get_text() for text in figure.texts)])
+        assert "1 Gbit/s" not in said
+
+
+def _is_of_an_arm(line: Any) -> bool:
+    """The caps of intervals have no line between them."""
+    return len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
+
+
+def _points(line: Any) -> list[tuple[float, float]]:
+    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+PROFILED = {"profile": {"steps": 8}, "repeats": 2}
+
+
+@pytest.fixture(scope="module")
+def figure(drawn: Callable[[str], Figure]) -> Figure:
+    return drawn("time_split")
+
+
+def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
+    """The pieces of one bar, from left to right."""
+    found = [p for p in figure.axes[panel].patches if isinstance(p, Rectangle)]
+    return [p for p in found if abs(p.get_y() + p.get_height() / 2 - place) < 0.1]
+
+
+def value(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> float:
+    return float(row_of(table, metric, cell, nodes)["value"])
+
+
+def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, figure) -> None:
+    # The cells that ran, in the order of the study: single, sps, dps, horovod, dps-amp.
+    bar = parts(figure, panel=2, place=2)
+    spent = [value(table, f"phase_mean_seconds:{name}", "dps", 4) for name in IN_STEP]
+    expected = [100 * seconds / sum(spent) for seconds in spent]
+    assert [p.get_width() for p in bar] == pytest.approx(expected)
+    assert [p.get_x() for p in bar] == pytest.approx([0, *np.cumsum(expected)[:-1]])
+    share = value(table, "phase_share:communication", "dps", 4)
+    beside = [text.get_text().strip() for text in figure.axes[2].texts]
+    assert f"{100 * share:.0f} %, {significant(1000 * sum(spent), 2)} ms" in beside
+    assert figure.axes[0].texts[0].get_text().startswith("0 %, ")
+    assert parts(figure, panel=1, place=0) == [], "the single device ran on one node alone"
+
+
+def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, figure) -> None:
+    said = words(figure)
+    assert "exposed communication" in said
+    assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
+    assert re.search(r"Reading the batch, before the step, took [\d.]+ ms at most", said)
+    own = table.copy()
+    without_marks(own)
+    assert "Without phases, drawn as rest: dps." in words(draw("time_split", own))
+    unprofiled = draw("time_split", make_table(repeats=1))
+    assert "no profiled run finished" in words(unprofiled)
+
+
+def without_marks(table: pd.DataFrame) -> None:
+    marked = table["metric"].str.startswith("phase_mean_seconds:") & (table["cell"] == "dps")
+    table.loc[marked & ~table["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
+
+
+BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
+
+
+@pytest.fixture(scope="module", params=[1, 5])
+def few(request: pytest.FixtureRequest) -> pd.DataFrame:
+    return make_table(repeats=request.param, cluster=EMULATED, profile={"steps": 8})
+
+
+def test_no_table_has_an_interval_or_a_verdict(few: pd.DataFrame) -> None:
+    over_runs = few[few["level"].isin(["cell", "comparison"])]
+    assert over_runs.dropna(subset=["low"]).empty
+    verdicts = few.loc[few["metric"] == "speed_verdict", "text"]
+    assert not verdicts.isin([FASTER, SLOWER]).any() and len(verdicts)
+    for name in tables.catalogue.captions:
+        text = made(name, few)[1].to_csv()
+        assert not BRACKETS.search(text) and not re.search(r"\d [<>](,|$)", text), text
+
+
+@pytest.mark.parametrize("name", figures.catalogue.captions)
+def test_no_figure_draws_one(name: str, few: pd.DataFrame) -> None:
+    figure = draw(name, few)
+    written = words(figure)
+    assert not BRACKETS.search(written) and "95 %" not in written, written
+    for axes in figure.axes:
+        for bar in (one for one in axes.containers if isinstance(one, ErrorbarContainer)):
+            lines = [line for line in bar.lines[2] if isinstance(line, LineCollection)]
+            # What has no ends is left out of a segment.
+            assert not any(len(part) > 1 for line in lines for part in line.get_segments())

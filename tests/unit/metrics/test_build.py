@@ -1,6 +1,12 @@
+"""From records to the table: values, refusals, order of execution, drift and pooled runs."""
+
+from __future__ import annotations
+
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +15,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.__main__ import main
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import build
+from pipeline.metrics.build import build, longest_rise
 from pipeline.metrics.comparison import FIELDS
+from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
-from pipeline.records import RunRecord, read_record
+from pipeline.records import RunRecord, Step, read_record
+from pipeline.schemas import validator
 from pipeline.study.study import Study
 from tests.fake_records import (
+    EMULATED,
+    a_cell,
     edit_record,
     edit_steps,
+    make_record,
     make_study,
     make_table,
     pick,
+    rank_environment,
     row_of,
+    spec_of,
     write_records,
 )
 
@@ -189,17 +204,6 @@ def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.Dat
             pytest.fail(kind)
 
 
-def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "m.parquet"
-    pq.write_table(pa.table({"study": pa.array(["x" * 2**20] * 16)}), path, compression="zstd")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(RecordError, match="states 16 rows of"),
-    ):
-        patch.setattr(tidy, "MAX_ROWS", 15)
-        tidy.read(path)
-
-
 @pytest.mark.parametrize("field", FIELDS)
 def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
     value = 32 if field in ("global_batch", "updates_per_step") else "another"
@@ -220,3 +224,165 @@ def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
     assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
     assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("unit", "furlongs", "furlongs"),
+        ("run_id", "no run", "no run"),
+        ("metric", "Loss", "pattern"),
+        ("run_id", None, "'run_id' is a required property"),
+        ("status", None, "'status' is a required property"),
+    ],
+)
+def test_one_bad_row_among_many_is_found_and_nothing_written(
+    table, column, value, said, tmp_path
+) -> None:
+    bad = table.copy()
+    place = bad.index[bad["level"] == "step"][-1]
+    bad.loc[place, column] = value
+    tidy.check(table, "here")
+    with pytest.raises(RecordError, match=said):
+        tidy.write(bad, tmp_path / "m.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_must_be_there_depends_on_the_level_alone() -> None:
+    """Else a pattern of columns at a level would not stand for all rows that have it."""
+    schema: Any = validator("metrics").schema
+    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
+    assert {name for condition in conditions for name in condition} == {"level"}
+
+
+def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
+    """Else a row that breaks another rule of theirs would pass."""
+    schema: Any = validator("metrics").schema
+    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
+    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
+    assert not required & set(tidy._PER_ROW)
+    for name in tidy._PER_ROW:
+        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
+
+
+CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
+
+
+def study() -> dict[str, Any]:
+    return make_study(cells=CELLS, repeats=4)
+
+
+@pytest.fixture
+def ordered(tmp_path: Path) -> Path:
+    return write_records(tmp_path / "runs", study())
+
+
+def slowed(factor: Callable[[Step], float]) -> Callable[[Step], Step]:
+    return lambda step: replace(step, seconds=step.seconds * factor(step))
+
+
+def about(table: pd.DataFrame, metric: str) -> pd.Series:
+    return table[(table["level"] == "study") & (table["metric"] == metric)].iloc[0]
+
+
+def report(ordered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study()))
+    args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(ordered)]
+    assert main([*args, "--out", str(tmp_path / "m.parquet")]) == 0
+    return capsys.readouterr().err
+
+
+def test_a_run_that_was_repeated_later_is_counted_out(ordered: Path) -> None:
+    later = {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
+    edit_record(ordered / "a" / "n1" / "r0", lambda run: run.update(later))
+    kept = about(build(Study.of(study()), ordered), "order_kept")
+    assert (kept["value"], kept["n"]) == (15, 16)
+    assert kept["text"].endswith("15 of 16 runs were executed in this order")
+
+
+@given(st.permutations(range(7)))
+def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
+    rising = [
+        size
+        for size in range(1, 8)
+        for chosen in combinations(places, size)
+        if list(chosen) == sorted(chosen)
+    ]
+    assert longest_rise(places) == max(rising)
+
+
+def test_drift_within_a_run_is_reported(ordered, tmp_path, capsys) -> None:
+    assert "drifted" not in report(ordered, tmp_path, capsys)
+    edit_steps(ordered / "b" / "n2" / "r1", slowed(lambda step: 1 + 0.01 * step.step))
+    said = report(ordered, tmp_path, capsys)
+    assert "fake/b/n2/r1: step times drifted by +1" in said
+    assert said.count("drifted") == 1
+
+
+def test_drift_over_the_order_of_runs_is_reported(ordered, tmp_path, capsys) -> None:
+    assert about(build(Study.of(study()), ordered), "order_drift")["text"] == "none"
+    for place in ordered.glob("*/n*/r*"):
+        factor = 1 + 0.1 * int(place.name[1:])
+        edit_steps(place, slowed(lambda step, factor=factor: factor))  # type: ignore[misc]
+    found = about(build(Study.of(study()), ordered), "order_drift")
+    assert found["text"] == "drift" and found["value"] > 0.1
+    assert "the runs in their order: step times drifted by +" in report(ordered, tmp_path, capsys)
+
+
+def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The content of run.json of a run on two nodes."""
+    spec = spec_of("dps-slow", cluster=cluster) if cluster else spec_of()
+    run: dict[str, Any] = json.loads(json.dumps(make_record(spec).run))
+    return run
+
+
+def changed(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return change
+
+
+def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        run["ranks"][1]["environment"] = rank_environment() | facts
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed("execution", "network", value="loopback"), "network emulated and loopback"),
+        (changed("execution", "emulation", "mtu", value=1500), "MTU 1500 and 9000"),
+        (on(cpu_model="Other"), "processor Other and Synthetic CPU"),
+        (changed("hardware", "gpus", value=["V100", "V100"]), "GPU V100 and none"),
+        (changed("provenance", "git_commit", value="f" * 40), f"commit {'0' * 12} and {'f' * 12}"),
+        (changed("provenance", "git_dirty", value=True), f"{'0' * 12} and {'0' * 12} with changes"),
+    ],
+)
+def test_what_differs_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
+    run, other = run_on(EMULATED), run_on(EMULATED)
+    assert mixed([run, other]) == ""
+    change(other)
+    assert said in mixed([run, run, other])
+
+
+def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
+    run, other = run_on(), run_on()
+    on(kernel="Linux 7")(other)
+    assert "kernel" in circumstances(other) and mixed([run, other]) == ""
+
+
+def test_a_mixed_cell_is_marked(tmp_path: Path) -> None:
+    study = make_study(repeats=2)
+    write_records(tmp_path, study)
+    edit_record(tmp_path / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
+    table = build(Study.of(study), tmp_path)
+    rows = pick(table, "cell", "mixed")
+    marked = rows[rows["value"] == 1]
+    assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
+    [note] = Results(table).mixed
+    assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
