@@ -1,7 +1,13 @@
+"""The report of a study, and the page of all claims."""
+
+from __future__ import annotations
+
+import csv
 import json
 import os
 import re
 import shutil
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,10 +16,12 @@ import pytest
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
-from pipeline.claims.write import count
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.write import count, read_verdicts
 from pipeline.claims.write import outcome as claim_outcome
 from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import NONE
+from pipeline.page import index
 from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
@@ -267,3 +275,60 @@ def test_what_is_no_log_is_said_and_nothing_of_elsewhere_is_shown(tmp_path, make
     make(tmp_path / "log.txt")
     lines, said = log_end(tmp_path / "log.txt")
     assert lines == () and said.startswith(note)
+
+
+ROOT = Path(__file__).parents[3]
+CLAIM = "sublinear-nodes"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    with zipfile.ZipFile(ROOT / "docs/example/smoke.zip") as archive:
+        [name] = [one for one in archive.namelist() if one.endswith("claims/verdicts.json")]
+        content = json.loads(archive.read(name))
+    path = tmp_path_factory.mktemp("shipped") / "verdicts.json"
+    path.write_text(json.dumps(content))
+    return read_verdicts(path)
+
+
+def put(results: Path, study: str, verdicts: list[dict[str, Any]]) -> None:
+    folder = results / study / "claims"
+    folder.mkdir(parents=True)
+    own = [one | {"runs": [f"{study}/a/n1/r0"] if one["runs"] else []} for one in verdicts]
+    content = {"schema_version": 1, "study": study, "verdicts": own}
+    (folder / "verdicts.json").write_text(json.dumps(content))
+
+
+def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path, shipped) -> None:
+    undecided = [
+        one | {"verdict": "undecided", "line": f"undecided: {one['why']}", "p_value": None}
+        if one["id"] == CLAIM
+        else one
+        for one in shipped
+    ]
+    put(tmp_path, "a-first-study", undecided)
+    put(tmp_path, "smoke", shipped)
+    found = index.write(tmp_path, tmp_path / "index.html")
+    claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
+    assert len(found) == len(claims)
+    [row] = [one for one in found if one["id"] == CLAIM]
+    assert (row["study"], row["verdict"]) == ("smoke", "reproduced")
+    assert index.counts(found)[index.NOT_RUN] == len(claims) - len(shipped)
+    page = (tmp_path / "index.html").read_text()
+    assert 'href="./smoke/report.html"' in page or 'href="smoke/report.html"' in page
+    with (tmp_path / "index.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(claims)
+
+
+def test_studies_that_need_no_gpu_and_no_cluster_are_listed(capsys) -> None:
+    assert main(["index", "--list"]) == 0
+    named = capsys.readouterr().out.split()
+    papers = {"ptdp2021", "gspmd2021", "gspmd2021-annotations", "mtnlg2022", "alpa2022"}
+    assert papers | {"smoke", "lin2020", "bai2022-laptop", "eight-nodes"} <= set(named)
+    others = {"bai2022", "one-gpu", "cluster-check", "layouts", "ptdp2021-as-published"}
+    assert not others & set(named)
+
+
+def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys) -> None:
+    assert main(["index", "--results", str(tmp_path)]) == 2
+    assert "run one (make paper), or all (make studies)" in capsys.readouterr().err

@@ -1,21 +1,31 @@
+"""The manuscript says what the runs did, and PDF and LaTeX are the same each time."""
+
+from __future__ import annotations
+
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pypandoc
 import pytest
 
 from pipeline import figures, tables
 from pipeline.claims.write import by_question, read_verdicts, total
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
+from pipeline.metrics.build import build
 from pipeline.metrics.results import Results
-from pipeline.paper.manuscript import render
+from pipeline.paper import export, facts
+from pipeline.paper.export import TYPST, _table_lines
+from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from tests.fake_records import a_cell, make_study, make_table
-from tests.unit.paper.papers import SOURCE, collected, make_paper, text_of
+from tests.fake_records import EMULATED, a_cell, make_study, make_table, write_records
+from tests.fake_records import made as made_table
+from tests.unit.paper.papers import SOURCE, collected, make_paper, make_results, text_of
 
 
 def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
@@ -206,3 +216,147 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     assert "`` x`<img src=/etc/hosts>`{=html} # y ``" in shown["source"]
     assert "(split `` ` ``, " in shown["source"]
     assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"
+
+
+ON_NODES: dict[str, Any] = {"repeats": 2, "cluster": EMULATED}
+PROFILED: dict[str, Any] = {"repeats": 2, "profile": {"steps": 8}}
+
+
+def test_what_the_emulated_nodes_got_is_told(folder: Path) -> None:
+    table, study = make_table(**ON_NODES), make_study(**ON_NODES)
+    text = text_of(study, table, folder)
+    assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text and "at most 2 here" in text
+    assert "emulated times are off was not measured here" in text and "real time" not in text
+    stalled = table.index[table["metric"] == "stalled"]
+    table.loc[stalled[:4], "value"] = 1.0
+    told = made_table("environment", table)[0].set_index("item")["value"]
+    assert told["Emulated: rate into a node [Mbit/s]"] == "190 to 950"
+    assert told["Emulated: copies of a world"] == "1 to 2"
+    assert told["Emulated: runs that stalled"] == f"4 of {len(stalled)}"
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_what_is_not_true_of_older_records_is_not_said_of_them(older: bool, folder: Path) -> None:
+    table = make_table(**ON_NODES)
+    if older:
+        table = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
+    text = text_of(make_study(**ON_NODES), table, folder)
+    said = ["Some runs were made by an older version" in text, "time-out is dilated too" in text]
+    assert said == [older, not older]
+
+
+REAL = {**make_study()["cluster"], "network": "real"}
+LIMITS = ["Emulated nodes share one machine", "Nodes on the loopback are groups of processes",
+          "Nodes were joined by a real network"]  # fmt: skip
+NETWORKS: dict[str, tuple[dict[str, Any], Any, list[int]]] = {
+    "emulated": ({"cluster": EMULATED}, None, [0]),
+    "loopback": ({}, None, [1]),
+    "real": ({"cluster": REAL}, None, [2]),
+    "none": ({"cluster": EMULATED}, lambda spec: True, [1]),
+    "mixed": ({"cluster": EMULATED}, lambda s: s.repeat == 0 and s.world.nodes > 1, [0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_the_limits_name_the_networks_that_the_runs_had(case: str, folder: Path) -> None:
+    changes, fell_back, said = NETWORKS[case]
+    study = make_study(repeats=2, **changes)
+    made = make_table(repeats=2, fell_back=fell_back, **changes)
+    limits = text_of(study, made, folder).split("# Limits")[1]
+    assert [place for place, text in enumerate(LIMITS) if text in limits] == said
+    reason = "could not have (the kernel lets no user make network namespaces)"
+    assert (reason in limits) == (fell_back is not None)
+
+
+def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
+    cluster = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
+    study = make_study(repeats=6, cluster=cluster, claims=["bai2022"])
+    made = make_table(repeats=6, cluster=cluster)
+    text = text_of(study, made, make_results(tmp_path, study, made))
+    assert "in 36 runs between the others (Table" in text
+    assert "Accuracy of the emulated times on this machine" in text
+    assert "only what is outside of that is decided: emulated over real time" in text
+
+
+def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: Path) -> None:
+    study = make_study(**PROFILED)
+    runs = write_records(
+        tmp_path, study, lambda spec: ("oom", "no memory") if spec.profile else None
+    )
+    text = text_of(study, build(Study.of(study), runs), folder)
+    split = text.partition("## Where the time of a step goes")[2].partition("## Step time")[0]
+    assert "No profiled run finished" in split and "Figure" not in split
+    assert "oom in 3 of 3 runs" in split
+
+
+def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
+    untested: dict[str, Any] = {"verdict": "not testable here", "effect": None}
+    whys = ("needs a GPU: x", "needs a GPU: y", "needs a GPU: x", "b", "b", "a: b")
+    found = facts.by_reason([untested | {"why": why} for why in whys])
+    assert [(why, len(own)) for why, own in found] == [("needs a GPU", 3), ("b", 2), ("a: b", 1)]
+
+
+@pytest.fixture(scope="module")
+def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one build wrote."""
+    made = tmp_path_factory.mktemp("export")
+    assert make_paper(folder, made) == 0
+    return made
+
+
+@pytest.fixture(scope="module")
+def latex(out: Path) -> str:
+    return (out / "paper/paper.tex").read_text(encoding="utf-8")
+
+
+def test_before_the_appendix_all_floats_over_two_columns(latex: str) -> None:
+    """`longtable` is refused by classes of two columns, which conferences have."""
+    body, appendix = latex.split("\n\\onecolumn\n")
+    assert "\\begin{longtable}" not in body.split("\\begin{document}")[1]
+    for kind in ("table", "figure"):
+        assert body.count(f"\\begin{{{kind}*}}") == body.count(f"\\end{{{kind}*}}") > 1
+        assert f"\\begin{{{kind}}}" not in body
+    assert body.count("\\begin{tabular}") == body.count("\\label{tbl:")
+    assert "\\endhead" not in body and "\\begin{longtable}" in appendix
+
+
+def test_lines_of_tables_are_counted_with_those_of_their_longest_cells(tmp_path: Path) -> None:
+    (tmp_path / "few.md").write_text("| a |\n|:--|\n| b |\n\n: few\n")
+    (tmp_path / "many.md").write_text("| a |\n|:--|\n" + f"| {'b' * 90} |\n" * 20 + "\n: many\n")
+    assert _table_lines(tmp_path) == {"few": 2, "many": 61}
+
+
+def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
+    """typst made the widest column of numbers narrower, which lay over the one before it."""
+    heads = ["Cell", *(f"Schedule number {n}" for n in range(8))]
+    wide = [heads, ["Annotated, data 2 x model 2", "55.3\u00a0[53.5,\u00a056.5]", *["18.4"] * 7]]
+    few = [heads[:3], ["DDP", "18.4", "18.4"]]
+    source = "\n".join(_pipe_table(rows) for rows in (wide, few))
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--columns=100000"]
+    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    [given] = re.findall(r"columns: \((.*)\)", done.stdout)
+    shares = [float(share.strip(" %")) for share in given.split(",")]
+    assert len(shares) == 9 and sum(shares) <= 100.1
+    assert shares[1] / shares[2] == pytest.approx((17 * 3.5 + 6) / (8 * 3.5 + 6), rel=0.01)
+    assert "columns: 3" in done.stdout
+
+
+def _pipe_table(rows: list[list[str]]) -> str:
+    rule = ["---", *["--:"] * (len(rows[0]) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:])) + "\n"
+
+
+def test_a_person_s_own_pandoc_changes_nothing(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a.md").write_text("After [@bai2022] by Mr. Bai.\n")
+    made = []
+    for name in ("none", "own"):
+        own = tmp_path / name / "pandoc"
+        own.mkdir(parents=True)
+        if name == "own":
+            (own / "abbreviations").write_text("by\n")
+            (own / "default.csl").write_text("<style/>")
+        monkeypatch.setenv("XDG_DATA_HOME", str(own.parent))
+        export._pandoc(tmp_path / "a.md", tmp_path / f"{name}.tex", ["--to=latex"], images="pdf")
+        made.append((tmp_path / f"{name}.tex").read_text())
+    assert "Mr.~Bai" in made[0] and made[0] == made[1]
