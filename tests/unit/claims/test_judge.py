@@ -13,7 +13,7 @@ import pytest
 from pipeline.claims.decide import Contrast, Found, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
-from pipeline.claims.quantities import measure, ratio
+from pipeline.claims.quantities import measure
 from pipeline.claims.types import (
     NOT_REPRODUCED,
     NOT_TESTABLE,
@@ -137,13 +137,6 @@ def test_only_a_whole_interval_counts(world, region, bounds, verdict) -> None:
     assert ("the interval includes the bound" in found.line) == (verdict == UNDECIDED)
 
 
-def test_a_ratio_is_narrower_than_the_farthest_corners() -> None:
-    found = ratio(Interval(4, 3, 5, 6, "x"), Interval(2, 1, 4, 6, "y"))
-    assert found.value == 2.0 and 0.75 < found.low < 2 < found.high < 5.0
-    with pytest.raises(NotTestableError, match="includes zero"):
-        ratio(Interval(1, 1, 1, 6, "x"), Interval(1, 0, 2, 6, "y"))
-
-
 @pytest.mark.parametrize("repeats", [2, 5])
 def test_fewer_than_six_repeats_decide_nothing(world: Evidence, repeats: int) -> None:
     table = world.results.table[~(world.results.table["repeat"] >= repeats).fillna(False)].copy()
@@ -208,12 +201,6 @@ def test_a_claim_names_software_that_a_record_can_tell(world: Evidence, software
     assert world.substituted(place) == (software == "Gloo")
 
 
-def test_a_cell_that_did_not_run_gives_no_verdict(cpu: Evidence) -> None:
-    found = judge(CLAIMS["amp-speeds-up-horovod-four"], cpu)
-    assert found.verdict == NOT_TESTABLE
-    assert "Horovod + Apex on 2 ranks is unsupported (apex.amp is not importable" in found.why
-
-
 def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> None:
     one, eight = (put("num_cores", value=cores)(cpu) for cores in (1.0, 8.0))
     assert "2 ranks share 1 core, so that not each has its own" in judge(SLOWER, one).why
@@ -243,13 +230,6 @@ def test_unequal_work_is_not_compared(changes: dict[str, Any], field: str) -> No
     found = judge(SLOWER, with_cell("server", "one", **changes))
     assert found.verdict == NOT_TESTABLE and found.effect is None
     assert found.why == f"server and one did unequal work, in {field}"
-
-
-def test_two_updates_a_step_are_unequal_work() -> None:
-    cells = ("ring-mixed", "ring", "ddp-mixed", "ddp")
-    evidence = with_cell(*cells, options={"optimiser_steps": 2})
-    why = judge(CLAIMS["amp-horovod-gains-more"], evidence).why
-    assert "did unequal work, in updates per step" in why
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from pipeline.claims.types import (
     Selector,
 )
 from pipeline.claims.worlds import Evidence
-from pipeline.errors import ClaimError
 from pipeline.metrics.results import Results
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
@@ -253,13 +252,6 @@ def test_a_publication_that_states_no_size_is_tested_at_the_largest_world(world:
     assert found.scale.startswith("made on GPUs that it does not name, tested on 16 ")
     sized = replace(absolute("step_seconds", 0.2), made_at=unknown)
     assert judge(sized, evidence).verdict == NOT_TESTABLE
-
-
-def test_half_a_size_is_none() -> None:
-    half = {"device": "cuda", "hardware": "V100", "nodes": 2}
-    with pytest.raises(ClaimError, match="ranks_per_node"):
-        a_claim({"kind": "trend", "metric": "step_seconds", "a": "a", "comparison": "above",
-               "bound": 1}, made_at=half)  # fmt: skip
 
 
 def test_each_cell_that_lin2020_names_is_one_of_its_study() -> None:

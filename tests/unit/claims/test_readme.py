@@ -78,11 +78,6 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
         update_readme(file, "smoke", [TESTED], Results(make_table()))
 
 
-def test_a_sentence_is_text() -> None:
-    text = block("smoke", [TESTED | {"sentence": "A | *B*"}], "1 timed run")
-    assert r"| A \| \*B\* | reproduced |" in text
-
-
 def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
     file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
     file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))

@@ -100,14 +100,6 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     assert tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
 
 
-def test_a_study_says_how_exact_its_speedups_are(table: pd.DataFrame) -> None:
-    about = table[table["level"] == "study"].set_index("metric")
-    exact = about.loc["exact_speedups"]
-    assert 0 <= exact["value"] <= exact["n"] and exact["n"] > 5
-    assert about.loc[["spread_of_runs"], "value"].between(0, 0.2).all()
-    assert "spread_of_runs" not in set(make_table(repeats=1)["metric"])
-
-
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     assert row_of(table, "num_ok", "sps", 4)["value"] == 2
     assert row_of(table, "step_seconds", "sps", 4)["n"] == 2

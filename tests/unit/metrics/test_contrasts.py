@@ -131,15 +131,6 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
         assert told == [verdict if network == "emulated" else "faster"]
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats: int) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=9.0), repeats=repeats)
-    found = faster(table, "b", "c", 2)
-    assert found.verdict == "too few repeats to decide" and found.too_few
-    least = pick(table, "comparison", "smallest_p_value")["value"]
-    assert least.min() >= 0.05
-
-
 def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
     faster_one, slower_one = (Results(table).compared((cell, 4), ("a", 1)) for cell in ("b", "c"))

@@ -114,16 +114,6 @@ def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -
         read_all(Study.of(other), expand(Study.of(other)), runs)
 
 
-def test_a_pipeline_s_bubble_by_its_formula_is_beside_what_was_measured(tmp_path: Path) -> None:
-    pipeline = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
-    cells = [c | (pipeline | {"nodes": [4]} if c["name"] == "dps" else {}) for c in STUDY["cells"]]
-    table = make_table(**PROFILE, cells=cells)
-    share = row_of(table, "phase_bubble_formula", "dps", 4)
-    count = 2 * spec_of(nodes=4, **PROFILE, cells=cells).workload.accumulation_steps
-    assert share["value"] == pytest.approx(1 / count), "(p - 1) / m"
-    assert len(pick(table, "cell", "phase_bubble_formula")) == 1
-
-
 ROUNDS: dict[str, Any] = {
     "cells": [
         a_cell("single", "single", nodes=[1]),

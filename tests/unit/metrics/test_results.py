@@ -14,7 +14,6 @@ from pipeline.metrics.headline import headline
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.results import Results
 from pipeline.metrics.table import check
-from pipeline.paper.numbers import _workload
 from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
@@ -77,16 +76,6 @@ def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:
 )
 def test_items_are_listed_so_that_each_is_seen(items: list[str], text: str) -> None:
     assert listed(items) == text
-
-
-def test_rows_are_picked_in_the_order_of_cells_nodes_repeats_and_steps() -> None:
-    table = make_table(repeats=2)
-    mixed = table.sample(frac=1, random_state=1)
-    keys = ["cell_order", "nodes", "repeat", "rank", "step"]
-    rows = pick(mixed, "step", "loss", "step_seconds")
-    chosen = mixed[(mixed["level"] == "step") & mixed["metric"].isin(["loss", "step_seconds"])]
-    in_order = chosen.sort_values(keys, kind="stable").reset_index(drop=True)
-    pd.testing.assert_frame_equal(rows, in_order)
 
 
 @pytest.mark.parametrize(
@@ -242,11 +231,3 @@ def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_d
     assert "scaled" in Results(scaled).speedup_name
     assert "Scaled speedup" in made("scaling", weak)[1]
     assert "Scaled speedup" in made("summary", weak)[1]
-
-
-def test_words_on_the_batch_follow_the_data(scaled) -> None:
-    study = Study.of(study_of(SINGLE, WHOLE, DPS, RING))
-    weak = scaled[scaled["cell"] != "single-16"]
-    facts = _workload(study, Results(weak))
-    assert facts["equal"] and facts["same"].endswith("so that the whole grows with them")
-    assert not _workload(study, Results(scaled))["equal"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.build import build
 from pipeline.metrics.results import Results
 from pipeline.paper import export, facts
-from pipeline.paper.export import TYPST, _table_lines
+from pipeline.paper.export import TYPST
 from pipeline.paper.manuscript import SOURCES, render
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
@@ -82,12 +81,6 @@ def test_an_unknown_name_is_an_error(source: str, message: str, tmp_path: Path) 
         render(source, {"runs": {}}, tmp_path)
 
 
-def test_numbers_are_plain_json(study: dict[str, Any], table: pd.DataFrame) -> None:
-    numbers = collected(study, table)
-    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
-    assert numbers["date"]["text"] == "2 January 2026"
-
-
 def test_the_text_says_what_ran_and_what_did_not(study, table, folder) -> None:
     text = text_of(study, table, folder)
     assert "Of 32 timed and 16 profiled runs, 38 finished" in text
@@ -125,15 +118,6 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, f
     said = results_of(study, table, folder)
     assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b(?! rank)", said)]
     assert "the data do not decide which has more" in said and "::: {.finding}" not in said
-
-
-def test_the_first_page_says_on_what_it_was_measured_before_it_says_what(
-    study: dict[str, Any], table: pd.DataFrame, folder: Path
-) -> None:
-    first = text_of(study, table, folder).split("# Introduction")[0]
-    where = "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes, up to 4 ranks that share 2 cores"
-    assert f"subtitle: |- {where}" in first and f"*fake* trains {where}" in first
-    assert "{#fig:throughput alt=" in first and "{#tbl:summary}" in first
 
 
 def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
@@ -318,12 +302,6 @@ def test_before_the_appendix_all_floats_over_two_columns(latex: str) -> None:
         assert f"\\begin{{{kind}}}" not in body
     assert body.count("\\begin{tabular}") == body.count("\\label{tbl:")
     assert "\\endhead" not in body and "\\begin{longtable}" in appendix
-
-
-def test_lines_of_tables_are_counted_with_those_of_their_longest_cells(tmp_path: Path) -> None:
-    (tmp_path / "few.md").write_text("| a |\n|:--|\n| b |\n\n: few\n")
-    (tmp_path / "many.md").write_text("| a |\n|:--|\n" + f"| {'b' * 90} |\n" * 20 + "\n: many\n")
-    assert _table_lines(tmp_path) == {"few": 2, "many": 61}
 
 
 def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:

@@ -36,7 +36,7 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import TABLES
-from pipeline.tables.texts import links_together, once
+from pipeline.tables.texts import links_together
 from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
 from tests.fake_records import (
     CONDITIONED,
@@ -51,9 +51,6 @@ from tests.fake_records import (
     write_table,
 )
 
-NAMES = ["comparisons", "environment", "memory", "parity", "scaling", "status", "step_time",
-         "summary", "utilisation"]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
@@ -62,24 +59,6 @@ def table() -> pd.DataFrame:
 
 def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
     return made(name, table)[1]
-
-
-@pytest.fixture(scope="module")
-def out(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tables")
-    metrics = write_table(table, folder)
-    assert main(["table", *NAMES, "--metrics", str(metrics), "--out", str(folder)]) == 0
-    return folder
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_table_has_all_formats(name: str, table: pd.DataFrame, out: Path) -> None:
-    num_rows = len(shown(name, table))
-    latex, markdown = ((out / f"{name}.{kind}").read_text() for kind in ("tex", "md"))
-    assert latex.count(r"\\") == num_rows + 1 and r"\toprule" in latex
-    *lines, blank, caption = markdown.splitlines()
-    assert len(lines) == num_rows + 2
-    assert (blank, caption[:2]) == ("", ": ") and (out / f"{name}.csv").is_file()
 
 
 @pytest.mark.parametrize("name", ["scaling", "step_time", "utilisation"])
@@ -138,11 +117,6 @@ def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> No
     assert f"What it is. {said}" in (tmp_path / "x.tex").read_text()
 
 
-def test_a_repeated_link_stands_again_below_a_new_cell() -> None:
-    frame = pd.DataFrame({"Cell": ["a", "a", "b"], "Link": ["x", "x", "x"]})
-    assert once(frame, "Cell", "Link").to_numpy().tolist() == [["a", "x"], ["", ""], ["b", "x"]]
-
-
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
     assert "Single device" not in set(shown("status", table)["Cell"])
     assert shown("status", table).iloc[-1]["Drift"] == "\N{EN DASH}"
@@ -167,17 +141,6 @@ def test_parity_is_a_row_a_cell_and_not_equal_is_written_large(table: pd.DataFra
     rows = (table["level"] == "cell") & (table["metric"] == "parity_loss_early")
     worst = table.loc[rows & (table["cell"] == "horovod"), "value"].max()
     assert frame.loc[frame["Cell"] == "Horovod", "Loss, early"].iloc[0] == scientific(worst)
-
-
-def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame) -> None:
-    found = dict(shown("environment", table).to_numpy())
-    assert found["torch"] == "2.13.0"
-    assert found["Processor"] == "Synthetic CPU"
-    assert found["Git commit"] == "0" * 12
-    assert found["Order of runs"].endswith("32 of 32 runs were executed in this order")
-    assert found["Runs that drifted"] == "0 of 25 tested"
-    assert found["Drift over that order"].startswith("none (")
-    assert found["Timer overhead"].startswith("at most 0.40 microseconds, 0.000")
 
 
 @pytest.mark.parametrize(
@@ -244,13 +207,6 @@ def test_the_base_of_a_forked_rank_is_smaller() -> None:
 
 def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
     return records(frame[(frame["cell"] == name) & (frame["nodes"] == nodes)])[0]
-
-
-def test_a_processor_has_no_datasheet_and_a_failed_cell_nothing(table: pd.DataFrame) -> None:
-    shown = made("utilisation", table)[1]
-    assert set(shown["Datasheet [GFLOP/s]"]) == {"\N{EN DASH}"}
-    assert set(shown.iloc[-1][3:]) == {"\N{EN DASH}"}
-    assert "\N{EN DASH}" not in set(shown.iloc[0][3:8])
 
 
 def test_a_known_device_has_its_datasheet_beside_the_measured_peak(
