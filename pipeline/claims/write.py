@@ -15,7 +15,6 @@ from pipeline.claims.types import (
     DECIDED,
     NOT_TESTABLE,
     REPRODUCED,
-    UNDECIDED,
     VERDICTS,
     Claim,
     Verdict,
@@ -100,16 +99,6 @@ def read_verdicts(path: Path, study: str | None = None) -> list[dict[str, Any]]:
     return list(content["verdicts"])
 
 
-def outcome(one: Mapping[str, Any]) -> str:
-    """What became of a claim, given its verdict as `verdicts.json` holds it: one of four words.
-
-    Files of versions before the fourth word said 'not testable here' of an undecided claim too,
-    which has an effect.
-    """
-    open_ = one["verdict"] == NOT_TESTABLE and one["effect"] is not None
-    return UNDECIDED if open_ else str(one["verdict"])
-
-
 def effect_text(one: Mapping[str, Any]) -> str:
     """The effect of a verdict with its interval, or why it has none; a dash without an effect."""
     if (effect := one["effect"]) is None:
@@ -122,10 +111,9 @@ def effect_text(one: Mapping[str, Any]) -> str:
 
 
 def in_words(one: Mapping[str, Any]) -> dict[str, str]:
-    """What became of a claim, its effect, what was claimed and published; a dash for none."""
+    """The effect on a claim, what was claimed and published; a dash where there is none."""
     published = one.get("published")
     return {
-        "verdict": outcome(one),
         "measured": effect_text(one),
         "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
         "published": significant(published["value"]) if published else NONE,
@@ -140,7 +128,7 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     parts: dict[str, list[str]] = {}
     for one in verdicts:
         if whole := one.get("part_of"):
-            parts.setdefault(whole, []).append(outcome(one))
+            parts.setdefault(whole, []).append(one["verdict"])
     found = []
     for whole, words in parts.items():
         each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
@@ -160,7 +148,7 @@ def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     found: dict[str, list[str]] = {}
     for one in verdicts:
-        found.setdefault(one.get("question") or one["id"], []).append(outcome(one))
+        found.setdefault(one.get("question") or one["id"], []).append(one["verdict"])
     return [min(words, key=VERDICTS.index) for words in found.values()]
 
 
@@ -183,14 +171,10 @@ def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
     Where some are decided, the error rate that they share is said too.
     """
     each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
-    return f"{total(verdicts)}: {each}{error_rate(verdicts)}"
-
-
-def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """The study-wide error rate of the decided verdicts, or nothing where none was corrected."""
-    if all(outcome(one) not in DECIDED or one.get("p_value") is None for one in verdicts):
-        return ""
-    return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+    text = f"{total(verdicts)}: {each}"
+    if any(one["verdict"] in DECIDED and one.get("p_value") is not None for one in verdicts):
+        text += f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+    return text
 
 
 def finding(results: Results) -> str:
@@ -208,9 +192,10 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     rows = []
     for one in verdicts:
-        verdict, *texts, _published = in_words(one).values()
-        if verdict != NOT_TESTABLE:
-            rows.append(f"| {' | '.join([markdown(one['sentence']), verdict, *texts])} |")
+        if one["verdict"] != NOT_TESTABLE:
+            words = in_words(one)
+            cells = markdown(one["sentence"]), one["verdict"], words["measured"], words["claimed"]
+            rows.append(f"| {' | '.join(cells)} |")
     head = [
         "| published sentence | verdict | effect, with its interval | claimed |",
         "|---|---|---|---|",

@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
-from pipeline.claims.write import effect_text, outcome, question, read_verdicts
+from pipeline.claims.write import effect_text, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.page import HERE, TEMPLATES
@@ -86,7 +86,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
             tested = known.get((claim.document, claim.id), [])
             own = [(study, one) for study, one in tested if _is_on(one, claim)]
             best = min(
-                own, key=lambda of: (order[outcome(of[1])], -len(of[1]["runs"])), default=None
+                own, key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])), default=None
             )
             row = _row(claim, *(best or ("", None)))
             if tested and not own:
@@ -112,7 +112,7 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "sentence": claim.sentence,
         "place": claim.source,
         "study": study,
-        "verdict": outcome(one) if one else NOT_RUN,
+        "verdict": one["verdict"] if one else NOT_RUN,
         "effect": effect.get("value"),
         "low": effect.get("low"),
         "high": effect.get("high"),

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
-from pipeline.claims.write import count, in_words, outcome
+from pipeline.claims.write import count, in_words
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics.format import NONE, significant
@@ -72,7 +72,7 @@ def render(
     interest = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
     shown = [
         {"predicted": None, **one, **in_words(one)}
-        for one in sorted(verdicts, key=lambda one: interest[outcome(one)])
+        for one in sorted(verdicts, key=lambda one: interest[one["verdict"]])
     ]
     drawn = figures.catalogue.shown(study)
     tabled = set(tables.catalogue.shown(study))

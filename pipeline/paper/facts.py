@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import compound, count, counted, in_words, outcome, total
+from pipeline.claims.write import compound, count, counted, in_words, total
 from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
@@ -167,8 +167,8 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not verdicts:
         return {}
     number = count(verdicts)
-    tested = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
-    untested = [one for one in verdicts if outcome(one) == NOT_TESTABLE]
+    tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    untested = [one for one in verdicts if one["verdict"] == NOT_TESTABLE]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": total(verdicts),
@@ -185,7 +185,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for whole, became in compound(verdicts)
         ],
         "tested": [
-            {"sentence": one["sentence"], "outcome": outcome(one), **in_words(one)}
+            {"sentence": one["sentence"], "outcome": one["verdict"], **in_words(one)}
             for one in tested
         ],
         "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],

@@ -24,9 +24,8 @@ TESTED = {
     "scale": "made there, tested here",
     "notes": ["B ran in bf16, not fp16"],
 }
-# As files of versions before the fourth word have it.
-UNDECIDED = TESTED | {"id": "undecided", "verdict": "not testable here"}
-UNTESTED = UNDECIDED | {"id": "untested", "effect": None, "claimed": None}
+UNDECIDED = TESTED | {"id": "undecided", "verdict": "undecided"}
+UNTESTED = TESTED | {"id": "untested", "verdict": "not testable here", "effect": None}
 
 
 def test_a_row_for_each_claim_with_an_effect() -> None:
