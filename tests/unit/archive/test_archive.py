@@ -76,14 +76,6 @@ def test_too_much_for_one_archive(results: Path, tmp_path: Path, monkeypatch) ->
     assert not (tmp_path / "big.zip").exists()
 
 
-def test_a_study_file_names_results_and_archive(results: Path, tmp_path: Path, monkeypatch) -> None:
-    assert results == tmp_path / "results" / "fake"
-    (tmp_path / "my study.yaml").write_text("study: fake\n")
-    monkeypatch.chdir(tmp_path)
-    assert main(["archive", "--study", "my study.yaml"]) == 0
-    assert (tmp_path / "archives" / "fake.zip").is_file()
-
-
 def test_profiled_runs_are_packed_and_taken_up_again(tmp_path: Path) -> None:
     results = finished_study(tmp_path / "fake", profile={"steps": 8})
     write_zip(contents(results), tmp_path / "fake.zip")

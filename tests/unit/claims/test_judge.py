@@ -413,13 +413,6 @@ def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None
     assert "the chance that noise makes any of them wrong is at most 5 %" in counted(shown)
 
 
-def test_a_study_of_which_nothing_ran_has_its_reasons() -> None:
-    cells = [{"name": "a", "label": "Apex", "strategy": "horovod", "precision": "apex_o1"}]
-    evidence = fake_evidence(repeats=2, cells=cells)
-    for claim in CLAIMS.values():
-        assert judge(claim, evidence).verdict == NOT_TESTABLE
-
-
 @pytest.mark.parametrize(
     ("effect", "said", "p_value", "verdict", "word"),
     [

@@ -56,13 +56,6 @@ def table() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def nothing() -> pd.DataFrame:
-    """A study of which no run finished."""
-    cells = [a_cell("a", "horovod", precision="apex_o1")]
-    return make_table(repeats=1, cells=cells, profile=PROFILE)
-
-
-@pytest.fixture(scope="module")
 def drawn(table: pd.DataFrame) -> Callable[[str], Figure]:
     """Each figure of `table`, drawn once for all tests that only look at it."""
     return cache(lambda name: draw(name, table))
@@ -145,12 +138,6 @@ def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     one = {**make_study()["cluster"], "nodes": [1]}
     looks = theme.styles(Results(make_table(repeats=1, cells=cells, cluster=one))).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFrame) -> None:
-    said = words(draw(name, nothing))
-    assert re.search("no (profiled )?run finished", said) and "unsupported" in said
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:

@@ -81,13 +81,68 @@ def test_an_unknown_name_is_an_error(source: str, message: str, tmp_path: Path) 
         render(source, {"runs": {}}, tmp_path)
 
 
-def test_the_text_says_what_ran_and_what_did_not(study, table, folder) -> None:
-    text = text_of(study, table, folder)
-    assert "Of 32 timed and 16 profiled runs, 38 finished" in text
-    assert "oom in 1 of 2 runs at 4 nodes" in text
-    assert "NOT EQUAL" not in text
-    assert "more ranks than there are cores" in text
-    assert "Scaling is strong" in text
+WEAK = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
+OWN = [
+    cell | ({"workload": {"global_batch": 8}, "options": {"bucket_cap_mb": 1}}
+            if cell["name"] == "dps" else {})
+    for cell in make_study()["cells"]
+]  # fmt: skip
+SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "what ran": (
+        {"repeats": 2, "profile": {"steps": 8}},
+        ["Of 32 timed and 16 profiled runs, 38 finished", "oom in 1 of 2 runs at 4 nodes",
+         "more ranks than there are cores", "Scaling is strong"],
+    ),
+    "emulated nodes": (
+        {"repeats": 2, "cluster": EMULATED},
+        ["(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)", "at most 2 here",
+         "emulated times are off was not measured here", "time-out is dilated too"],
+    ),
+    "another corpus, weak scaling and no single device": (
+        {"repeats": 1, "cells": [a_cell("dps", label="DDP * [a_b]")], "workload": WEAK,
+         "corpus": {"source": "json", "paths": ["data/tang_poems.json"]},
+         "tokenizer": {"kind": "char"}},
+        ["the strings of `tang_poems.json`", "one token a character", "Scaling is weak",
+         "## Throughput and scaled speedup", r"DDP \* \[a\_b\]", r"global\_batch differ",
+         "same step wherever the global batch is the same. Before"],
+    ),
+    "another optimiser": (
+        {"repeats": 1, "optimiser": make_study()["optimiser"] | {"name": "lamb"}},
+        ["The optimiser is LAMB [@you2020] with learning rate"],
+    ),
+    "settings of a cell": (
+        {"repeats": 2, "cells": OWN, "compares": ["global_batch"]},
+        ["| workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1 |",
+         "what a cell sets for itself stands in the table of cells"],
+    ),
+}  # fmt: skip
+UNSAID = {
+    "what ran": "NOT EQUAL",
+    "emulated nodes": "real time",
+    "settings of a cell": "at every world size",
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_the_text_follows_the_study(case: str, folder: Path) -> None:
+    changes, said = SAID[case]
+    text = text_of(make_study(**changes), make_table(**changes), folder)
+    assert [words for words in said if words not in text] == []
+    assert case not in UNSAID or UNSAID[case] not in text
+
+
+def test_what_is_not_true_of_older_records_is_not_said_of_them(folder: Path) -> None:
+    changes, _ = SAID["emulated nodes"]
+    table = make_table(**changes)
+    older = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
+    text = text_of(make_study(**changes), older, folder)
+    assert "Some runs were made by an older version" in text and "dilated too" not in text
+    stalled = table.index[table["metric"] == "stalled"]
+    table.loc[stalled[:4], "value"] = 1.0
+    told = made_table("environment", table)[0].set_index("item")["value"]
+    assert told["Emulated: rate into a node [Mbit/s]"] == "190 to 950"
+    assert told["Emulated: copies of a world"] == "1 to 2"
+    assert told["Emulated: runs that stalled"] == f"4 of {len(stalled)}"
 
 
 def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
@@ -132,41 +187,6 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
     assert f"**{numbers['lead']}".split("[")[0] in said
 
 
-def test_a_chinese_corpus_weak_scaling_and_no_single_cell(folder: Path) -> None:
-    changes: dict[str, Any] = {
-        "repeats": 1,
-        "cells": [a_cell("dps", label="DDP * [a_b]")],
-        "corpus": {"source": "json", "paths": ["data/tang_poems.json"]},
-        "tokenizer": {"kind": "char"},
-    }
-    changes["workload"] = {**make_study()["workload"], "scaling": "weak", "global_batch": 4}
-    text = text_of(make_study(**changes), make_table(**changes), folder)
-    assert "the strings of `tang_poems.json`" in text and "one token a character" in text
-    assert "Scaling is weak" in text and "## Throughput and scaled speedup" in text
-    assert "same step wherever the global batch is the same. Before" in text
-    assert r"DDP \* \[a\_b\]" in text and r"global\_batch differ" in text
-
-
-def test_the_optimiser_is_named_with_its_source(folder: Path) -> None:
-    study = make_study(repeats=1)
-    study["optimiser"] |= {"name": "lamb"}
-    text = text_of(study, make_table(repeats=1), folder)
-    assert "The optimiser is LAMB [@you2020] with learning rate" in text
-    assert "@inproceedings{you2020," in Path("paper/references.bib").read_text()
-
-
-def test_what_a_cell_sets_for_itself_is_said(folder: Path) -> None:
-    study = make_study(repeats=2)
-    own = {"workload": {"global_batch": 8}, "options": {"bucket_cap_mb": 1}}
-    study["cells"][2] |= own
-    study["compares"] = ["global_batch"]
-    table = make_table(**{key: study[key] for key in ("repeats", "cells", "compares")})
-    text = text_of(study, table, folder)
-    assert "| workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1 |" in text
-    assert "what a cell sets for itself stands in the table of cells" in text
-    assert "at every world size" not in text
-
-
 def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> None:
     verdicts = read_verdicts(folder / "verdicts.json")
     numbers = collect(Study.of(study), Results(table), verdicts)
@@ -202,31 +222,7 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"
 
 
-ON_NODES: dict[str, Any] = {"repeats": 2, "cluster": EMULATED}
 PROFILED: dict[str, Any] = {"repeats": 2, "profile": {"steps": 8}}
-
-
-def test_what_the_emulated_nodes_got_is_told(folder: Path) -> None:
-    table, study = make_table(**ON_NODES), make_study(**ON_NODES)
-    text = text_of(study, table, folder)
-    assert "(200 Mbit/s and 1 Gbit/s; packets of 9000 bytes)" in text and "at most 2 here" in text
-    assert "emulated times are off was not measured here" in text and "real time" not in text
-    stalled = table.index[table["metric"] == "stalled"]
-    table.loc[stalled[:4], "value"] = 1.0
-    told = made_table("environment", table)[0].set_index("item")["value"]
-    assert told["Emulated: rate into a node [Mbit/s]"] == "190 to 950"
-    assert told["Emulated: copies of a world"] == "1 to 2"
-    assert told["Emulated: runs that stalled"] == f"4 of {len(stalled)}"
-
-
-@pytest.mark.parametrize("older", [False, True])
-def test_what_is_not_true_of_older_records_is_not_said_of_them(older: bool, folder: Path) -> None:
-    table = make_table(**ON_NODES)
-    if older:
-        table = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
-    text = text_of(make_study(**ON_NODES), table, folder)
-    said = ["Some runs were made by an older version" in text, "time-out is dilated too" in text]
-    assert said == [older, not older]
 
 
 REAL = {**make_study()["cluster"], "network": "real"}
@@ -278,30 +274,6 @@ def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
     whys = ("needs a GPU: x", "needs a GPU: y", "needs a GPU: x", "b", "b", "a: b")
     found = facts.by_reason([untested | {"why": why} for why in whys])
     assert [(why, len(own)) for why, own in found] == [("needs a GPU", 3), ("b", 2), ("a: b", 1)]
-
-
-@pytest.fixture(scope="module")
-def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one build wrote."""
-    made = tmp_path_factory.mktemp("export")
-    assert make_paper(folder, made) == 0
-    return made
-
-
-@pytest.fixture(scope="module")
-def latex(out: Path) -> str:
-    return (out / "paper/paper.tex").read_text(encoding="utf-8")
-
-
-def test_before_the_appendix_all_floats_over_two_columns(latex: str) -> None:
-    """`longtable` is refused by classes of two columns, which conferences have."""
-    body, appendix = latex.split("\n\\onecolumn\n")
-    assert "\\begin{longtable}" not in body.split("\\begin{document}")[1]
-    for kind in ("table", "figure"):
-        assert body.count(f"\\begin{{{kind}*}}") == body.count(f"\\end{{{kind}*}}") > 1
-        assert f"\\begin{{{kind}}}" not in body
-    assert body.count("\\begin{tabular}") == body.count("\\label{tbl:")
-    assert "\\endhead" not in body and "\\begin{longtable}" in appendix
 
 
 def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
