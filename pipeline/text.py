@@ -5,7 +5,7 @@ A title may hold any character; in no format may one of them be markup. Each for
 - Markdown for pandoc: `markdown`, which the manuscript calls by itself, and `markdown_code`
 - LaTeX of the tables: `latex`
 - HTML: the standard library's `html.escape` and Jinja2's `autoescape`
-- figures: `text.parse_math` off in `pipeline/figures/theme.py`
+- figures: `text.parse_math` off in `pipeline/figures/samestep.mplstyle`
 - characters that the fonts of figures and PDF lack: `pipeline/fonts.py`
 - Snakemake: `params` are functions, whose values it does not format; `workflow/report/workflow.rst`
 """

@@ -61,7 +61,7 @@ class Style:
 
 
 def apply() -> None:
-    """Set the shared theme; fonts are embedded and SVG ids do not change."""
+    """Set the shared theme, `samestep.mplstyle`; fonts are embedded and SVG ids do not change."""
     matplotlib.rcdefaults()  # a person's matplotlibrc would change what is saved
     # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
     warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
@@ -72,33 +72,9 @@ def apply() -> None:
         # It has one weight, which stands for bold too.
         logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)
         families.append(FAMILY)
-    plt.rcParams.update(
-        {
-            # The last is for browsers that have none of them.
-            "font.family": [*families, "sans-serif"],
-            "font.sans-serif": [PLAIN],
-            "axes.edgecolor": "#444444",
-            "axes.linewidth": 0.8,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlesize": 8.5,
-            "axes.labelsize": 8,
-            "axes.grid.axis": "y",
-            "grid.color": "#E2E2E2",
-            "grid.linewidth": 0.6,
-            "legend.fontsize": 7.5,
-            "xtick.labelsize": 7.5,
-            "ytick.labelsize": 7.5,
-            "xtick.bottom": True,
-            "pdf.fonttype": 42,
-            # Words stay text, so that the paper embeds their font and can be searched.
-            "svg.fonttype": "none",
-            "svg.hashsalt": "samestep",
-            # Two dollars in a label are no formula.
-            "text.parse_math": False,
-            "figure.dpi": 100,
-        }
-    )
+    plt.style.use(Path(__file__).with_name("samestep.mplstyle"))
+    # The last is for browsers that have none of them.
+    plt.rcParams.update({"font.family": [*families, "sans-serif"], "font.sans-serif": [PLAIN]})
 
 
 def styles(results: Results) -> dict[str, Style]:

@@ -22,10 +22,6 @@ from pipeline.study.study import Study
 from pipeline.text import markdown, plural
 
 NOT_RUN = "not run"
-COLUMNS = (
-    "publication", "id", "sentence", "place", "study", "verdict", "effect", "low", "high",
-    "repeats", "claimed", "predicted", "predicted_low", "predicted_high", "prediction", "why",
-)  # fmt: skip
 _VERDICTS = Path("claims/verdicts.json")
 
 
@@ -155,6 +151,6 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     )
     write_text(out, page)
     # As objects, so that a column of whole numbers with gaps stays one.
-    table = pd.DataFrame(entries, columns=list(COLUMNS), dtype=object)
+    table = pd.DataFrame(entries, dtype=object).drop(columns=["shown", "expected"])
     write_text(table_file, table.to_csv(index=False, lineterminator="\n"))
     return entries
