@@ -121,7 +121,7 @@ def apart(evidence: Evidence, one: Place, other: Place) -> Evidence:
         for index, *row in rows[[*_ONE, *_OTHER]].itertuples()
         if {tuple(row[:2]), tuple(row[2:])} == {one.key, other.key}
     ]
-    return Evidence(evidence.study, Results(table.drop(index=gone)))
+    return on(evidence, table.drop(index=gone))
 
 
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
@@ -145,12 +145,17 @@ def with_rows(evidence: Evidence, rows: pd.DataFrame) -> Evidence:
     table = evidence.results.table
     added = rows.reindex(columns=table.columns).astype(object)
     whole = pd.concat([table.astype(object), added], ignore_index=True)
-    return Evidence(evidence.study, Results(whole.astype(table.dtypes.to_dict())))
+    return on(evidence, whole.astype(table.dtypes.to_dict()))
+
+
+def on(evidence: Evidence, table: pd.DataFrame) -> Evidence:
+    """The same study with another table."""
+    return Evidence(evidence.study, Results(table))
 
 
 def copy(evidence: Evidence) -> Evidence:
     """The same study with a table of its own."""
-    return Evidence(evidence.study, Results(evidence.results.table.copy()))
+    return on(evidence, evidence.results.table.copy())
 
 
 def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:

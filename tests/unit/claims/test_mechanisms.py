@@ -34,7 +34,7 @@ from pipeline.study.load import CONFIG, load_study, shipped_studies
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.claims_worlds import REPEATS, a_claim, make_world, selectors, with_rows, world_study
+from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
 from tests.fake_records import make_record, write_records
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
@@ -48,7 +48,7 @@ def world() -> Evidence:
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
     made = make_world(cells=cells, cluster=CLUSTER)
     about = made.results.table["metric"].str.contains("sent_bytes|phase_bubble")
-    return Evidence(made.study, Results(made.results.table[~about]))
+    return on(made, made.results.table[~about])
 
 
 def add(world: Evidence, rows: list[dict[str, Any]]) -> Evidence:
@@ -177,7 +177,7 @@ def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
         table = world.results.table.copy()
         table.loc[rows, "text"] = "equal"
         table.loc[rows & (table["cell"] == "ring"), "text"] = word
-        found = judge(same, Evidence(world.study, Results(table)))
+        found = judge(same, on(world, table))
         assert (found.verdict, found.effect) == (verdict, None), found.line
         assert "ring" in found.why and corrected([found]) == [found]
 

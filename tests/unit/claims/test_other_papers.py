@@ -29,6 +29,7 @@ from tests.claims_worlds import (
     agree,
     copy,
     make_world,
+    on,
     selectors,
     set_metric,
     world_study,
@@ -72,7 +73,7 @@ def test_a_trend_holds_all_along(world: Evidence) -> None:
 
 
 def test_two_node_counts_are_no_trend(world: Evidence) -> None:
-    two = Evidence(world.study, Results(world.results.table[world.results.table["nodes"] != 4]))
+    two = on(world, world.results.table[world.results.table["nodes"] != 4])
     assert "on three node counts or more" in judge(trend("above"), two).why
 
 
@@ -224,7 +225,7 @@ def of_meshes(pair: Evidence, claim: Claim, effect: float) -> Evidence:
     table = table[table["cell"].isna() | (table["nodes"] == 2)]
     counts = {1: 10 * nodes, 2: nodes, 4: 20 * nodes}
     cells = {"ddp": test["a"], "ring": test["b"]}
-    evidence = as_claimed(Evidence(pair.study, Results(table)), claim, counts, cells)
+    evidence = as_claimed(on(pair, table), claim, counts, cells)
     for selector, value in ((test["a"], effect), (test["b"], 1.0)):
         [place] = evidence.places(selector)
         set_metric(evidence, place, "step_seconds", (0.99 * value, value, 1.01 * value))

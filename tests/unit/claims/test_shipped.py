@@ -17,7 +17,6 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
-from pipeline.metrics.results import Results
 from pipeline.schemas import validate
 from pipeline.study.load import find_study, load_study
 from tests.claims_worlds import (
@@ -25,6 +24,7 @@ from tests.claims_worlds import (
     copy,
     effects,
     make_world,
+    on,
     selectors,
     without,
     world_study,
@@ -75,7 +75,7 @@ def test_a_cell_that_did_not_run_gives_its_reason(world: Evidence, claim: Claim)
         evidence.results.table.loc[rows, "reason"] = "no such library"
         status = rows & (evidence.results.table["metric"] == "status")
         evidence.results.table.loc[status, "text"] = "unsupported"
-    found = judge(claim, Evidence(evidence.study, Results(evidence.results.table)))
+    found = judge(claim, on(evidence, evidence.results.table))
     assert found.verdict == NOT_TESTABLE and found.effect is None
     assert "unsupported" in found.why or "no two batches" in found.why
 
