@@ -315,15 +315,14 @@ def page(args: argparse.Namespace) -> int:
     """
     from pipeline.claims.write import read_verdicts
     from pipeline.metrics.results import Results
-    from pipeline.page.page import Folders, render
+    from pipeline.page.page import render
     from pipeline.study.load import load_study
 
     study = load_study(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
-    folders = Folders(args.figures, args.runs, beside)
     results = Results.read(args.metrics, study.name)
-    write_text(args.out, render(study, results, verdicts, folders))
+    write_text(args.out, render(study, results, verdicts, args.figures, args.runs, beside))
     note_made([args.out], args.metrics)
     return 0
 

@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +50,21 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 _LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
 
 
-@dataclass(frozen=True)
-class Folders:
-    """Folders of figures and runs of a study; `records` leads from the page to the last."""
-
-    figures: Path
-    runs: Path
-    records: str = "runs"
-
-
 def render(
-    study: Study, results: Results, verdicts: Sequence[dict[str, Any]], folders: Folders
+    study: Study,
+    results: Results,
+    verdicts: Sequence[dict[str, Any]],
+    drawings: Path,
+    runs: Path,
+    records_at: str = "runs",
 ) -> str:
-    """The page; equal inputs give equal text. Raises SamestepError on a missing part."""
+    """The page; equal inputs give equal text. Raises SamestepError on a missing part.
+
+    `drawings` and `runs` are the folders of the figures and the runs; `records_at` leads from the
+    page to the latter.
+    """
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    groups = run_groups(results, folders.runs)
+    groups = run_groups(results, runs)
     counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, results, verdicts)
     # Decided claims come first, then what was measured and left open, then the rest.
@@ -83,7 +82,7 @@ def render(
         tabled.discard("status")
 
     def figures_of(*names: str) -> list[Any]:
-        return [_figure(folders.figures, name) for name in names if name in drawn]
+        return [_figure(drawings, name) for name in names if name in drawn]
 
     def tables_of(*names: str) -> list[Any]:
         return [_table(name, results) for name in names if name in tabled]
@@ -125,7 +124,7 @@ def render(
         run_tables=tables_of("status"),
         environment=_table("environment", results),
         groups=groups,
-        records=folders.records,
+        records=records_at,
         exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
