@@ -162,6 +162,13 @@ def _build_table(study: Mapping[str, Any], fell_back: Any) -> pd.DataFrame:
         return build(Study.of(study), write_records(Path(folder), study, fell_back=fell_back))
 
 
+def edited_table(root: Path, edit: Callable[[Path], object], **changes: Any) -> pd.DataFrame:
+    """The table of the synthetic study after its records below `root` were edited."""
+    study = make_study(**changes)
+    edit(write_records(root, study))
+    return build(Study.of(study), root)
+
+
 def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     """Rows of these metrics, as `Results.pick` orders them."""
     return Results(table).pick(level, *metrics)

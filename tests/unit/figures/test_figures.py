@@ -25,24 +25,22 @@ from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import build
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.format import significant
 from pipeline.metrics.results import Results
 from pipeline.study.profiling import IN_STEP
-from pipeline.study.study import Study
 from tests.fake_records import (
     CONDITIONED,
     EMULATED,
     PLAIN,
     a_cell,
     edit_record,
+    edited_table,
     made,
     make_study,
     make_table,
     pick,
     row_of,
-    write_records,
 )
 from tests.unit.figures.drawn import draw, words
 
@@ -96,12 +94,13 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> 
 
 def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tmp_path) -> None:
     begin = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
-    study = make_study(repeats=2, beginnings=begin)
-    runs = write_records(tmp_path, study)
     unseen = {"steps": 5, "unigram_entropy": 6.0}
-    for run in ("single/n1/r0", "dps/n2/r0"):
-        edit_record(runs / run, lambda one: one["ranks"][0].update(unseen_text=unseen))
-    table = build(Study.of(study), runs)
+
+    def edit(runs: Path) -> None:
+        for run in ("single/n1/r0", "dps/n2/r0"):
+            edit_record(runs / run, lambda one: one["ranks"][0].update(unseen_text=unseen))
+
+    table = edited_table(tmp_path, edit, repeats=2, beginnings=begin)
     figure = draw("loss_step", table)
     _, over_time, _ = figure.axes
     seconds = [np.asarray(line.get_xdata(), dtype=float) for line in over_time.lines]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.__main__ import main
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build, longest_rise
@@ -34,6 +32,7 @@ from tests.fake_records import (
     a_cell,
     edit_record,
     edit_steps,
+    edited_table,
     make_record,
     make_study,
     make_table,
@@ -111,6 +110,15 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
 
 
+def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
+    def change(run: Any) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
@@ -118,31 +126,26 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
         (lambda step: replace(step, loss=None), "diverged"),
     ],
 )
-def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said, capsys) -> None:
-    study = make_study(repeats=1)
-    write_records(tmp_path / "runs", study)
-    edit_steps(tmp_path / "runs" / "dps" / "n2" / "r0", edit)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(tmp_path / "runs")]
-    args += ["--out", str(tmp_path / "m.parquet")]
-    assert main(args) == 0
-    assert f"{said}: Distributed Parameter Server (DDP) at 2 nodes" in capsys.readouterr().err
-    found = tidy.read(tmp_path / "m.parquet")
-    verdict = row_of(found, "parity_verdict", "dps", 2)
-    assert verdict["text"] == said
+def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said) -> None:
+    found = edited_table(tmp_path, lambda runs: edit_steps(runs / "dps/n2/r0", edit), repeats=1)
+    assert row_of(found, "parity_verdict", "dps", 2)["text"] == said
+    [warning] = [one for one in Results(found).warnings if one.startswith(said)]
+    assert warning.startswith(f"{said}: Distributed Parameter Server (DDP) at 2 nodes")
 
 
-def test_ranks_with_different_weights_are_seen(tmp_path: Path) -> None:
-    study = make_study(repeats=1)
-    write_records(tmp_path, study)
+def test_ranks_with_other_weights_and_runs_of_another_version_are_seen(tmp_path: Path) -> None:
+    def edit(runs: Path) -> None:
+        other = changed("ranks", 1, "weights_sha256", value="f" * 64)
+        edit_record(runs / "horovod/n2/r0", other)
+        edit_record(runs / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
 
-    def edit(run: dict[str, Any]) -> None:
-        run["ranks"][1]["weights_sha256"] = "f" * 64
-
-    edit_record(tmp_path / "horovod" / "n2" / "r0", edit)
-    found = build(Study.of(study), tmp_path)
-    assert row_of(found, "weights_bit_equal", "horovod", 2)["value"] == 0.0
-    assert row_of(found, "weights_bit_equal", "horovod", 4)["value"] == 1.0
+    found = edited_table(tmp_path, edit, repeats=2)
+    for nodes, equal in ((2, 0.0), (4, 1.0)):
+        assert row_of(found, "weights_bit_equal", "horovod", nodes)["value"] == equal
+    marked = pick(found, "cell", "mixed").query("value == 1")
+    assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
+    [note] = Results(found).mixed
+    assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
 
 
 def cells(*names: str) -> list[dict[str, Any]]:
@@ -260,36 +263,42 @@ def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
 CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
 
 
-def study() -> dict[str, Any]:
-    return make_study(cells=CELLS, repeats=4)
-
-
-@pytest.fixture
-def ordered(tmp_path: Path) -> Path:
-    return write_records(tmp_path / "runs", study())
-
-
-def slowed(factor: Callable[[Step], float]) -> Callable[[Step], Step]:
-    return lambda step: replace(step, seconds=step.seconds * factor(step))
-
-
 def about(table: pd.DataFrame, metric: str) -> pd.Series:
     return table[(table["level"] == "study") & (table["metric"] == metric)].iloc[0]
 
 
-def report(ordered: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study()))
-    args = ["metrics", "--study", str(tmp_path / "study.yaml"), "--runs", str(ordered)]
-    assert main([*args, "--out", str(tmp_path / "m.parquet")]) == 0
-    return capsys.readouterr().err
+def slowed(runs: Path, place: str, factor: Callable[[Step], float]) -> None:
+    edit_steps(runs / place, lambda step: replace(step, seconds=step.seconds * factor(step)))
 
 
-def test_a_run_that_was_repeated_later_is_counted_out(ordered: Path) -> None:
-    later = {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
-    edit_record(ordered / "a" / "n1" / "r0", lambda run: run.update(later))
-    kept = about(build(Study.of(study()), ordered), "order_kept")
-    assert (kept["value"], kept["n"]) == (15, 16)
-    assert kept["text"].endswith("15 of 16 runs were executed in this order")
+def later(runs: Path) -> None:
+    times = {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
+    edit_record(runs / "a/n1/r0", lambda run: run.update(times))
+
+
+def each_repeat_slower(runs: Path) -> None:
+    for cell, nodes, repeat in product("ab", (1, 2), range(4)):
+        slowed(runs, f"{cell}/n{nodes}/r{repeat}", lambda _, r=repeat: 1 + 0.1 * r)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("edit", "kept", "drifted"),
+    [
+        (lambda runs: None, 16, []),
+        (later, 15, []),
+        (lambda runs: slowed(runs, "b/n2/r1", lambda s: 1 + 0.01 * s.step), 16, ["fake/b/n2/r1"]),
+        (each_repeat_slower, 16, ["the runs in their order"]),
+    ],
+    ids=["as planned", "a run that was repeated later", "within a run", "over the order"],
+)
+def test_order_and_drift_are_told(tmp_path: Path, edit: Any, kept: int, drifted: Any) -> None:
+    found = edited_table(tmp_path, edit, cells=CELLS, repeats=4)
+    order = about(found, "order_kept")
+    assert (order["value"], order["n"]) == (kept, 16)
+    assert order["text"].endswith(f"{kept} of 16 runs were executed in this order")
+    warnings = [one for one in Results(found).warnings if "drifted" in one]
+    assert [one.partition(": step times drifted by +")[0] for one in warnings] == drifted
+    assert (about(found, "order_drift")["text"] == "drift") == (edit is each_repeat_slower)
 
 
 @given(st.permutations(range(7)))
@@ -303,38 +312,11 @@ def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
     assert longest_rise(places) == max(rising)
 
 
-def test_drift_within_a_run_is_reported(ordered, tmp_path, capsys) -> None:
-    assert "drifted" not in report(ordered, tmp_path, capsys)
-    edit_steps(ordered / "b" / "n2" / "r1", slowed(lambda step: 1 + 0.01 * step.step))
-    said = report(ordered, tmp_path, capsys)
-    assert "fake/b/n2/r1: step times drifted by +1" in said
-    assert said.count("drifted") == 1
-
-
-def test_drift_over_the_order_of_runs_is_reported(ordered, tmp_path, capsys) -> None:
-    assert about(build(Study.of(study()), ordered), "order_drift")["text"] == "none"
-    for place in ordered.glob("*/n*/r*"):
-        factor = 1 + 0.1 * int(place.name[1:])
-        edit_steps(place, slowed(lambda step, factor=factor: factor))  # type: ignore[misc]
-    found = about(build(Study.of(study()), ordered), "order_drift")
-    assert found["text"] == "drift" and found["value"] > 0.1
-    assert "the runs in their order: step times drifted by +" in report(ordered, tmp_path, capsys)
-
-
 def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
     """The content of run.json of a run on two nodes."""
     spec = spec_of("dps-slow", cluster=cluster) if cluster else spec_of()
     run: dict[str, Any] = json.loads(json.dumps(make_record(spec).run))
     return run
-
-
-def changed(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    def change(run: dict[str, Any]) -> None:
-        for part in path[:-1]:
-            run = run[part]
-        run[path[-1]] = value
-
-    return change
 
 
 def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
@@ -366,15 +348,3 @@ def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
     run, other = run_on(), run_on()
     on(kernel="Linux 7")(other)
     assert "kernel" in circumstances(other) and mixed([run, other]) == ""
-
-
-def test_a_mixed_cell_is_marked(tmp_path: Path) -> None:
-    study = make_study(repeats=2)
-    write_records(tmp_path, study)
-    edit_record(tmp_path / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
-    table = build(Study.of(study), tmp_path)
-    rows = pick(table, "cell", "mixed")
-    marked = rows[rows["value"] == 1]
-    assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
-    [note] = Results(table).mixed
-    assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")

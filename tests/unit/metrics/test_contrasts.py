@@ -31,6 +31,8 @@ from tests.fake_records import (
     EMULATED,
     PLAIN,
     a_cell,
+    edit_steps,
+    edited_table,
     make_record,
     make_study,
     make_table,
@@ -157,14 +159,11 @@ def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
 
 
 def test_another_training_is_not_compared(tmp_path: Path) -> None:
-    study = make_study(cells=CELLS, repeats=6)
-    for spec in expand(Study.of(study)):
-        record = make_record(spec)
-        if spec.cell == "c" and spec.world.nodes == 2:
-            steps = [replace(s, grad_norm=2 * (s.grad_norm or 0)) for s in record.steps]
-            record = RunRecord(record.run, steps)
-        write_record(tmp_path / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}", record)
-    table = build(Study.of(study), tmp_path)
+    def edit(runs: Path) -> None:
+        for folder in runs.glob("c/n2/r*"):
+            edit_steps(folder, lambda step: replace(step, grad_norm=2 * (step.grad_norm or 0)))
+
+    table = edited_table(tmp_path, edit, cells=CELLS, repeats=6)
     assert faster(table, "b", "c", 2).verdict.endswith("c did not compute the same training")
     assert faster(table, "b", "c", 4).compared
 

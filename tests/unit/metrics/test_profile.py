@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.errors import RecordError
 from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import read_all, run_folder
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
@@ -29,6 +29,7 @@ from pipeline.study.study import Study
 from tests.fake_records import (
     a_cell,
     edit_steps,
+    edited_table,
     fail,
     make_record,
     make_study,
@@ -79,11 +80,11 @@ def slower_and_worse(step: Step) -> Step:
 
 def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_path: Path) -> None:
     assert set(pick(table, "profile", "profile_deviation")["value"]) == {0.0}
-    runs = write_records(tmp_path, STUDY)
-    spec = spec_of(**PROFILE)
-    edit_steps(run_folder(runs, spec), slower_and_worse)
-    rows = build(Study.of(STUDY), runs)
-    rows = rows[(rows["run_id"] == spec.run_id)].set_index("metric")
+    profiled = spec_of(**PROFILE).run_id
+    rows = edited_table(
+        tmp_path, lambda runs: edit_steps(runs / "dps/n2/p0", slower_and_worse), **PROFILE
+    )
+    rows = rows[(rows["run_id"] == profiled)].set_index("metric")
     assert rows.loc["profile_deviation", "value"] == pytest.approx(0.25)
     assert rows.loc["profile_deviation", "base"] == "fake/dps/n2/r0"
     assert rows.loc["profile_slowdown", "value"] == pytest.approx(2, rel=0.1)
