@@ -129,7 +129,11 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
 
 def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
-    needs, device, hardware = claim.needs, str(evidence.groups[0]["device"]), _hardware(evidence)
+    needs, device, hardware = (
+        claim.needs,
+        str(evidence.results.places[0]["device"]),
+        _hardware(evidence),
+    )
     lacks = None
     if needs.get("device", device) != device:
         lacks = f"a {_DEVICES[str(needs['device'])]}"
@@ -138,7 +142,7 @@ def _require(claim: Claim, evidence: Evidence) -> None:
     elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
         lacks = f"a {claim.made_at.hardware}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
-        made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+        made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
         size = "the size that it was made with" if made is None else _millions(made)
         lacks = f"a model of {size}, and this one has {_millions(here)}"
     if lacks is not None:
@@ -171,7 +175,7 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
 
 def _hardware(evidence: Evidence) -> str:
     """The devices that the runs recorded, each name once."""
-    if evidence.groups[0]["device"] == "cpu":
+    if evidence.results.places[0]["device"] == "cpu":
         return "a CPU"
     facts = evidence.results.pick("run", "gpus")["text"]
     return listed(sorted({name for text in facts for name in str(text).split(", ")}))
@@ -182,7 +186,7 @@ def _millions(parameters: float) -> str:
 
 
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
-    made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+    made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
     return made is not None and abs(here / made - 1) <= SAME_MODEL
 
 
@@ -199,6 +203,6 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
         "emulated": f"{nodes} over an emulated network",
         "real": nodes,
     }[str(largest.row["network"])]
-    model = _millions(evidence.fact("num_parameters"))
+    model = _millions(evidence.results.least("num_parameters"))
     ranks = plural(largest.ranks, f"{hardware.removeprefix('a ')} rank")
     return f"on {ranks}{joined} with {model}"

@@ -275,7 +275,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     low, high = min(by_batch), max(by_batch)
     one, two = (measure(evidence, by_batch[b], "peak_memory_bytes").interval for b in (low, high))
     values = test["values_per_parameter"] * test["bytes_per_value"]
-    predicted = values * evidence.fact("num_parameters")
+    predicted = values * evidence.results.least("num_parameters")
 
     def intercept(small: float, large: float) -> float:
         return float((high * small - low * large) / (high - low) / predicted)

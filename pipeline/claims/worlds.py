@@ -8,11 +8,8 @@ a test may be compared: they finished, trained the same and did equal work.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -21,7 +18,6 @@ import pandas as pd
 from pipeline import strategies
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.study.link import LinkSpec
@@ -91,45 +87,9 @@ class Evidence:
     judged: frozenset[World] = frozenset()
     """Worlds in which the claim was judged already, so that `choose` gives another."""
 
-    @cached_property
-    def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count, with the labels of sentences.
-
-        `axes` are the ranks along each axis of its mesh, none in former records, `parameters` those
-        of the model that it trained.
-        """
-        axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-        table = self.results.table
-        for one in records(table[table["metric"].str.startswith("axis:")]):
-            name = str(one["metric"]).partition(":")[2]
-            axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
-        trained = self.results.pick("run", "num_parameters").dropna(subset=["value"])
-        sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
-        rows = records(self.results.pick("cell", "num_ok"))
-        keys = [(row["cell"], int(row["nodes"])) for row in rows]
-        return [
-            row
-            | {"label": short_label(row), "axes": axes[key]}
-            | {"parameters": sizes.get(key, math.nan)}
-            for row, key in zip(rows, keys, strict=True)
-        ]
-
-    @cached_property
-    def least(self) -> dict[str, float]:
-        """The smallest value of each fact of the runs."""
-        runs = self.results.table[self.results.table["level"] == "run"]
-        return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
-
-    def fact(self, metric: str) -> float:
-        """The smallest value of a fact over all runs; NaN where no run has it."""
-        return self.least.get(metric, math.nan)
-
     def after(self, judged: Iterable[World]) -> Evidence:
-        """This evidence where these worlds were judged; what was found in the table is kept."""
-        _ = self.groups, self.least
-        other = copy(self)
-        object.__setattr__(other, "judged", frozenset(judged))
-        return other
+        """This evidence where these worlds were judged."""
+        return replace(self, judged=frozenset(judged))
 
     def places(self, selector: Selector) -> list[Place]:
         """Every cell at every node count that the selector means, the preferred ones first.
@@ -155,7 +115,7 @@ class Evidence:
         found = [
             Place(row["cell"], int(row["nodes"]), row, options[row["arm"]], selector,
                   links.get(row["link"]))
-            for row in self.groups if _matches(row, options[row["arm"]], selector)
+            for row in self.results.places if _matches(row, options[row["arm"]], selector)
         ]  # fmt: skip
         return sorted(found, key=preference)
 
@@ -180,10 +140,10 @@ class Evidence:
             return True
         if row["network"] == "emulated":
             # In dilated time each node has its cores; the ranks of a node may have to share them.
-            return bool(row["ranks_per_node"] <= self.fact("cores_per_node"))
+            return bool(row["ranks_per_node"] <= self.results.least("cores_per_node"))
         # On the loopback all ranks are processes of one machine.
         ranks = place.ranks if row["network"] == "loopback" else int(row["ranks_per_node"])
-        return bool(ranks <= self.fact("num_cores"))
+        return bool(ranks <= self.results.least("num_cores"))
 
 
 def _matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
@@ -284,7 +244,7 @@ def _worlds(
         raise NotTestableError(none)
     alone = [p for p in fit if evidence.own_core_each(p)]
     if not alone:
-        cores = plural(int(evidence.fact("num_cores")), "core")
+        cores = plural(int(evidence.results.least("num_cores")), "core")
         raise NotTestableError(
             f"{min(p.ranks for p in fit)} ranks share {cores}, so that not each has its own"
         )

@@ -81,7 +81,9 @@ def headline(results: Results) -> dict[str, Any]:
     share_of = dict(zip(exposed["cell"], 100 * exposed["value"], strict=True))
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
-    shares, sent, texts = {}, {}, {}
+    shares: dict[str, float] = {}
+    sent: dict[str, float] = {}
+    texts: dict[str, str] = {}
     # In the order of the study, which names no winner.
     for row in records(same.sort_values("cell_order")):
         cell, label = row["cell"], row["arm_label"]

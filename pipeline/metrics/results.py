@@ -7,6 +7,8 @@ table behind it is never changed.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +22,7 @@ from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
+from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.ranks import DRIFT
 from pipeline.metrics.runs import TIMER_SHARE
@@ -262,7 +265,8 @@ class Results:
 
         The keys say of which runs that is. `level` is `run` or `profile`.
         """
-        status, endings = self.pick(level, "status"), {}
+        status = self.pick(level, "status")
+        endings: dict[Any, tuple[str, str]] = {}
         keys = ["cell_order", "cell", "label", "text", "reason"]
         for (_, cell, label, text, reason), part in status[status["text"] != "ok"].groupby(keys):
             nodes = sorted(int(n) for n in part["nodes"].unique())
@@ -361,6 +365,35 @@ class Results:
             f"training against {row['base']}"
             for row in records(verdicts)
         ]
+
+    @cached_property
+    def places(self) -> list[dict[str, Any]]:
+        """One row for each cell and node count, with the labels of sentences.
+
+        `axes` are the ranks along each axis of its mesh, none in former records, `parameters` those
+        of the model that it trained.
+        """
+        axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+        for one in records(self.table[self.table["metric"].str.startswith("axis:")]):
+            name = str(one["metric"]).partition(":")[2]
+            axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
+        trained = self.pick("run", "num_parameters").dropna(subset=["value"])
+        sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
+        rows = records(self.pick("cell", "num_ok"))
+        for row in rows:
+            key = row["cell"], int(row["nodes"])
+            row |= {"label": short_label(row), "axes": axes[key]}
+            row["parameters"] = sizes.get(key, math.nan)
+        return rows
+
+    @cached_property
+    def _least(self) -> dict[str, float]:
+        runs = self.table[self.table["level"] == "run"]
+        return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
+
+    def least(self, metric: str) -> float:
+        """The smallest value of a fact over all timed runs; NaN where no run has it."""
+        return self._least.get(metric, math.nan)
 
     # Comparisons of cells, and how far emulated times may be off.
 

@@ -53,7 +53,7 @@ def world() -> Evidence:
 
 def add(world: Evidence, rows: list[dict[str, Any]]) -> Evidence:
     """The world with these rows; each has its cell's name and what that cell's rows share."""
-    shared = {place["cell"]: place for place in world.groups}
+    shared = {place["cell"]: place for place in world.results.places}
     whole = pd.DataFrame([{**shared[row["cell"]], "text": None, **row} for row in rows])
     return with_rows(world, whole)
 
