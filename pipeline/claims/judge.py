@@ -129,12 +129,8 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
 
 def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
-    needs, device, hardware = (
-        claim.needs,
-        str(evidence.results.places[0]["device"]),
-        _hardware(evidence),
-    )
-    lacks = None
+    needs, hardware = claim.needs, _hardware(evidence)
+    device, lacks = str(evidence.results.places[0]["device"]), None
     if needs.get("device", device) != device:
         lacks = f"a {_DEVICES[str(needs['device'])]}"
     elif str(needs.get("hardware", "")) not in hardware:

@@ -67,7 +67,7 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
             ranks = _rows(evidence, place, "rank", metric)
             return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())
         case "device_teraflops":
-            per_token = own(evidence.results.pick("run", "flops_per_token"), place)["value"].max()
+            per_token = evidence.rows(place, "run", "flops_per_token")["value"].max()
             rates = _rows(evidence, place, "run", RATE)["value"]
             return over_repeats(rates * per_token / place.ranks / 1e12)
         case "step_spread":
@@ -81,16 +81,14 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
                 )
             return over_repeats(np.percentile(run, 95) / np.median(run) for run in runs)
         case "memory_asymmetry":
-            return _over_ranks(
-                own(evidence.results.pick("rank", "peak_memory_bytes"), place), place
-            )
+            return _over_ranks(evidence.rows(place, "rank", "peak_memory_bytes"), place)
         case "time_asymmetry":
             # Of the ranks' own time: each step ends in a collective, so whole steps are all alike.
             alone = _phases_of_ranks(evidence, place).drop(columns=COMMUNICATION).sum(axis=1)
             return _over_ranks(alone.rename("value").reset_index(), place)
         case "loss_roughness":
             # Runs of one seed and batch have the same losses and would count twice.
-            steps = own(evidence.results.pick("step", "loss"), place).dropna(subset=["value"])
+            steps = evidence.rows(place, "step", "loss").dropna(subset=["value"])
             steps = steps[steps["step"] >= evidence.study.optimiser.warmup_steps]
             losses = [
                 seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
@@ -137,7 +135,7 @@ def ratio(one: Interval, other: Interval) -> Interval:
 
 
 def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
-    rows = own(evidence.results.pick(level, metric), place).dropna(subset=["value"])
+    rows = evidence.rows(place, level, metric).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
     return rows
@@ -156,7 +154,7 @@ def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
 def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
     """Median seconds of each phase of a step (columns) of each rank (index: run_id, rank)."""
     names = [f"phase_seconds:{phase}" for phase in IN_STEP]
-    rows = own(evidence.results.pick("profile", *names), place)
+    rows = evidence.rows(place, "profile", *names)
     if rows.empty:
         raise NotTestableError(f"the study has no finished profiled run of {place.label}")
     wide = rows.pivot(index=["run_id", "rank"], columns="metric", values="value")
@@ -194,5 +192,5 @@ def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantit
 
 
 def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
-    steps = own(evidence.results.pick("step", metric), place)
+    steps = evidence.rows(place, "step", metric)
     return steps[steps["timed"].fillna(False).astype(bool)].copy()

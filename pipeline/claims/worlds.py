@@ -91,6 +91,10 @@ class Evidence:
         """This evidence where these worlds were judged."""
         return replace(self, judged=frozenset(judged))
 
+    def rows(self, place: Place, level: str, *metrics: str) -> pd.DataFrame:
+        """Rows of these metrics that are of a place, ordered as by `Results.pick`."""
+        return own(self.results.pick(level, *metrics), place)
+
     def places(self, selector: Selector) -> list[Place]:
         """Every cell at every node count that the selector means, the preferred ones first.
 
@@ -260,14 +264,13 @@ def _worlds(
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
     """Why these places may not be compared, or None; precision is what most claims are about."""
-    parity = evidence.results.pick("cell", "parity_verdict")
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"
         if row["status"] != "ok":
             return f"{at} is {row['status']} ({row['reason']})"
         if row["value"] < 2:  # of `num_ok`
             return f"{at} has one finished run, so no interval"
-        if own(parity, place)["text"].isin(UNEQUAL).any():
+        if evidence.rows(place, "cell", "parity_verdict")["text"].isin(UNEQUAL).any():
             return f"{at} did not compute the same training"
     over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
     if len(over) > 1 or len({p.row["network"] for p in group}) > 1:
