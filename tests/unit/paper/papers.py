@@ -1,7 +1,6 @@
 """What the tests of the paper share: its text and its files, made from records."""
 
-import json
-from copy import deepcopy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +43,9 @@ def make_paper(root: Path, out: Path, *more: str) -> int:
     return main([*args, "--out", str(out / "paper"), *more])
 
 
-Key = tuple[str, bytes]
-_COLLECTED: dict[Key, dict[str, Any]] = {}
-_RESULTS: dict[Key, Path] = {}
-
-
-def key_of(study: dict[str, Any], table: pd.DataFrame) -> Key:
-    """The same for equal studies and tables."""
-    return json.dumps(study), pd.util.hash_pandas_object(table).to_numpy().tobytes()
-
-
-def shared_results(study: dict[str, Any], table: pd.DataFrame, folders: Any) -> Path:
-    """A folder as of `make_results`, not to be changed: made once of equal studies and tables."""
-    key = key_of(study, table)
-    if key not in _RESULTS:
-        _RESULTS[key] = make_results(folders.mktemp("results"), study, table)
-    return _RESULTS[key]
-
-
-def collected(study: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    """The paper's numbers, which take a second: made once of equal studies and tables."""
-    key = key_of(study, table)
-    if key not in _COLLECTED:
-        _COLLECTED[key] = collect(Study.of(study), Results(table))
-    return deepcopy(_COLLECTED[key])
-
-
-def text_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
-    text = render(SOURCE, collected(study, table), folder / "tables")
-    return " ".join(text.split())
+def text_of(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path, verdicts: Sequence[Any] = ()
+) -> str:
+    """The manuscript on one line, with the tables of `folder`."""
+    numbers = collect(Study.of(study), Results(table), verdicts)
+    return " ".join(render(SOURCE, numbers, folder / "tables").split())

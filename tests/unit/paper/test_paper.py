@@ -12,10 +12,11 @@ import pypandoc
 import pytest
 
 from pipeline import figures, tables
-from pipeline.claims.write import by_question, read_verdicts, total
+from pipeline.claims.write import by_question, count, counted, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.build import build
+from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
 from pipeline.paper import export, facts
 from pipeline.paper.export import TYPST
@@ -24,7 +25,22 @@ from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, a_cell, make_study, make_table, write_records
 from tests.fake_records import made as made_table
-from tests.unit.paper.papers import SOURCE, collected, make_paper, make_results, text_of
+from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, Any]:
+    return make_study(repeats=2, claims=["bai2022"], profile={"steps": 8})
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=2, profile={"steps": 8})
+
+
+@pytest.fixture(scope="module")
+def folder(study: Any, table: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_results(tmp_path_factory.mktemp("results"), study, table)
 
 
 def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
@@ -158,27 +174,20 @@ def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
     assert f"over the first {FIRST_STEPS} steps" in text
 
 
-def results_of(study: dict[str, Any], table: pd.DataFrame, folder: Path) -> str:
-    """Abstract and results: what stands there is said of the data."""
-    text = text_of(study, table, folder)
-    abstract, rest = text.split("# Introduction")
-    tables = r": Cells against each other.*?\{#tbl:comparisons\}"
-    return abstract + re.sub(tables, "", rest.split("# Results")[1].split("# Limits")[0])
-
-
-NO_VERDICT = ("faster", "slower", "fastest", "slowest")
-
-
 def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, folder) -> None:
-    said = results_of(study, table, folder)
-    assert not [word for word in NO_VERDICT if re.search(rf"\b{word}\b(?! rank)", said)]
+    text = text_of(study, table, folder)
+    # Abstract and results: what stands there is said of the data.
+    abstract, rest = text.split("# Introduction")
+    results = rest.split("# Results")[1].split("# Limits")[0]
+    said = abstract + re.sub(r": Cells against each other.*?\{#tbl:comparisons\}", "", results)
+    assert not re.search(r"\b(faster|slower|fastest|slowest)\b(?! rank)", said)
     assert "the data do not decide which has more" in said and "::: {.finding}" not in said
 
 
 def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
     study = make_study(repeats=6, profile={"steps": 8})
     table = make_table(repeats=6, profile={"steps": 8})
-    numbers = collected(study, table)["headline"]
+    numbers = headline(Results(table))
     assert numbers["decided"] and numbers["lead"].startswith(numbers["measured_on"])
     assert "in fp32, Distributed Parameter Server (DDP) was faster than" in numbers["lead"]
     assert "AMP" not in numbers["lead"], "the fastest of all runs, in bf16"
@@ -187,28 +196,19 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
     assert f"**{numbers['lead']}".split("[")[0] in said
 
 
-def test_claims_have_a_section_of_their_own(study, table, folder, tmp_path) -> None:
+def test_claims_have_a_section_of_their_own(study, table, folder) -> None:
     verdicts = read_verdicts(folder / "verdicts.json")
-    numbers = collect(Study.of(study), Results(table), verdicts)
-    text = " ".join(render(SOURCE, numbers, folder / "tables").split())
-    counts = numbers["claims"]
+    text, plain = (text_of(study, table, folder, given) for given in (verdicts, ()))
     # Claims on one effect count once.
-    assert counts["total"] == total(verdicts) and counts["undecided"] > 0
-    assert len(by_question(verdicts)) < len(verdicts)
-    assert text.count(counts["counted"]) == 2
+    assert len(by_question(verdicts)) < len(verdicts) and count(verdicts)["undecided"] > 0
+    assert text.count(counted(verdicts)) == 2 and "Published claims" not in plain
     assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
-
-
-def test_numbers_of_figures_and_tables_follow_what_is_shown(study, table, folder) -> None:
-    with_claims = collect(Study.of(study), Results(table), read_verdicts(folder / "verdicts.json"))
-    text = " ".join(render(SOURCE, with_claims, folder / "tables").split())
     # Tables of cells and of claims are the manuscript's own; the environment's stands last.
     environment = len(tables.catalogue.shown(Study.of(study))) + 1
     assert f"the commit in Table {environment + 1}" in text
-    plain = text_of(study, table, folder)
-    assert f"the commit in Table {environment}" in plain and "Published claims" not in plain
+    assert f"the commit in Table {environment}" in plain
 
 
 def test_a_name_cannot_leave_its_code_span() -> None:
