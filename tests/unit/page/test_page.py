@@ -233,17 +233,6 @@ def test_a_line_of_a_log_is_made_fit_to_be_shown(line: str, shown: str) -> None:
     assert tidy(line) == shown
 
 
-def test_logs_that_are_empty_short_binary_or_huge(tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    log.write_text("\n\n")
-    assert log_end(log) == ((), "The log is empty.")
-    log.write_text("one\rtwo\n")
-    assert log_end(log) == (("one", "two"), "The end of the log")
-    log.write_bytes(b"\xff\xfe line\n" * 100_000)
-    lines, note = log_end(log)
-    assert len(lines) == LOG_LINES and note == "The end of the log"
-
-
 def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_them(
     tmp_path: Path,
 ) -> None:
@@ -259,20 +248,27 @@ def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_t
     assert 'id="verdicts"' not in text and 'href="#verdicts"' not in text
 
 
+ENDED, REFUSED = "The end of the log", "The log is a symlink, which is not"
+
+
 @pytest.mark.parametrize(
-    ("make", "note"),
+    ("make", "lines", "note"),
     [
-        (lambda log: log.symlink_to("/etc/hostname"), "The log is a symlink, which is not"),
-        (lambda log: log.symlink_to(log.name), "The log is a symlink, which is not"),
-        (lambda log: log.mkdir(), "The log cannot be read: it is a folder"),
-        (os.mkfifo, "The log cannot be read: it is a FIFO"),
+        (lambda log: log.write_text("\n\n"), (), "The log is empty."),
+        (lambda log: log.write_text("one\rtwo\n"), ("one", "two"), ENDED),
+        (lambda log: log.write_bytes(b"\xff\xfe line\n" * 100_000),
+         ("\ufffd\ufffd line",) * LOG_LINES, ENDED),
+        (lambda log: log.symlink_to("/etc/hostname"), (), REFUSED),
+        (lambda log: log.symlink_to(log.name), (), REFUSED),
+        (lambda log: log.mkdir(), (), "The log cannot be read: it is a folder"),
+        (os.mkfifo, (), "The log cannot be read: it is a FIFO"),
     ],
-    ids=["of elsewhere", "of itself", "folder", "FIFO"],
-)
-def test_what_is_no_log_is_said_and_nothing_of_elsewhere_is_shown(tmp_path, make, note) -> None:
+    ids=["empty", "short", "huge and binary", "of elsewhere", "of itself", "folder", "FIFO"],
+)  # fmt: skip
+def test_of_a_log_the_end_is_shown_and_of_what_is_none_nothing(tmp_path, make, lines, note) -> None:
     make(tmp_path / "log.txt")
-    lines, said = log_end(tmp_path / "log.txt")
-    assert lines == () and said.startswith(note)
+    shown, said = log_end(tmp_path / "log.txt")
+    assert shown == lines and said.startswith(note)
 
 
 ROOT = Path(__file__).parents[3]
