@@ -244,7 +244,7 @@ def same_steps(claim: Claim, evidence: Evidence) -> Found:
         if not found:
             raise NotTestableError(f"the study has no cell of {selector} on several nodes")
         places += found
-    apart = []
+    apart: list[str] = []
     for place in places:
         words = {*evidence.rows(place, "cell", "parity_verdict")["text"]}
         if not words or not words <= {EQUAL, *UNEQUAL}:

@@ -193,6 +193,7 @@ def metrics(args: argparse.Namespace) -> int:
     from pipeline.metrics import table
     from pipeline.metrics.build import build
     from pipeline.metrics.emulation import load_uncertainty
+    from pipeline.metrics.headline import warnings
     from pipeline.metrics.results import Results
     from pipeline.study.load import load_study
 
@@ -201,7 +202,7 @@ def metrics(args: argparse.Namespace) -> int:
         raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
     frame = build(study, args.runs, load_uncertainty(args.yardstick))
     table.write(frame, args.out)
-    for warning in Results(frame).warnings:
+    for warning in warnings(Results(frame)):
         print(warning, file=sys.stderr)
     return 0
 

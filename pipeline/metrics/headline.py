@@ -16,7 +16,10 @@ from pipeline import models
 from pipeline.metrics.contrasts import FASTER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import ratio_interval, with_interval
-from pipeline.metrics.results import Results, records
+from pipeline.metrics.parity import UNEQUAL
+from pipeline.metrics.ranks import DRIFT
+from pipeline.metrics.results import LEVELS, Results, records
+from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.text import FEW, few, listed, plural
 
@@ -167,6 +170,39 @@ def bias_sentence(results: Results) -> str:
         f"what is outside of that is decided: emulated over real time, measured on this machine, "
         f"was {' to '.join(extremes)}."
     )
+
+
+def warnings(results: Results) -> list[str]:
+    """Lines on what whoever makes these results must not miss, printed by `metrics`."""
+    frame = results.table
+    status = frame[frame.level.isin(LEVELS) & (frame.metric == "status")]
+    notes = [
+        f"{row['run_id']}: {row['status']}: {row['reason']}"
+        for row in records(status[status.status != "ok"])
+    ]
+    drifts = frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]
+    for row in records(drifts):
+        what = "the runs in their order" if row["level"] == "study" else row["run_id"]
+        notes.append(f"{what}: step times drifted by {100 * row['value']:+.1f} %")
+    slow = frame[(frame.metric == "timer_overhead_share") & (frame.value > TIMER_SHARE)]
+    notes += [
+        f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
+        f"{100 * TIMER_SHARE:g} %; make the steps longer"
+        for row in records(slow)
+    ]
+    clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
+    if len(clocks) > 1:
+        notes.append(
+            f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step "
+            "times differ by more than what is compared; train them again with one version"
+        )
+    notes += [f"mixed: {note}" for note in results.mixed]
+    verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
+    return notes + [
+        f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
+        f"training against {row['base']}"
+        for row in records(verdicts)
+    ]
 
 
 def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str]:

@@ -23,9 +23,7 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.labels import short_label
-from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
-from pipeline.metrics.ranks import DRIFT
-from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.parity import NOT_COMPARED
 from pipeline.study.expansion import FALLBACK
 from pipeline.text import listed, plural
 
@@ -332,39 +330,6 @@ class Results:
         ends = ended.set_index("run_id")["text"]
         spans = pd.to_datetime(started["run_id"].map(ends)) - pd.to_datetime(started["text"])
         return started.assign(seconds=spans.dt.total_seconds())
-
-    @property
-    def warnings(self) -> list[str]:
-        """Lines on what whoever makes these results must not miss, printed by `metrics`."""
-        frame = self.table
-        status = frame[frame.level.isin(LEVELS) & (frame.metric == "status")]
-        notes = [
-            f"{row['run_id']}: {row['status']}: {row['reason']}"
-            for row in records(status[status.status != "ok"])
-        ]
-        drifts = frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]
-        for row in records(drifts):
-            what = "the runs in their order" if row["level"] == "study" else row["run_id"]
-            notes.append(f"{what}: step times drifted by {100 * row['value']:+.1f} %")
-        slow = frame[(frame.metric == "timer_overhead_share") & (frame.value > TIMER_SHARE)]
-        notes += [
-            f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
-            f"{100 * TIMER_SHARE:g} %; make the steps longer"
-            for row in records(slow)
-        ]
-        clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
-        if len(clocks) > 1:
-            notes.append(
-                f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step "
-                "times differ by more than what is compared; train them again with one version"
-            )
-        notes += [f"mixed: {note}" for note in self.mixed]
-        verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
-        return notes + [
-            f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
-            f"training against {row['base']}"
-            for row in records(verdicts)
-        ]
 
     @cached_property
     def places(self) -> list[dict[str, Any]]:

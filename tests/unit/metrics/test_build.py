@@ -22,6 +22,7 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build, longest_rise
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.facts import circumstances, mixed
+from pipeline.metrics.headline import warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
@@ -129,7 +130,7 @@ def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
 def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said) -> None:
     found = edited_table(tmp_path, lambda runs: edit_steps(runs / "dps/n2/r0", edit), repeats=1)
     assert row_of(found, "parity_verdict", "dps", 2)["text"] == said
-    [warning] = [one for one in Results(found).warnings if one.startswith(said)]
+    [warning] = [one for one in warnings(Results(found)) if one.startswith(said)]
     assert warning.startswith(f"{said}: Distributed Parameter Server (DDP) at 2 nodes")
 
 
@@ -296,8 +297,8 @@ def test_order_and_drift_are_told(tmp_path: Path, edit: Any, kept: int, drifted:
     order = about(found, "order_kept")
     assert (order["value"], order["n"]) == (kept, 16)
     assert order["text"].endswith(f"{kept} of 16 runs were executed in this order")
-    warnings = [one for one in Results(found).warnings if "drifted" in one]
-    assert [one.partition(": step times drifted by +")[0] for one in warnings] == drifted
+    said = [one for one in warnings(Results(found)) if "drifted" in one]
+    assert [one.partition(": step times drifted by +")[0] for one in said] == drifted
     assert (about(found, "order_drift")["text"] == "drift") == (edit is each_repeat_slower)
 
 
