@@ -152,7 +152,7 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
     again = "delete it and run `python -m pipeline metrics`"
     try:
         with open_regular(path) as stream:
-            content = pq.read_table(stream)
+            content = pq.ParquetFile(stream).read()
     except FileNotFoundError:
         raise RecordError(
             f"{path} does not exist; run `python -m pipeline metrics` first"
