@@ -9,12 +9,10 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import configurations, predicted
-from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim, Selector, Verdict
-from pipeline.claims.write import to_dict
+from pipeline.claims.types import Claim, Selector
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row, write
 from pipeline.cost.score import source_of
-from pipeline.schemas import validate
 
 CLAIMS = {claim.id: claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)}
 PREDICTED = [claim for claim in CLAIMS.values() if predicted(claim).value is not None]
@@ -80,18 +78,6 @@ def test_a_claim_without_enough_facts_says_what_is_missing(name, reason) -> None
     found = predicted(CLAIMS[name])
     assert found.line.startswith("not predicted: ") and reason in found.line
     assert found.value is found.low is found.high is None
-
-
-def test_no_prediction_is_a_verdict() -> None:
-    assert not {"predicted", "not predicted"} & set(VERDICTS)
-    for claim in CLAIMS.values():
-        for verdict in VERDICTS:
-            one = to_dict(Verdict(claim, verdict, "why", "made on x"))
-            assert one["verdict"] == verdict and one["line"].startswith(f"{verdict}: ")
-            assert one["predicted"]["line"] not in one["line"] and one["effect"] is None
-        # As nothing was measured, nothing else than this may be said, whatever is predicted.
-        one = to_dict(Verdict(claim, NOT_TESTABLE, "why", "made on x"))
-        validate({"schema_version": 1, "study": "s", "verdicts": [one]}, "verdicts", "here")
 
 
 def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:

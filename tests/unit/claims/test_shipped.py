@@ -117,13 +117,6 @@ def test_sources_that_disagree_cannot_both_be_reproduced(world: Evidence) -> Non
     assert one.disagreement and other.disagreement
 
 
-def test_the_published_step_times_give_the_published_effect() -> None:
-    published = BY_ID["empty-cache-costs"].published
-    assert published is not None
-    assert published.value == pytest.approx(0.782 / 0.193)
-    assert "figure 17" in published.source
-
-
 def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
     found = judge(BY_ID["sps-slower-than-one"], world)
     known = set(pick(world.results.table, "run", "status")["run_id"])
