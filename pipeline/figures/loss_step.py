@@ -35,24 +35,17 @@ def draw(results: Results) -> Figure:
     if loss["value"].isna().all():
         return theme.nothing(results)
     over_bytes, over_time = _over_bytes(results, loss), _over_time(results, loss)
-    more = sum(not one.empty for one in (over_bytes, over_time, deviation))
-    figure, (first, *others) = panels.grid(1 + more, 1.85)
-    _curves(first, loss, results, "median")
-    first.set_ylabel("Loss [nats/token]")
+    shown: list[tuple[pd.DataFrame, dict[str, str]]] = [(loss, {})]
     remark = ""
     if not over_bytes.empty:
-        second, *others = others
-        _curves(second, over_bytes, results, "median")
-        second.set(xscale="log", xlabel="Sent so far [MB]", ylabel="Loss [nats/token]")
+        shown.append((over_bytes, {"xscale": "log", "xlabel": "Sent so far [MB]"}))
         nodes = plural(int(over_bytes["nodes"].iloc[0]), "node")
         remark = (
             f"Steps differ by intent. Sent: by the rank that sends most, on {nodes}, counted in "
             "the profiled runs. "
         )
     if not over_time.empty:
-        second, *others = others
-        _curves(second, over_time, results, "median")
-        second.set(xlabel="Training [s]", ylabel="Loss [nats/token]")
+        shown.append((over_time, {"xlabel": "Training [s]"}))
         nodes = plural(int(over_time["nodes"].iloc[0]), "node")
         remark += (
             "Loss against time is not of a run to the end of each cell: it is the loss of the runs "
@@ -67,7 +60,11 @@ def draw(results: Results) -> Figure:
     texts = results.pick("cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
     top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
-    for axes in others:
+    figure, axes_of = panels.grid(len(shown) + (not deviation.empty), 1.85)
+    for axes, (steps, looks) in zip(axes_of, shown, strict=False):
+        _curves(axes, steps, results, "median")
+        axes.set(ylabel="Loss [nats/token]", **looks)
+    for axes in axes_of[len(shown) :]:
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
         _curves(axes, deviation.assign(value=clipped), results, "max")
         for tolerance in tolerances:

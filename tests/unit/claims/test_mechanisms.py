@@ -25,17 +25,16 @@ from pipeline.claims.types import (
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import MIN_REPEATS
-from pipeline.records import RunRecord, Step, write_record
+from pipeline.records import Step
 from pipeline.study.expansion import expand
 from pipeline.study.load import CONFIG, load_study, shipped_studies
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
-from tests.fake_records import make_record, write_records
+from tests.fake_records import edit_steps, write_records
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -227,11 +226,8 @@ def evidence(repeats: int) -> Evidence:
     study = world_study(cells=CELLS, profile={"steps": 4, "repeats": repeats})
     with TemporaryDirectory() as folder:
         root = write_records(Path(folder), study, lambda spec: None)
-        for place, spec in enumerate(profiled(Study.of(study))):
-            if spec.cell == "uneven":
-                record = make_record(spec, place=place)
-                steps = [slower_first(s) if s.phases else s for s in record.steps]
-                write_record(run_folder(root, spec), RunRecord(record.run, steps))
+        for run in root.glob("uneven/n1/p*"):
+            edit_steps(run, lambda step: slower_first(step) if step.phases else step)
         return Evidence(Study.of(study), Results(build(Study.of(study), root)))
 
 
