@@ -26,9 +26,9 @@ from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import make_study, write_records
+from tests.fake_records import make_study
+from tests.fake_results import make_results, stage
 
-DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 HOSTILE = "</pre><script>alert('log')</script><img src=x onerror=alert(1)> & \"done\""
 LABEL = "DDP <script>alert('label')</script>"
 REASONS = {
@@ -47,34 +47,17 @@ def outcome(spec: RunSpec) -> tuple[str, str] | None:
     return REASONS.get(spec.cell) if wrong else None
 
 
-def make_results(root: Path, **changes: Any) -> Path:
-    """Records, logs and verdicts by the real stages, with a dot in place of each figure."""
+def page_results(root: Path, **changes: Any) -> Path:
+    """Results of a study with a hostile label, every status, and a log of nearly every run."""
     study = make_study(repeats=2, **changes)
     study["cells"][2]["label"] = LABEL
-    (root / "study.json").write_text(json.dumps(study))
-    runs, metrics = write_records(root / "runs", study, outcome), str(root / "metrics.parquet")
+    make_results(root, study, outcome)
     for spec in expand(Study.of(study)):
         if spec.cell != "horovod-apex":
             lines = [f"line {number} of {spec.run_id}" for number in range(30)]
-            (run_folder(runs, spec) / "log.txt").write_text("\n".join([*lines, HOSTILE]) + "\n")
-    arguments = ["--study", str(root / "study.json")]
-    assert main(["metrics", *arguments, "--runs", str(runs), "--out", metrics]) == 0
-    if study.get("claims"):
-        verdicts = str(root / "verdicts.json")
-        assert main(["claims", *arguments, "--metrics", metrics, "--out", verdicts]) == 0
-    (root / "figures").mkdir()
-    for name in figures.catalogue.shown(Study.of(study)):
-        (root / "figures" / f"{name}.svg").write_text(DOT)
+            log = run_folder(root / "runs", spec) / "log.txt"
+            log.write_text("\n".join([*lines, HOSTILE]) + "\n")
     return root
-
-
-def report(root: Path) -> int:
-    """Make root/report.html by the stage."""
-    parts = ["--study", "study.json", "--metrics", "metrics.parquet", "--figures", "figures"]
-    parts += ["--runs", "runs", "--out", "report.html"]
-    if (root / "verdicts.json").exists():
-        parts += ["--verdicts", "verdicts.json"]
-    return main(["page", *(p if p.startswith("--") else str(root / p) for p in parts)])
 
 
 class Outline(HTMLParser):
@@ -105,8 +88,8 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
-    assert report(folder) == 0
+    folder = page_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
+    assert stage(folder, "page") == 0
     return folder
 
 
@@ -146,7 +129,7 @@ def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -
 
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
     shutil.copytree(root, tmp_path / "copy")
-    assert report(tmp_path / "copy") == 0
+    assert stage(tmp_path / "copy", "page") == 0
     assert (tmp_path / "copy/report.html").read_text() == page
     assert str(root) not in page
 
@@ -215,7 +198,7 @@ def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
 def test_a_missing_figure_is_an_error(root, tmp_path, capsys) -> None:
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "figures/speedup.svg").unlink()
-    assert report(copy) == 2
+    assert stage(copy, "page") == 2
     assert "run `python -m pipeline figure speedup` first" in capsys.readouterr().err
 
 
@@ -236,8 +219,8 @@ def test_a_line_of_a_log_is_made_fit_to_be_shown(line: str, shown: str) -> None:
 def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_them(
     tmp_path: Path,
 ) -> None:
-    root = make_results(tmp_path, profile={"steps": 8})
-    assert report(root) == 0
+    root = page_results(tmp_path, profile={"steps": 8})
+    assert stage(root, "page") == 0
     text = (root / "report.html").read_text()
     page = Outline(text)
     study = Study.of(json.loads((root / "study.json").read_text()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
 from pipeline.paper import export, facts
 from pipeline.paper.export import TYPST
-from pipeline.paper.manuscript import SOURCES, render
+from pipeline.paper.manuscript import SOURCES, render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, a_cell, make_study, make_table, write_records
 from tests.fake_records import made as made_table
-from tests.unit.paper.papers import SOURCE, make_paper, make_results, text_of
+from tests.fake_results import make_results, stage
+
+SOURCE = source()
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +42,21 @@ def table() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def folder(study: Any, table: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_results(tmp_path_factory.mktemp("results"), study, table)
+def folder(study: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_results(tmp_path_factory.mktemp("results"), study)
+
+
+def text_of(
+    study: dict[str, Any], table: pd.DataFrame, folder: Path, verdicts: Sequence[Any] = ()
+) -> str:
+    """The manuscript on one line, with the tables of `folder`."""
+    numbers = collect(Study.of(study), Results(table), verdicts)
+    return " ".join(render(SOURCE, numbers, folder / "tables").split())
 
 
 def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) -> None:
     for run in ("a", "b"):
-        assert make_paper(folder, tmp_path / run) == 0
+        assert stage(folder, "paper", out=tmp_path / run) == 0
     one, other = (tmp_path / run / "paper" for run in ("a", "b"))
     pdf, latex = (one / "paper.pdf").read_bytes(), (one / "paper.tex").read_text()
     # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
@@ -252,7 +263,7 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     cluster = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
     study = make_study(repeats=6, cluster=cluster, claims=["bai2022"])
     made = make_table(repeats=6, cluster=cluster)
-    text = text_of(study, made, make_results(tmp_path, study, made))
+    text = text_of(study, made, make_results(tmp_path, study))
     assert "in 36 runs between the others (Table" in text
     assert "Accuracy of the emulated times on this machine" in text
     assert "only what is outside of that is decided: emulated over real time" in text

@@ -22,9 +22,9 @@ from pipeline.fonts import files, printed
 from pipeline.paper.export import TYPST
 from pipeline.paper.manuscript import SOURCES
 from pipeline.text import markdown
-from tests.fake_records import a_cell, make_study, make_table
+from tests.fake_records import a_cell, make_study
+from tests.fake_results import make_results, stage
 from tests.nasty_texts import LABELS, TITLE
-from tests.unit.paper.papers import make_paper, make_results
 from tests.unit.test_text import TEXTS, inlines, plain_latex, words
 
 PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
@@ -38,8 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes["cluster"] = {**make_study()["cluster"], "nodes": [1]}
     changes["workload"] = {**make_study()["workload"], "steps": 8, "untimed_steps": 1}
     root = tmp_path_factory.mktemp("titles")
-    study = make_study(**changes, claims=["bai2022"])
-    make_results(root, study, make_table(**changes))
+    make_results(root, make_study(**changes, claims=["bai2022"]))
     # What a file of claims says is text too.
     path = root / "verdicts.json"
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -49,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tested = next(one for one in found["verdicts"] if one["claimed"])
     tested |= {"verdict": "undecided", "line": "undecided: x", "effect": effect}
     path.write_text(json.dumps(found), encoding="utf-8")
-    assert make_paper(root, root) == 0
+    assert stage(root, "paper") == 0
     return root
 
 
