@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.metrics.statistics import Interval
+from pipeline.reference import Number
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 UNDECIDED, NOT_TESTABLE = "undecided", "not testable here"
@@ -122,19 +123,12 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Published:
-    """The effect as the authors' own figures give it, and where these stand."""
-
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Claim:
     """One published sentence, in our own words, and the test that it is put to.
 
     `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
-    the test makes no sense without. `part_of` is the whole sentence where it was split into claims.
+    the test makes no sense without, `published` the effect by the authors' own figures. `part_of`
+    is the whole sentence where it was split into claims.
     """
 
     id: str
@@ -146,7 +140,7 @@ class Claim:
     test: Mapping[str, Any]
     region: Region | None
     needs: Mapping[str, Any]
-    published: Published | None
+    published: Number | None
     disagreement: str | None
     part_of: str | None = None
 
