@@ -163,7 +163,7 @@ def test_what_is_not_true_of_older_records_is_not_said_of_them(folder: Path) -> 
     table = make_table(**changes)
     older = table[~table["metric"].str.startswith(("tcp_", "stalled"))]
     text = text_of(make_study(**changes), older, folder)
-    assert "Some runs were made by an older version" in text and "dilated too" not in text
+    assert "Some runs were made by an older version" in text and "time-out is dilated" not in text
     stalled = table.index[table["metric"] == "stalled"]
     table.loc[stalled[:4], "value"] = 1.0
     told = made_table("environment", table)[0].set_index("item")["value"]
