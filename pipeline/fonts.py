@@ -8,6 +8,7 @@ Chinese, Japanese and Korean. No package of the lock has all emoji, and none has
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
@@ -36,6 +37,12 @@ def files() -> list[Path]:
 def is_wide(character: str) -> bool:
     """True where a character is East Asian wide, as those of `FAMILY` are (emoji are, too)."""
     return unicodedata.east_asian_width(character) in ("W", "F")
+
+
+def missing(texts: Iterable[str]) -> list[str]:
+    """Characters of these texts that a reader should see and no font at hand has, each once."""
+    characters = dict.fromkeys(c for text in texts if not text.isascii() for c in text)
+    return [c for c in characters if not _has_glyph(c) and _name(c)]
 
 
 def printed(text: str) -> str:

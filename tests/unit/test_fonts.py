@@ -16,15 +16,27 @@ needs_font = pytest.mark.skipif(
 )
 
 
+@needs_font
+def test_what_the_font_has_is_not_missing() -> None:
+    assert fonts.missing([CJK, "Größe", "\N{FULLWIDTH LATIN CAPITAL LETTER A}"]) == []
+    assert fonts.missing(["🙂 分 🙂"]) == ["🙂"]
+
+
+def test_whatever_neither_font_has_is_missing() -> None:
+    assert fonts.missing([f"x {KHMER}", f"{RARE}\N{ZERO WIDTH JOINER} {PRIVATE}"]) == [
+        KHMER, RARE, PRIVATE,
+    ]  # fmt: skip
+    assert fonts.missing(["\N{GRINNING FACE} \N{CHECK MARK} \N{GREEK CAPITAL LETTER OMEGA}"]) == []
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("plain ✓ 学 שלום", "plain ✓ 学 שלום"),
-        (f"{CJK} Größe \N{FULLWIDTH LATIN CAPITAL LETTER A}",) * 2,
         ("GPT 🚀🔥 now", "GPT (rocket, fire) now"),
         ("👍🏽", "(thumbs up sign)"),
         ("\N{MATHEMATICAL BOLD CAPITAL G}2", "G2"),
-        (f"a {KHMER}{PRIVATE} {RARE}", "a (U+1780, U+E000) (U+1D1E2)"),
+        (f"a {KHMER}{PRIVATE}", "a (U+1780, U+E000)"),
         ("a\x85b", "a b"),
         ("a\U000e0041b", "ab"),
     ],
@@ -33,6 +45,11 @@ def test_what_has_no_glyph_is_said_in_letters(text: str, shown: str) -> None:
     assert fonts.printed(text) == shown
     # It is plain where a text becomes Markdown, so that whole documents can be rewritten.
     assert fonts.printed(markdown(text)) == markdown(shown)
+
+
+def test_without_the_font_all_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fonts, "fallback", lambda: None)
+    assert fonts.missing(["分散 of 分", "plain"]) == ["分", "散"]
 
 
 @needs_font
