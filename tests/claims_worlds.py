@@ -257,9 +257,9 @@ def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) ->
         loss = _rows(table, place, "step", "loss")
         table.loc[loss, "value"] = 5.0
         table.loc[loss & last, "value"] = 1.0
+    assert _rows(table, place, level, stored).any() or metric == "time_asymmetry", metric
     for repeat, value in _each(bounds):
         rows = _rows(table, place, level, stored, repeat)
-        assert rows.any() or metric == "time_asymmetry", metric
         match metric:
             case "step_spread":
                 # A fifth of the steps takes so many times the median.
