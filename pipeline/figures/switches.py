@@ -35,7 +35,7 @@ def draw(table: pd.DataFrame) -> Figure:
             found.append(row | vars(test) | {"others": row["n"]})
     if not found:
         return theme.nothing(table, "no two cells that differ in one thing alone both finished")
-    frame = pd.DataFrame(found).fillna({"link": ""})
+    frame = pd.DataFrame(found).astype({"link": "object"}).fillna({"link": ""})
     changes = list(dict.fromkeys(frame["text"]))
     places = frame[["link", "nodes"]].drop_duplicates().itertuples(index=False)
     shown = [(link, nodes, frame[(frame["link"] == link) & (frame["nodes"] == nodes)])

@@ -14,7 +14,7 @@ BUCKET, FOUR = {"bucket_cap_mb": 1}, {"accumulation_steps": 4}
 
 
 def of(*cells: dict[str, Any]) -> list[Switch]:
-    return switches(Study.of(make_study(cells=[a_cell("single"), *cells])))
+    return switches(Study.of(make_study(cells=[a_cell("single", "single"), *cells])))
 
 
 def dps(name: str, **more: Any) -> dict[str, Any]:
