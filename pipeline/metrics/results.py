@@ -304,8 +304,8 @@ class Results:
         runs = self.runs
         device = {"cpu": "CPU", "cuda": "CUDA"}[runs["device"].iloc[0]]
         network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
-        if (dilation := self.pick("run", "dilation")["value"]).notna().any():
-            network += f", time dilated up to {dilation.max():g} times"
+        if (dilation := self.pick("run", "dilation")["value"].max()) > 1:
+            network += f", time dilated up to {dilation:g} times"
         tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
         return (
             f"Study {runs['study'].iloc[0]}: {device}, {network}; "

@@ -22,6 +22,7 @@ from pipeline.paper import facts
 from pipeline.study.expansion import compares_conditions
 from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
+from pipeline.study.switches import switches
 from pipeline.tables.write import made
 from pipeline.text import listed, markdown_code, plural
 
@@ -116,6 +117,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),
         "conditions": compares_conditions(study),
+        "switches": bool(switches(study)),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in results.declared)),
     }
