@@ -42,7 +42,7 @@ from pipeline import strategies
 from pipeline.files import write_text
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.metrics.statistics import values_interval
-from pipeline.models.build import build_model, compile_blocks
+from pipeline.models.build import build_model, compile_model
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import WorldSpec
@@ -65,7 +65,7 @@ class Ours:
         strategy = strategies.load("single", {})
         self.model = build_model(replace(setting.model, **other), 11).to(self.device)
         if setting.compiled:
-            compile_blocks(self.model)
+            compile_model(self.model, whole=True)  # as a run of `single`
         precision = make_precision(setting.precision, setting.device)
         optimiser, layout = partial(make_optimiser, OPTIMISER), strategy.layout(world)
         self.trainable = strategy.build(

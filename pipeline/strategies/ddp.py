@@ -93,6 +93,10 @@ class Ddp(Strategy):
                 "without compression"
             )
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """Where DDP reduces: torch cuts the graph at its buckets, which have 1 MiB at least."""
+        return self.bucket_cap_mb >= 1 and not widths(spec.precision).wide_gradients
+
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """None of its own, along the data axis alone."""
         data, pieces = degrees.data, degrees.microbatches
