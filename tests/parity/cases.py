@@ -79,6 +79,8 @@ NARROWLY = MISCOUNTED[:-1]
 """Those of them that must show in bf16 too."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
+STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
+"""Settings in which the suite states the layers of each stage, and unequal ones."""
 OPTIMISER = OptimiserSpec(
     name="adamw",
     learning_rate=2e-3,
@@ -130,6 +132,7 @@ MUTATIONS = (
     ("pipeline_parallel", "part_norm"),
     ("pipeline_parallel", "twice"),
     ("pipeline_parallel", "stage_order"),
+    ("pipeline_parallel", "layers_unread"),
     ("hybrid", "untied"),
     ("hybrid", "part_norm"),
     ("hybrid", "rest_twice"),
@@ -178,6 +181,7 @@ SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
 VARIANT_OF = (
     {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
+    | {("pipeline_parallel", "layers_unread"): 1}
     | {("hybrid", "narrow_reduction"): 1, ("sharded", "narrow_reduction"): 1}
     | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
     | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
@@ -396,7 +400,8 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     if world == 4:
         variant = int(mutated_world(strategy) == 2)
         names = CUT[strategy] if not variant else NARROW
-        found = [Case(strategy, "fp32", 2, variant=variant, architecture=name) for name in names]
+        own = case_of(strategy, world, variant, accumulation=2)
+        found = [replace(own, architecture=name) for name in names]
         return found + [bert] * (not variant)
     if world != 2 or mutated_world(strategy) != 2:
         return []
@@ -708,8 +713,10 @@ def variants_of(strategy: str, world: int) -> tuple[int, ...]:
 @cache
 def settings_of(strategy: str) -> tuple[dict[str, Any], ...]:
     """Of its knobs: the defaults, its variants, and what the suite tries besides."""
-    variants = strategies.load(strategy, {}).variants
-    return ({}, *map(dict, variants), *MORE.get(strategy, ()))
+    variants = (*strategies.load(strategy, {}).variants, *MORE.get(strategy, ()))
+    settings = ({}, *map(dict, variants))
+    stated = {n: {"layers": layers} for (name, n), layers in STATED.items() if name == strategy}
+    return tuple(knobs | stated.get(n, {}) for n, knobs in enumerate(settings))
 
 
 @cache

@@ -288,6 +288,11 @@ def backwards(self: Stages, stage: int) -> range:
     return real_layers(self, self.count - 1 - stage)
 
 
+def first_evenly(self: Stages, stage: int) -> range:
+    """Layers as stated, but for the first stage, which takes an equal share."""
+    return real_layers(self if stage else replace(self, sizes=()), stage)
+
+
 def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) -> torch.Tensor:
     """Every rank of the tensor axis counts what all of them hold."""
     with mock.patch("pipeline.strategies.pipeline_parallel.step.cut_of", lambda parameter: True):
@@ -404,6 +409,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},
+    "layers_unread": {STAGES + "schedule.Stages.layers_of": first_evenly},
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
