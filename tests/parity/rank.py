@@ -50,7 +50,7 @@ from pipeline.precision.native import Native
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
-from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
+from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 from pipeline.strategies.tensor.step import TensorAxis
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
@@ -272,9 +272,9 @@ def unmasked_again(q: Any, k: Any, v: Any, mask: Any) -> torch.Tensor:
     return real_attend(q, k, v, mask)
 
 
-def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
-    """The groups, as if no rank shared a weight with another."""
-    return replace(real_axes(layout, rank, mesh), ends=None)
+def without_ddp(model: torch.nn.Module, **_: Any) -> torch.nn.Module:
+    """The model itself, whose gradients nobody averages."""
+    return model
 
 
 def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
@@ -351,7 +351,7 @@ real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.s
 real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
 real_attend = gpt2.attend
 real_synchronise = LocalStepper.synchronise
-real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
+real_accumulate = PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.optimiser."
 OBJECTIVES = "pipeline.corpus.objectives."
@@ -404,8 +404,9 @@ WRONG: dict[str, dict[str, Any]] = {
         )
     },
     # Each rank steps by the mean over its own tokens.
-    "not_averaged": {CONTEXT + "DistributedDataParallel": lambda model, **_: model},
-    "untied": {STAGES + "step.Axes.of": without_ends},
+    "not_averaged": {P + "reduction.DistributedDataParallel": without_ddp},
+    # As if no rank shared a weight with another.
+    "untied": {STAGES + "step.ends_of": lambda layout, rank: None},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},

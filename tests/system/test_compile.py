@@ -32,7 +32,8 @@ def losses(
     found: list[float | None] = []
     batches: Any = SyntheticBatches(run)
     with group_alone():
-        loop = Loop(run, strategies.load(strategy, run.options), batches, 0, Clock(torch.device("cpu")))
+        chosen = strategies.load(strategy, run.options)
+        loop = Loop(run, chosen, batches, 0, Clock(torch.device("cpu")))
         loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
     model: Any = loop.model
     assert (model._compiled_call_impl is not None) == (whole and compiled)

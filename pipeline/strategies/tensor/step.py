@@ -18,12 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.cut import Cut, cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
-from pipeline.parallel.reduction import mean_of
+from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
 
@@ -264,26 +263,15 @@ class TensorStepper(Stepper):
     """The shared step over cut layers."""
 
     def __init__(self, parts: Parts, *, sequence: bool) -> None:
-        """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective.
-
-        Along the latter DDP reduces, or where gradients are wider than weights our own buckets.
-        """
+        """Cut the layers along the tensor axis, average along the data axis. Collective."""
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
         cut_layers(parts.model, self.axis)
         prepared = parts.prepare()
-        options: dict[str, Any] = {}
-        if parts.layout.data_parallel > 1 and parts.precision.wide_gradients:
-            options["reduction"] = mean_of(parts, mesh[DATA].get_group())
-        elif parts.layout.data_parallel > 1:
-            options["forward"] = DistributedDataParallel(
-                parts.model,
-                process_group=mesh[DATA].get_group(),
-                gradient_as_bucket_view=True,
-                broadcast_buffers=False,  # positions are the same on all ranks
-            )
+        several = parts.layout.data_parallel > 1
+        reducing = averaged(parts, mesh[DATA].get_group()) if several else {}
         add_uncut = partial(self.axis.add_uncut, parts.model)
-        super().__init__(prepared, group, reduce=add_uncut, **options)
+        super().__init__(prepared, group, reduce=add_uncut, **reducing)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
