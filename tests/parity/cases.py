@@ -70,7 +70,6 @@ OBJECTIVES = {
 }
 """Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""
 APART = ObjectiveSpec("causal", reset_positions=True)
-WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
 MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "padding_read")
 """Mutations that show where targets have weights: each rank divides by its own weight, each
 micro-batch by its own, masks are those of the position within the rank, padding is hidden and
@@ -81,17 +80,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
 STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
 """Settings in which the suite states the layers of each stage, and unequal ones."""
-OPTIMISER = OptimiserSpec(
-    name="adamw",
-    learning_rate=2e-3,
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-8,
-    weight_decay=0.01,
-    max_grad_norm=1.0,
-    schedule="linear",
-    warmup_steps=4,
-)
+OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
 
 DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
 """Decay of norms would move their weights of 1 by 2 % a step, 200 times what parity allows."""
@@ -99,70 +88,27 @@ DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
 LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
 """Each step moves each matrix by 2 % of its norm."""
 
-# Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
-MUTATIONS = (
-    ("annotated", "partial_kept"),
-    ("annotated", "relabelled"),
-    ("annotated", "same_part"),
-    ("annotated", "no_add"),
-    ("ddp", "sum"),
-    ("ddp", "no_clip"),
-    ("ddp", "recomputed_unmasked"),
-    ("ddp", "same_shard"),
-    ("deepspeed", "same_shard"),
-    ("horovod", "optimiser_steps"),
-    ("horovod", "clip_before_synchronise"),
-    ("sharded", "sum"),
-    ("sharded", "same_shard"),
-    ("sharded", "local_norm"),
-    ("sharded", "no_reduction"),
-    ("context", "keys_alone"),
-    ("context", "ranks_in_order"),
-    ("context", "first_positions"),
-    ("context", "not_averaged"),
-    ("tensor", "no_enter"),
-    ("tensor", "no_leave"),
-    ("tensor", "part_norm"),
-    ("tensor", "one_run"),
-    ("tensor", "recomputed_without_sum"),
-    ("tensor", "uncut_alone"),
-    ("pipeline_parallel", "sum"),
-    ("pipeline_parallel", "untied"),
-    ("pipeline_parallel", "tied_twice"),
-    ("pipeline_parallel", "part_norm"),
-    ("pipeline_parallel", "twice"),
-    ("pipeline_parallel", "stage_order"),
-    ("pipeline_parallel", "layers_unread"),
-    ("hybrid", "untied"),
-    ("hybrid", "part_norm"),
-    ("hybrid", "rest_twice"),
-    ("hybrid", "no_enter"),
-    ("hybrid", "no_average"),
-    ("hybrid", "same_shard"),
-    ("hybrid", "stale_rows"),
-    ("hybrid", "uncut_alone"),
-    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED[:3]),
-    ("ddp", "padding_counted"),
-    ("pipeline_parallel", "means_of_pieces"),
-    ("pipeline_parallel", "padding_read"),
-    ("pipeline_parallel", "borders_unread"),
-    ("ddp", "one_phase"),
-    ("ddp", "rate_of_all"),
-    *((strategy, "own_balance") for strategy in WEIGHED),
-    *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
-    *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
-    ("tensor", "heads_alone"),
-    ("annotated", "part_ratio"),
-    ("sharded", "part_ratio"),
-    ("sharded", "rows_ratio"),
-    ("tensor", "cut_ratio"),
-    ("hybrid", "cut_ratio"),
-    ("hybrid", "rows_ratio"),
-    ("pipeline_parallel", "stage_ratio"),
-    ("local_sgd", "same_shard"),
-    ("local_sgd", "never_one"),
-    ("local_sgd", "no_momentum"),
-)
+MUTATIONS = {
+    "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1",
+    "context": "keys_alone ranks_in_order first_positions not_averaged",
+    "ddp": "sum no_clip recomputed_unmasked same_shard own_weight means_of_pieces own_masks "
+    "padding_counted one_phase rate_of_all own_balance narrow_reduction",
+    "deepspeed": "same_shard",
+    "horovod": "optimiser_steps clip_before_synchronise own_weight means_of_pieces own_masks "
+    "own_balance narrow_masters",
+    "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
+    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2",
+    "local_sgd": "same_shard never_one no_momentum",
+    "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
+    "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
+    "means_of_pieces padding_read borders_unread narrow_masters stage_ratio",
+    "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
+    "own_balance narrow_reduction:1 part_ratio rows_ratio:1",
+    "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
+    "heads_alone cut_ratio",
+}
+"""Deliberate mistakes that the comparison must notice, each with the number of the setting of the
+knobs where it shows with another than the defaults. Horovod's first are options of these names."""
 NARROWED = ("narrow_reduction", "narrow_masters")
 """Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
 the weights that they are masters of."""
@@ -179,15 +125,6 @@ ONE_NORM = "one_norm"
 """The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
 SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
-VARIANT_OF = (
-    {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
-    | {("pipeline_parallel", "layers_unread"): 1}
-    | {("hybrid", "narrow_reduction"): 1, ("sharded", "narrow_reduction"): 1}
-    | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
-    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
-    | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
-)
-"""Where a mutation shows with another setting of the knobs than the defaults."""
 PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate=4e-3),)
 """Of a case that is `phased`; a run that resumes does so before they end."""
 UNPHASED = ("one_phase", "rate_of_all")
@@ -272,6 +209,10 @@ class Case:
     def spec(self, world: int) -> RunSpec:
         """The run on that many ranks: the same work for every world."""
         batch, steps = (BRIEF_BATCH, BRIEF_STEPS) if self.brief else (8, STEPS)
+        untimed, phases = (1, PHASES) if self.phased else (2, ())
+        work = WorkloadSpec(
+            batch, self.accumulation, steps, untimed, "strong", 0, self.recompute, phases
+        )
         return RunSpec(
             study="parity",
             cell=self.name.replace("_", "-"),
@@ -281,16 +222,7 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
-            workload=WorkloadSpec(
-                batch,
-                self.accumulation,
-                steps,
-                1 if self.phased else 2,
-                "strong",
-                0,
-                self.recompute,
-                PHASES if self.phased else (),
-            ),
+            workload=work,
             repeat=0,
             seed=11,
             profile=self.profiled,
@@ -634,7 +566,8 @@ def mutated_world(strategy: str) -> int:
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     world, found = mutated_world(strategy), []
-    for mutation in [name for s, name in MUTATIONS if s == strategy]:
+    for name in MUTATIONS.get(strategy, "").split():
+        mutation, _, variant = name.partition(":")
         if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
         elif mutation == "borders_unread":
@@ -646,13 +579,12 @@ def mutants(strategy: str) -> list[Case]:
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:
-            variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = RECOMPUTED.get(mutation, False), mutation in RATIOS
             precision = MASTERS if mutation in NARROWED else "fp32"
             bert = NARROW[1] if lamb and strategy not in UNTRIED else None
             case = case_of(
-                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb,
-                architecture=bert,
+                strategy, world, int(variant or 0), precision, mutation=mutation, recompute=again,
+                lamb=lamb, architecture=bert,
             )  # fmt: skip
         found.append(case)
     found += [
