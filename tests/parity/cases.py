@@ -344,12 +344,10 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     for case in (one for one in list(found) if one.architecture in NARROW):
         found += [replace(case, recompute=True), replace(case, precision="bf16")]
         found.append(replace(case, recompute=ATTENTION))
-        if has_pipeline(strategy, world, 0):
-            layers = {
-                v: case_of(strategy, world, v).num_layers for v in variants_of(strategy, world)
-            }
-            found += [replace(case, variant=v, num_layers=n) for v, n in layers.items() if v]
-    return [*found, bert] if has_pipeline(strategy, world, 0) else found
+        if strategy != "tensor":
+            every = [case_of(strategy, world, v) for v in variants_of(strategy, world) if v]
+            found += [replace(case, variant=v.variant, num_layers=v.num_layers) for v in every]
+    return [*found, bert] if strategy != "tensor" else found
 
 
 def together(world: int) -> list[Case]:
@@ -536,7 +534,7 @@ def wide_strategies() -> list[str]:
 
 
 def runs_here(strategy: str) -> bool:
-    """Whether its packages are installed."""
+    """True where its packages are installed."""
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError:
@@ -617,22 +615,20 @@ def accumulations_of(
 
     In fp32 with and without, the others with them on two ranks.
     """
-    both = (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
+    many = world == 2 or PIPELINE in sizes_of(strategy, world, variant)
+    both = (1, 4) if many else (1, 2)
     return both if precision == "fp32" or world == 2 else (1,)
 
 
-def has_pipeline(strategy: str, world: int, variant: int) -> bool:
-    """Whether the layout has a pipeline axis."""
+def sizes_of(strategy: str, world: int, variant: int) -> dict[str, int]:
+    """The axes of its layout, with their sizes."""
     case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return PIPELINE in dict(layout.axes)
+    return dict(strategies.load(strategy, case.options).layout(case.spec(world).world).axes)
 
 
 def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
     """The axes of its layout that have several ranks."""
-    case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return tuple(name for name, size in layout.axes if size > 1)
+    return tuple(name for name, size in sizes_of(strategy, world, variant).items() if size > 1)
 
 
 @cache
@@ -653,7 +649,7 @@ def settings_of(strategy: str) -> tuple[dict[str, Any], ...]:
 
 @cache
 def fits(case: Case, world: int) -> bool:
-    """Whether the strategy has a layout for that many ranks."""
+    """True where the strategy has a layout for that many ranks."""
     try:
         strategies.check([case.spec(world)])
     except StudyError:

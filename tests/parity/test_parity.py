@@ -129,10 +129,8 @@ def bands_of(case: Case, world: int) -> tuple[float, float]:
         return NARROWED, NARROWED
     if case.precision == "fp32":
         return FIRST_STEP, ALL_STEPS
-    axes, setting = (
-        {*cases.axes_of(case.strategy, world, case.variant)},
-        (case.strategy, case.variant),
-    )
+    setting = case.strategy, case.variant
+    axes = {*cases.axes_of(case.strategy, world, case.variant)}
     if case.precision == MASTERS and axes <= {DATA, PIPELINE} and setting not in cases.TIED_NARROW:
         return FIRST_STEP, MASTERED
     return MIXED_FIRST, MIXED
