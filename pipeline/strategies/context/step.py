@@ -25,6 +25,7 @@ from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.plan import PIECES
+from pipeline.strategies.tensor import step as tensor
 from pipeline.strategies.tensor.step import TensorAxis, across
 
 
@@ -88,12 +89,10 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
     return lowest.triu(start + 1)
 
 
-class OwnPositions(nn.Module):
+class OwnPositions(tensor.OwnPositions):
     """The embedding of positions, whole on every rank, of this rank's tokens alone."""
 
-    def __init__(self, layer: nn.Embedding, axis: ContextAxis) -> None:
-        super().__init__()
-        self.axis, self.weight = axis, layer.weight
+    axis: ContextAxis
 
     def forward(self, positions: Tensor) -> Tensor:
         """(sequences, context) or, counted from 0, (this rank's tokens,) -> (..., width)."""

@@ -231,9 +231,9 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
         if suffix in cuts.columns:
             entry = entries[name.rpartition(".")[0]]
             entry.users += 1
-            _replace(model, name, ColumnLinear(module, axis, cuts.columns[suffix], entry))
+            model.set_submodule(name, ColumnLinear(module, axis, cuts.columns[suffix], entry))
         elif suffix is not None:
-            _replace(model, name, RowLinear(module, axis))
+            model.set_submodule(name, RowLinear(module, axis))
         elif name.endswith(cuts.partial):
             axis.partial.update(module.parameters())
     table: Any = model.get_submodule(cuts.embedding)
@@ -241,22 +241,17 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     embedding, output = VocabularyEmbedding(table, axis), ColumnLinear(head, axis)
     if head.weight is table.weight:
         output.weight = embedding.weight
-    _replace(model, cuts.embedding, embedding)
-    _replace(model, cuts.head, output)
+    model.set_submodule(cuts.embedding, embedding)
+    model.set_submodule(cuts.head, output)
     for module in model.modules() if head.bias is not None else ():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter is head.bias:  # it has two names
                 setattr(module, name, output.bias)
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
-        _replace(model, cuts.positions, OwnPositions(places, axis))
+        model.set_submodule(cuts.positions, OwnPositions(places, axis))
     any_model.first_column = embedding.start
     any_model.cross_entropy = partial(vocabulary_cross_entropy, axis, embedding.start)
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, module)
 
 
 class TensorStepper(Stepper):
