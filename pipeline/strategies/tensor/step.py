@@ -99,14 +99,19 @@ class TensorAxis:
         return across(x, self, "scatter", "gather") if self.sequence else self.total(x)
 
     def total(self, x: Tensor) -> Tensor:
-        """The whole sum; the backward pass hands its gradient on as it is."""
-        return across(x, self, "sum", "same")
+        """The whole sum, in the memory of `x`, which nobody else may need.
+
+        The backward pass hands its gradient on as it is.
+        """
+        return across(x, self, "add", "same")
 
 
 class _Across(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
         ctx.axis, ctx.back = axis, back
+        if there == "add":
+            ctx.mark_dirty(x)
         out: Tensor = getattr(axis, there)(x)
         return out
 
