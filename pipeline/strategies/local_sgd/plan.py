@@ -44,6 +44,10 @@ class LocalSgd(Strategy):
         """A round: all its steps but the last send nothing."""
         return self.inner_steps
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """True: backward passes reduce nothing."""
+        return True
+
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """None: no published step was made so."""
         return None
