@@ -163,40 +163,6 @@ PLACES = [(s, w, v) for s, w in launches() for v in variants_of(s, w) if s != "s
 """Strategy, ranks, and the number of the setting of its knobs."""
 NAMES = {(s, w, v): f"{s}-{w}" + (f"-v{v}" if v else "") for s, w, v in PLACES}
 LAUNCHES = [pytest.param(*place, id=NAMES[place]) for place in PLACES]
-ACCUMULATED = [
-    pytest.param(*place, a, id=f"{NAMES[place]}-a{a}")
-    for place in PLACES
-    for a in accumulations_of(*place)
-]
-
-
-@pytest.mark.parametrize(("strategy", "world", "variant", "accumulation"), ACCUMULATED)
-def test_fp32_takes_the_same_steps_as_single(
-    launched, strategy, world, variant, accumulation
-) -> None:
-    case = case_of(strategy, world, variant, accumulation=accumulation)
-    runs, single = launched(strategy, world), launched("single", 1)
-    assert_same_steps(
-        runs.rank(case), single.rank(case.reference(world)), first=FIRST_STEP, later=ALL_STEPS
-    )
-    expected = single.weights(case.reference(world))
-    for name, weight in runs.weights(case).items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "variant", "precision"),
-    [(s, w, v, p) for s, w, v in PLACES for p in precisions_of(s, v, w) if p != "fp32"],
-)
-def test_mixed_precision_follows_its_own_single_device_run(
-    launched, strategy, world, variant, precision
-) -> None:
-    for accumulation in accumulations_of(strategy, world, variant, precision):
-        case = case_of(strategy, world, variant, precision, accumulation)
-        run = launched(strategy, world).rank(case)
-        reference = launched("single", 1).rank(case.reference(world))
-        assert run["precision"] == reference["precision"]
-        assert_same_steps(run, reference, *bands_of(case, world))
 
 
 def each(*kinds: Callable[[str, int], list[Case]]) -> pytest.MarkDecorator:
@@ -205,10 +171,28 @@ def each(*kinds: Callable[[str, int], list[Case]]) -> pytest.MarkDecorator:
         pytest.param(strategy, world, case, id=f"{case.name}-{world}")
         for kind in kinds
         for strategy, world in launches()
-        if world > 1 or strategy == REFERENCE
         for case in kind(strategy, world)
     ]
     return pytest.mark.parametrize(("strategy", "world", "case"), found)
+
+
+def longer_cases(strategy: str, world: int) -> list[Case]:
+    """Those of the strategies that are held against a single device."""
+    return cases.longer_cases(strategy, world) if strategy != REFERENCE else []
+
+
+def lamb_on_two(strategy: str, world: int) -> list[Case]:
+    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
+    return cases.lamb_models(strategy, world) if world == 2 else []
+
+
+@each(longer_cases, cases.decay_cases, cases.packed_cases, lamb_on_two)
+def test_a_strategy_takes_the_steps_of_a_single_device(launched, strategy, world, case) -> None:
+    """In the same formats; embeddings stay tied. LAMB is there the one that is written out."""
+    runs, single = launched(strategy, world), launched("single", 1)
+    assert_same_training(runs, single, case)
+    assert runs.rank(case)["precision"] == single.rank(case.reference(world))["precision"]
+    assert all(rank["tied"] for rank in runs.ranks(case))
 
 
 @each(cases.model_cases)
@@ -281,16 +265,6 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
     assert largest_deviation(run["steps"], fp32["steps"], "grad_norm") <= BAND_NORM
     losses = [[step["loss"] for step in r["steps"]] for r in (run, fp32)]
     assert losses[0] != losses[1], "low precision gave fp32's very bits: it did not run"
-
-
-@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
-def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, variant) -> None:
-    for precision in precisions_of(strategy, variant, world):
-        for accumulation in accumulations_of(strategy, world, variant, precision):
-            case = case_of(strategy, world, variant, precision, accumulation)
-            ranks = launched(strategy, world).ranks(case)
-            assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
-            assert all(rank["tied"] for rank in ranks)
 
 
 @pytest.mark.parametrize(
@@ -407,19 +381,6 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
     for run in ranks:
         assert [s["step"] for s in run["steps"] if s["grad_norm"] is None] == [cases.OVERFLOW_STEP]
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
-
-
-def lamb_on_two(strategy: str, world: int) -> list[Case]:
-    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
-    return cases.lamb_models(strategy, world) if world == 2 else []
-
-
-@each(cases.decay_cases, cases.packed_cases, lamb_on_two)
-def test_decay_lamb_and_documents_apart_as_on_a_single_device(
-    launched, strategy, world, case
-) -> None:
-    """There LAMB is the one that is written out, tensor by tensor."""
-    assert_same_training(launched(strategy, world), launched("single", 1), case)
 
 
 @each(cases.changed_cases)
