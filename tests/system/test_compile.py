@@ -51,6 +51,7 @@ def losses(
         (False, "ddp", {"bucket_cap_mb": 0.25}, "fp32", 1e-5),
         (False, "ddp", {}, "bf16_masters", 3e-3),  # our own buckets
         (False, "sharded", {}, "fp32", 1e-5),
+        (False, "tensor", {}, "fp32", 1e-5),
     ],
 )
 def test_compiled_steps_equal_eager_ones(whole, strategy, options, precision, accuracy) -> None:
