@@ -13,7 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
@@ -58,7 +58,7 @@ from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
-from tests.parity.cases import OPTIONS, OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
+from tests.parity.cases import OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
 from tests.parity.written_out import PlainLamb, written_out
 
 ENTRIES = 2_000
@@ -120,7 +120,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy, world):
         try:
-            with precision_of(case), lamb_of(case), broken(case.mutation), overflowing(case):
+            with unusual(case):
                 checkpoints = out / f"{case.name}.checkpoints"
                 steps, loop, kept = train(case, world, tokens, checkpoints, rank)
         except Exception as error:
@@ -210,7 +210,8 @@ def train(
     loop.trainable.close()
     if case.replicas:
         return steps, loop, kept  # for its checkpoint
-    loop = make(resumed_options(case))
+    other = case.resume_variant
+    loop = make(case.options if other is None else case.options_of(other))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop, kept
 
@@ -226,28 +227,19 @@ def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torc
     return update
 
 
-def resumed_options(case: Case) -> dict[str, Any]:
-    """The knobs after the resume."""
-    return case.options if case.resume_variant is None else case.options_of(case.resume_variant)
-
-
-def precision_of(case: Case) -> Any:
-    """Where Apex is asked for, its stand-in."""
-    return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
-
-
-def lamb_of(case: Case) -> Any:
-    """On the device that all are held against, LAMB as it is written out."""
-    if case.strategy != REFERENCE:
-        return nullcontext()
-    return mock.patch("pipeline.training.optimiser.Lamb", PlainLamb)
-
-
-def broken(mutation: str | None) -> Any:
-    """A deliberate mistake of the kind that the suite is there to catch."""
-    if mutation is None or mutation in OPTIONS:
-        return nullcontext()
-    return several(WRONG[mutation])
+@contextmanager
+def unusual(case: Case) -> Iterator[None]:
+    """What a case asks for besides its spec: stand-ins, a deliberate mistake, an overflow."""
+    with ExitStack() as stack:
+        if case.precision.startswith("apex_"):
+            stack.enter_context(apex_standin.installed())
+        if case.strategy == REFERENCE:
+            stack.enter_context(mock.patch("pipeline.training.optimiser.Lamb", PlainLamb))
+        for name, value in WRONG.get(case.mutation or "", {}).items():
+            stack.enter_context(mock.patch(name, value))
+        if case.overflow:
+            stack.enter_context(overflowing())
+        yield
 
 
 real_norm = torch.nn.utils.get_total_norm
@@ -462,22 +454,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_momentum": {LOCAL + "synchronise": without_momentum},
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
-"""Replacements that break a step, by mutation."""
+"""Replacements that break a step, by mutation; others are knobs of the strategy."""
 
 
-@contextmanager
-def several(wrong: dict[str, Any]) -> Iterator[None]:
-    """All of these patches."""
-    with ExitStack() as stack:
-        for name, value in wrong.items():
-            stack.enter_context(mock.patch(name, value))
-        yield
-
-
-def overflowing(case: Case) -> Any:
+def overflowing() -> Any:
     """One element of the reduced gradient is infinite in one step, on the ranks that hold it."""
-    if not case.overflow:
-        return nullcontext()
     steps = count()
 
     def reduced(self: Stepper) -> None:
