@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -124,19 +124,20 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        out, *sums = torch_ring._templated_ring_attention(
+        made: tuple[Tensor, Tensor] = torch_ring._templated_ring_attention(
             dist.group.WORLD, 2, kernel, q, k, v, is_causal=True
         )
-        ctx.save_for_backward(q, k, v, out, sums[0])
-        return out
+        ctx.save_for_backward(q, k, v, *made)
+        return made[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return torch_ring._templated_ring_attention_backward(
+        found: tuple[Tensor, ...] = torch_ring._templated_ring_attention_backward(
             dist.group.WORLD, 2, kernel, gradients[0], "grad_out", *ctx.saved_tensors,
             is_causal=True, dropout_p=0.0,
         )  # fmt: skip
+        return found
 
 
 def ring_attention(model: nn.Module) -> Step:
@@ -144,9 +145,11 @@ def ring_attention(model: nn.Module) -> Step:
     from pipeline.strategies.context.step import ContextAxis, cut_sequences
 
     assert dist.group.WORLD is not None
-    axis, any_model = ContextAxis(dist.group.WORLD), cast("Any", model)
+    axis = ContextAxis(dist.group.WORLD)
     cut_sequences(model, axis)
-    any_model.wrap_attention(lambda inner, q, k, v, mask: _Ring.apply(q, k, v))
+    any_model: Any = model
+    ring: Any = _Ring
+    any_model.wrap_attention(lambda inner, q, k, v, mask: ring.apply(q, k, v))
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimiser = adamw(model.parameters())
 

@@ -214,8 +214,8 @@ class Replicas:
         if self.alone == self.plan.inner_steps:
             self.synchronise()
         tokens = sum(ids.numel() for ids, *_ in microbatches)
-        means = (float(torch.stack(values).mean()) for values in (losses, norms))
-        self.result = StepResult(*means, tokens)
+        loss, norm = (float(torch.stack(values).mean()) for values in (losses, norms))
+        self.result = StepResult(loss, norm, tokens)
 
     def update(self) -> Tensor:
         """Clip and step the first worker, whose turn is the last; the suite looks on."""
