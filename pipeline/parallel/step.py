@@ -61,9 +61,6 @@ class Stepper:
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
         self.reduction = reduction
-        if reduction is not None:
-            reduction.overlap()
-            self.accumulating = reduction.held
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -120,6 +117,8 @@ class Stepper:
         self.precision.zero_grad(self.optimiser)
         total = torch.zeros((), device=microbatches[0].inputs.device)
         weighted, count = microbatches[0].weights is not None, len(microbatches)
+        if self.reduction is not None:
+            self.reduction.begin(count)
         for index, batch in enumerate(self.weighed(microbatches)):
             last = index == count - 1
             with nullcontext() if last else self.accumulating():

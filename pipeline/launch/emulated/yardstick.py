@@ -221,14 +221,14 @@ def _rounds(having: Mapping[Shape, RunSpec], threads: int, seconds: int) -> list
 
 def _trainable(run: RunSpec, listener: Phases) -> Trainable:
     """The study's model on one device, built as the training loop builds it."""
-    from pipeline.models.build import build_model, compile_blocks
+    from pipeline.models.build import build_model, compile_model
     from pipeline.precision import make_precision
     from pipeline.training.optimiser import make_optimiser
 
     single = strategies.load("single", {})
     model = build_model(run.model, run.seed)
     if run.compile:
-        compile_blocks(model)
+        compile_model(model)
     return single.build(
         Parts(
             model,
