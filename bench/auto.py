@@ -6,7 +6,9 @@ One calibration (operators and collectives, no step) predicts all cases (`bench/
 Each layout that a strategy can run is measured once with the micro-batches that the planner gives
 it, pipelines also with half and twice as many; then those near the best and the chosen one, in
 alternation. A layout fits a memory where its largest rank did, as measured: what the planner
-dropped is measured too, and may be the best.
+dropped is measured too, and may be the best. Left out, and named, are those that can change no
+verdict: predicted at over `FAR` times the choice, and no end of a band reaches the other one's. Of
+`ddp` and `single`, with which the choice is compared, none is.
 
 Cases that stand in the file, of the same calibration, are kept: a bench that was stopped continues,
 and one of a few cases can be completed.
@@ -29,8 +31,9 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from bench.emulated.cases import CASES, Case, candidates
+from bench.emulated.cases import CASES, Candidate, Case, candidates
 from bench.emulated.runs import Machine, Runs, Variant, least_factor, order
+from pipeline.cost.constants import content as constants
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
@@ -39,7 +42,7 @@ from pipeline.machine.facts import hardware
 from pipeline.machine.source import provenance
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
-from pipeline.planner.here import Calibration
+from pipeline.planner.here import BAND, Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.operators import of_study
 from pipeline.resolved import resolve
@@ -51,6 +54,7 @@ SECONDS = 120.0
 """Of measuring for the calibration of all cases."""
 ROUNDS, CLOSE = 3, 1.25
 """Runs of a layout that is at most so many times as slow as the best one; others have one."""
+FAR = 2.0
 LEAST_NEAR, LEAST_WINNERS = 10, 4
 SIMPLE = ("single", "ddp")
 
@@ -149,7 +153,11 @@ class CaseRuns(Runs):
 
     def measured(self, calibration: Calibration) -> list[dict[str, Any]]:
         """Each layout with its prediction and what was measured of it."""
-        layouts, reasons = candidates(self.case, calibration), dict[int, str]()
+        layouts = candidates(self.case, calibration)
+        reasons = {place: f"left out, {ratio:.1f} times the choice as predicted"
+                   for place, ratio in far(layouts).items()}  # fmt: skip
+        places = [place for place in range(len(layouts)) if place not in reasons]
+        print(f"{self.case.name}: {len(places)} of {len(layouts)} layouts", file=sys.stderr)
 
         def take(place: int) -> Taken | None:
             run = partial(self.once, layouts[place].spec)
@@ -158,8 +166,8 @@ class CaseRuns(Runs):
             reasons[place] = taken
             return None
 
-        always = [place for place, one in enumerate(layouts) if one.chosen]
-        rounds = in_rounds(len(layouts), take, self.case.mib, always)
+        always = [place for place in places if layouts[place].chosen]
+        rounds = in_rounds(places, take, self.case.mib, always)
         return [
             {"layout": one.name, "mesh": one.mesh, "chosen": one.chosen,
              "strategy": one.spec.strategy, "options": one.spec.options,
@@ -167,7 +175,8 @@ class CaseRuns(Runs):
              "seconds": median(run.seconds for run in taken) if taken else None,
              "mib": max((run.mib for run in taken), default=None),
              "runs": len(taken), "reason": reasons.get(place)}
-            for place, (one, taken) in enumerate(zip(layouts, rounds, strict=True))
+            for place, one in enumerate(layouts)
+            for taken in [rounds.get(place, [])]
         ]  # fmt: skip
 
     def once(self, spec: RunSpec) -> Taken | str:
@@ -186,12 +195,21 @@ class CaseRuns(Runs):
         return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
 
 
+def far(layouts: Sequence[Candidate]) -> dict[int, float]:
+    """Places of the layouts that no run can make the best, with their step over the choice's."""
+    choice = next(one.predicted_seconds for one in layouts if one.chosen)
+    low, high = constants()["band"][BAND]
+    ratios = {place: one.predicted_seconds / choice for place, one in enumerate(layouts)
+              if one.spec.strategy not in SIMPLE}  # fmt: skip
+    return {place: ratio for place, ratio in ratios.items() if ratio > max(FAR, high / low)}
+
+
 def in_rounds(
-    count: int, take: Callable[[int], Taken | None], mib: int, always: Collection[int]
-) -> list[list[Taken]]:
+    places: Sequence[int], take: Callable[[int], Taken | None], mib: int, always: Collection[int]
+) -> dict[int, list[Taken]]:
     """Every one once, then in turn those that fit and are near the best, and `always` some."""
-    taken: list[list[Taken]] = [[] for _ in range(count)]
-    left = list(range(count))
+    taken: dict[int, list[Taken]] = {place: [] for place in places}
+    left = list(places)
     for repeat in range(ROUNDS):
         for place in order(repeat, len(left)):
             if (one := take(left[place])) is not None:

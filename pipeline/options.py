@@ -13,9 +13,12 @@ import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SamestepError
+
+if TYPE_CHECKING:
+    from pipeline.study.study import Study
 
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
@@ -106,6 +109,13 @@ def study(text: str) -> Path:
     from pipeline.study.load import find_study
 
     return find_study(str(path(text)))
+
+
+def loaded(study_file: Path) -> Study:
+    """The study of such a file."""
+    from pipeline.study.load import load_study
+
+    return load_study(study_file)
 
 
 def file(text: str) -> Path:

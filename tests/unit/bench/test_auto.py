@@ -44,6 +44,17 @@ def test_a_case_has_all_layouts_and_one_choice(name: str) -> None:
         assert chosen.mesh == "one device"
 
 
+def test_what_no_run_can_make_the_best_is_left_out() -> None:
+    """Over twice the choice; but never what the choice is compared with."""
+    layouts = candidates(CASES[0], Even({}, {}, 1e10))
+    choice = next(one for one in layouts if one.chosen)
+    slow = [replace(one, predicted_seconds=2.01 * choice.predicted_seconds) for one in layouts]
+    near = [replace(one, predicted_seconds=1.99 * choice.predicted_seconds) for one in layouts]
+    simple = {place for place, one in enumerate(layouts) if one.spec.strategy in auto.SIMPLE}
+    assert auto.far([choice, *near]) == {}
+    assert auto.far([choice, *slow]).keys() == {*range(1, len(slow) + 1)} - {n + 1 for n in simple}
+
+
 def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
     """In order: the best, one near it, one far from it, a chosen one, too large, never ran."""
     seconds, calls = [1.0, 1.2, 1.3, 1.4, 0.5, None], []
@@ -53,8 +64,8 @@ def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
         each = seconds[place]
         return None if each is None else Taken(each, 500.0 if place == 4 else 100.0)
 
-    taken = auto.in_rounds(6, take, 300, [3])
-    assert [len(runs) for runs in taken] == [3, 3, 1, 3, 1, 0]
+    taken = auto.in_rounds(range(6), take, 300, [3])
+    assert [len(taken[place]) for place in range(6)] == [3, 3, 1, 3, 1, 0]
     assert calls[:6] == [0, 1, 2, 3, 4, 5] and calls[6:9] == [3, 1, 0]
 
 
