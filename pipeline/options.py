@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
+
+
+MOST_MEMORY = 2**60
+"""Bytes: more than any machine has."""
 
 
 class Once(argparse.Action):
@@ -192,6 +196,31 @@ def tolerance(text: str) -> float:
             f"{text[:60]!r} is neither `bit` nor a relative difference from 0 to 1, as 1e-5"
         )
     return value
+
+
+def rate(text: str) -> float:
+    """Gbit/s of a link such as `200gbit` or `500 Mbit/s`."""
+    if (value := _amount(text.removesuffix("/s"), {"gbit": 1.0, "mbit": 1e-3})) <= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is no rate; write one of a node, as 200gbit"
+        )
+    return value
+
+
+def memory(text: str) -> int:
+    """Bytes of `16GiB`, `512 MiB` or `16GB`."""
+    value = _amount(text, {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30})
+    if not 1 <= value <= MOST_MEMORY:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
+        )
+    return round(value)
+
+
+def _amount(text: str, units: Mapping[str, float]) -> float:
+    """A number times its unit; 0 for what is none."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]+)", text.strip().lower(), re.ASCII)
+    return float(match[1]) * units.get(match[2], 0.0) if match else 0.0
 
 
 def _number(text: str) -> float:

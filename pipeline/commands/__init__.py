@@ -42,8 +42,9 @@ def command(commands: dict[str, Command], *arguments: Declare) -> Callable[..., 
 
 
 def option(name: str, kind: Callable[[str], Any], help: str, **settings: Any) -> Declare:
-    """An argument whose text `kind` reads; further settings are those of `add_argument`."""
-    return lambda parser: parser.add_argument(name, type=kind, help=help, **settings)
+    """An argument whose text `kind` reads, str any; `settings` are those of `add_argument`."""
+    settings |= {"help": help} if kind is str else {"help": help, "type": kind}
+    return lambda parser: parser.add_argument(name, **settings)
 
 
 def needed(name: str, kind: Callable[[str], Any], help: str) -> Declare:

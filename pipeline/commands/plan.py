@@ -8,7 +8,6 @@ layouts by predicted step time. Nothing is started and no torch is loaded.
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.planner.ranking import Cluster, gigabits, rank, table
+from pipeline.planner.ranking import Cluster, rank, table
 from pipeline.planner.sizes import size_of
 from pipeline.planner.tables import align
 from pipeline.records import RUN_FILE
@@ -38,12 +37,6 @@ from pipeline.study.real_time import every_run
 from pipeline.study.spec import PRECISIONS, TIMED
 from pipeline.study.study import Study
 from pipeline.watch import Watched
-
-_UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
-MAX_SIZE = 2**60
-"""Bytes: more than any machine has."""
-
 
 add_arguments = together(
     one_of(
@@ -57,11 +50,11 @@ add_arguments = together(
            "with --auto, for a study on CPUs: what `calibrate` has written"),
     option("--nodes", options.count(1, 128), "with --model (default 1)"),
     option("--gpus-per-node", options.count(1, 16), "with --model (default 8, or as here)"),
-    option("--link", str, "with --model or --auto: of a node, as 200gbit", metavar="RATE"),
+    option("--link", options.rate, "with --model or --auto: of a node, as 200gbit", metavar="RATE"),
     option("--batch", options.count(1, 100_000), "with --model: sequences (default 512)"),
     option("--precision", str, "with --model (default bf16) or --auto", choices=PRECISIONS),
     one_of(
-        option("--device-memory", str, "of one GPU, or of a machine of CPUs: 16GiB",
+        option("--device-memory", options.memory, "of one GPU, or of a machine of CPUs: 16GiB",
                metavar="SIZE"),
         option("--device", str, "GPU (with --model by default this machine's)", choices=DEVICES),
     ),
@@ -72,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs, or a ranking of layouts."""
     if args.model is not None:
         return _ranking(args)
-    limit = None if args.device_memory is None else parse_size(args.device_memory)
-    if args.device:
-        limit = DEVICES[args.device] * GIBIBYTE
+    limit = DEVICES[args.device] * GIBIBYTE if args.device else args.device_memory
     if args.auto:
         return _auto(args, limit)
     options.check_mode(args, "--study", "study device device_memory")
@@ -117,8 +108,7 @@ def _ranking(args: argparse.Namespace) -> int:
     if device is None or (nodes > 1 and args.link is None):
         missing = "--device" if device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
-    link = gigabits(args.link) if args.link else 0.0
-    cluster = Cluster(device, DEVICES[device], nodes, per_node, link)
+    cluster = Cluster(device, DEVICES[device], nodes, per_node, args.link or 0.0)
     ranked = rank(size_of(args.model), cluster, args.batch or 512, args.precision or "bf16")
     print("\n".join(table(ranked)))
     return 0
@@ -132,7 +122,6 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
     taken = "calibration device_memory" if on_cpus else "device link"
     mode = f"--auto and a study on {'CPUs' if on_cpus else 'GPUs'}"
     options.check_mode(args, mode, f"study auto precision {taken}")
-    link = gigabits(args.link) if args.link else 0.0
     if on_cpus:
         if args.calibration is None:
             raise StudyError(
@@ -141,26 +130,16 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
             )
         calibration = Calibration.read(args.calibration, study)
         limit = limit or psutil.virtual_memory().total // nodes
-    elif args.device is None or (nodes > 1 and not link):
+    elif args.device is None or (nodes > 1 and not args.link):
         raise StudyError(
             f"study {study.name} runs on GPUs: --auto needs --device and of several nodes --link, "
             "as --device a100-80 --link 200gbit"
         )
-    cluster = Cluster(args.device or "cpu", (limit or 0) / GIBIBYTE, nodes, ranks, link)
+    room, link = (limit or 0) / GIBIBYTE, args.link or 0.0
+    cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
     precision = args.precision or study.arms[0].precision
     print("\n".join(table(choose(study, cluster, precision, calibration))))
     return 0
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `16GiB`, `512 MiB` or `16GB`; raises StudyError on anything else."""
-    match = _SIZE.fullmatch(text.strip())
-    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
-    if not 1 <= size <= MAX_SIZE:
-        raise StudyError(
-            f"memory {text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
-        )
-    return round(size)
 
 
 _HEADINGS = (

@@ -31,7 +31,7 @@ add_arguments = together(
     option("--calibration", options.file, "with --study: what `calibrate` has written"),
     option("--device", str, "with --study: project its cells on nodes of this GPU",
            choices=DEVICES),
-    option("--link", str, "with --device: of a node, as 200gbit", metavar="RATE"),
+    option("--link", options.rate, "with --device: of a node, as 200gbit", metavar="RATE"),
     option("--nodes", options.counts(1, MOST_NODES),
            f"with --device: node counts (default 1,2,4 to {MOST_NODES})", metavar="N,N"),
     flag("--weak", "with --device: a device keeps its batch (default: as the study says)"),
@@ -101,13 +101,12 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
 def _on_gpus(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:
     """Rows and lines on what the cost model says of a study's cells on many nodes of a GPU."""
     from pipeline.planner.projection import project, shown
-    from pipeline.planner.ranking import Cluster, gigabits
+    from pipeline.planner.ranking import Cluster
 
     options.check_mode(args, "--device", "study out device link nodes weak")
     counts = args.nodes or [2**power for power in range(MOST_NODES.bit_length())]
     if max(counts) > 1 and args.link is None:
         raise PredictionError("--device needs --link for several nodes; give it, as 200gbit")
-    link = gigabits(args.link) if args.link else 0.0
-    cluster = Cluster(args.device, DEVICES[args.device], 1, 1, link)
+    cluster = Cluster(args.device, DEVICES[args.device], 1, 1, args.link or 0.0)
     rows = project(load_study(args.study), cluster, counts, weak=args.weak)
     return rows, shown(rows)

@@ -10,7 +10,6 @@ predictions (docs/planner.md).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,7 +41,6 @@ CALIBRATED = 1.04
 MOST_NODES = 4096
 SHOWN = 10
 """Rows of the table."""
-_LINK = re.compile(r"(\d{1,6}(?:\.\d+)?) ?([gm])bit(?:/s)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -154,29 +152,24 @@ class OnGpus:
         """Over the links of the job."""
         return on_gpus(job, Constants(), models.num_parameters(self.size.model))
 
-    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
-        """As the strategy has it; None where it takes no such layout."""
+    def spec(self, job: Job, cell: Mapping[str, Any]) -> RunSpec:
+        """The run of a cell."""
         (nodes,) = cell["nodes"]
-        spec = RunSpec(
+        return RunSpec(
             study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
             world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"),
             model=self.size.model, optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
             workload=replace(WorkloadSpec(self.batch, 1, 2, 1, "strong", 0), **cell["workload"]),
         )  # fmt: skip
+
+    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
+        """As the strategy has it; None where it takes no such layout."""
+        spec = self.spec(job, cell)
         try:
             resolve(spec).strategy.check_spec(spec)
         except StudyError:
             return None
         return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
-
-
-def gigabits(text: str) -> float:
-    """Gbit/s of `200gbit`; raises StudyError on anything else."""
-    match = _LINK.fullmatch(text.strip())
-    rate = float(match[1]) * (1.0 if match[2].lower() == "g" else 1e-3) if match else 0.0
-    if rate <= 0:
-        raise StudyError(f"link {text[:60]!r} is no rate; write one of a node, as 200gbit")
-    return rate
 
 
 def rank(
@@ -301,10 +294,9 @@ def jobs(
                 # Micro-batches of a pipeline are its own knob, all others the study's.
                 pieces = 1 if "microbatches" in options else degrees.microbatches
                 # Not attention alone, which saves 4 bytes a head and token with fused kernels.
-                for recompute in (False,) if by_operator else (False, True):
-                    work: dict[str, Any] = {"accumulation_steps": pieces}
-                    if recompute:
-                        work["recompute"] = True
+                for recompute in (False, True)[: 2 - by_operator]:
+                    again = {"recompute": True} if recompute else {}
+                    work: dict[str, Any] = {"accumulation_steps": pieces, **again}
                     cell = {"strategy": name, "precision": precision, "nodes": [nodes],
                             "options": dict(options), "workload": work}  # fmt: skip
                     yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell

@@ -13,10 +13,10 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
-from pipeline.planner.ranking import Cluster, Ranked, answer, gigabits, job_of, jobs, rank, table
-from pipeline.planner.sizes import ADAMW, Size, size_of
+from pipeline.planner.ranking import Cluster, OnGpus, Ranked, answer, job_of, jobs, rank, table
+from pipeline.planner.sizes import Size, size_of
 from pipeline.resolved import resolve
-from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import ModelSpec
 
 
 def cluster(nodes: int, gpus: int, link: float = 0.0) -> Cluster:
@@ -83,14 +83,7 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
     found = on_four_nodes("6.7B")
     assert len({one.cell["strategy"] for one in found}) >= 4
     for one in found:
-        (nodes,) = one.cell["nodes"]
-        work = WorkloadSpec(512, 1, 3, 1, "strong", 0)
-        spec = RunSpec(
-            study="x", cell="auto", strategy=one.cell["strategy"], precision="bf16",
-            world=WorldSpec(nodes, 8, "cuda", "nccl", "real"), model=size_of("6.7B").model,
-            optimiser=ADAMW, workload=replace(work, **one.cell["workload"]), repeat=0, seed=0,
-            options=one.cell["options"],
-        )  # fmt: skip
+        spec = OnGpus(size_of("6.7B"), 512).spec(one.job, one.cell)
         run, job = resolve(spec), one.job
         run.strategy.check_spec(spec)
         run.layout.check_batch(spec)
@@ -115,10 +108,6 @@ def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
     small = rank(size_of("125M"), cluster(8, 1, 0.01), 8, "bf16")
     assert small[0].nodes == 1 and small[0].cell["strategy"] == "single"
     assert any(one.nodes == 8 for one in small)
-
-
-def test_rates_of_links() -> None:
-    assert (gigabits("200gbit"), gigabits("500 Mbit/s")) == (200.0, 0.5)
 
 
 def test_which_degrees_there_are() -> None:
