@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -29,7 +30,7 @@ from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, rank, table
-from pipeline.planner.sizes import size_of
+from pipeline.planner.sizes import model_of
 from pipeline.planner.tables import align
 from pipeline.records import RUN_FILE
 from pipeline.study.load import load_study
@@ -41,8 +42,8 @@ from pipeline.watch import Watched
 add_arguments = together(
     one_of(
         option("--study", options.study, options.STUDY),
-        option("--model", str, "layouts of GPT of this size (350M, 1.3B) on a cluster, by "
-               "predicted step time", metavar="SIZE"),
+        option("--model", str, "layouts on a cluster, by predicted step time, of GPT of this size "
+               "(350M, 1.3B) or of a config.json of transformers", metavar="SIZE"),
         required=True,
     ),
     flag("--auto", "with --study: the layout that is predicted to be best, as a cell to paste"),
@@ -52,6 +53,7 @@ add_arguments = together(
     option("--gpus-per-node", options.count(1, 16), "with --model (default 8, or as here)"),
     option("--link", options.rate, "with --model or --auto: of a node, as 200gbit", metavar="RATE"),
     option("--batch", options.count(1, 100_000), "with --model: sequences (default 512)"),
+    option("--context", options.count(1, 10**6), "with --model: positions (default: all it has)"),
     option("--precision", str, "with --model (default bf16) or --auto", choices=PRECISIONS),
     one_of(
         option("--device-memory", options.memory, "of one GPU, or of a machine of CPUs: 16GiB",
@@ -101,7 +103,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _ranking(args: argparse.Namespace) -> int:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
-    options.check_mode(args, "--model", "model device nodes gpus_per_node link batch precision")
+    taken = "model device nodes gpus_per_node link batch context precision"
+    options.check_mode(args, "--model", taken)
     gpus = [] if args.device else hardware()["gpus"]
     device = args.device or next(filter(None, map(name_of, gpus)), None)
     nodes, per_node = args.nodes or 1, args.gpus_per_node or len(gpus) or 8
@@ -109,7 +112,10 @@ def _ranking(args: argparse.Namespace) -> int:
         missing = "--device" if device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
     cluster = Cluster(device, DEVICES[device], nodes, per_node, args.link or 0.0)
-    ranked = rank(size_of(args.model), cluster, args.batch or 512, args.precision or "bf16")
+    size = model_of(args.model)
+    size = replace(size, model=replace(size.model, context=args.context or size.model.context))
+    family(size.model).check(size.model, None)
+    ranked = rank(size, cluster, args.batch or 512, args.precision or "bf16")
     print("\n".join(table(ranked)))
     return 0
 

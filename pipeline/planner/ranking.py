@@ -167,9 +167,9 @@ class OnGpus:
         spec = self.spec(job, cell)
         try:
             resolve(spec).strategy.check_spec(spec)
+            return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
         except StudyError:
             return None
-        return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
 
 
 def rank(

@@ -1,12 +1,12 @@
 """The layout that is chosen for a study."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.__main__ import main
 from pipeline.cost.points import USABLE
 from pipeline.errors import StudyError
@@ -90,9 +90,9 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
 
 
 def test_another_family_is_refused() -> None:
-    changes = {"family": "transformers", "architecture": "LlamaForCausalLM"}
-    model = STUDY.to_dict()["model"] | changes
-    with pytest.raises(StudyError, match="not know the layers of LlamaForCausalLM"):
+    sizes = asdict(models.examples()["OPTForCausalLM"])
+    model = {key: value for key, value in sizes.items() if value is not None}
+    with pytest.raises(StudyError, match="not know the layers of OPTForCausalLM"):
         choose(STUDY.but(model=model), CLUSTER, "fp32", None)
 
 

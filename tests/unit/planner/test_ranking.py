@@ -1,5 +1,6 @@
 """Layouts of a model on a cluster, by predicted step time."""
 
+import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -8,13 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline import models
 from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
 from pipeline.planner.ranking import Cluster, OnGpus, Ranked, answer, job_of, jobs, rank, table
-from pipeline.planner.sizes import Size, size_of
+from pipeline.planner.sizes import Size, model_of, size_of
 from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec
 
@@ -131,6 +133,22 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
     """
     model = ModelSpec("gpt2", layers, width, heads, 1024, 51200)
     assert rank(Size("alpa", model), Cluster("v100-16", 16, nodes, gpus, 25.0), 1024, "fp16")
+
+
+def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None:
+    """Of grouped keys, a gate and a head of its own; of shorter sequences than it could have."""
+    config = models.examples()["LlamaForCausalLM"]
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8,
+             "vocab_size": 302, "max_position_embeddings": 16}  # fmt: skip
+    kind = {"model_type": "llama", "architectures": [config.architecture]}
+    path.write_text(json.dumps({**kind, **sizes, **(config.config or {})}))
+    (first, *_) = rank(model_of(str(path)), cluster(1, 2), 8, "bf16")
+    shape = first.job.kv_heads, first.job.ffn, first.job.gated, first.job.tied, first.job.seq
+    assert shape == (4, 48, True, False, 16)
+    words = "plan --gpus-per-node 2 --device a100-80 --batch 8 --context 8 --model"
+    assert main([*words.split(), str(path)]) == 0
+    assert "Predicted, nothing is measured" in capsys.readouterr().out
 
 
 def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
