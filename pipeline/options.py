@@ -200,7 +200,8 @@ def tolerance(text: str) -> float:
 
 def rate(text: str) -> float:
     """Gbit/s of a link such as `200gbit` or `500 Mbit/s`."""
-    if (value := _amount(text.removesuffix("/s"), {"gbit": 1.0, "mbit": 1e-3})) <= 0:
+    value = _amount(text.strip().removesuffix("/s"), {"gbit": 1.0, "mbit": 1e-3})
+    if value <= 0:
         raise argparse.ArgumentTypeError(
             f"{text[:60]!r} is no rate; write one of a node, as 200gbit"
         )
