@@ -55,7 +55,7 @@ SECONDS = 120.0
 ROUNDS, CLOSE = 3, 1.25
 """Runs of a layout that is at most so many times as slow as the best one; others have one."""
 FAR = 2.0
-LEAST_NEAR, LEAST_WINNERS = 10, 4
+LEAST_NEAR, LEAST_WINNERS, MOST_MINUTES = 10, 4, 45.0
 SIMPLE = ("single", "ddp")
 
 
@@ -263,13 +263,16 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     near, next_near = (sum(over <= share for over in overs) for share in (0.10, 0.20))
     winners = sorted({case["best_mesh"] for case in cases})
     worse = [case["name"] for case in cases if (case["over_simple"] or 0.0) > 0]
+    minutes = sum(case["minutes"] for case in cases)
     return {
         "within_10_percent": near,
         "within_20_percent": next_near,
         "of": len(cases),
         "slower_than_ddp_or_single": worse,
         "winners": winners,
+        "minutes": round(minutes, 1),
         "met": next_near == len(CASES)
+        and minutes <= MOST_MINUTES
         and near >= LEAST_NEAR
         and not worse
         and len(winners) >= LEAST_WINNERS,

@@ -107,19 +107,19 @@ def test_a_choice_that_does_not_fit_or_run_is_no_near_one() -> None:
     rows = [(*row[:4], row[0] == "one device") for row in ALL]
     found = auto.judged(layouts(*rows), 300)
     assert found["over_best"] is found["over_simple"] is None
-    bars = auto.summary([found | {"name": "x"}])
+    bars = auto.summary([found | {"name": "x", "minutes": 1.0}])
     assert (bars["within_20_percent"], bars["of"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("place", "change"),
     [(0, {}), (0, {"over_best": 0.21}), (0, {"over_best": None}), (0, {"over_simple": 0.01}),
-     (3, {"best_mesh": "data 4"})],
+     (0, {"minutes": 40.0}), (3, {"best_mesh": "data 4"})],
 )  # fmt: skip
 def test_every_bar_is_needed(place, change) -> None:
     meshes = ["data 4", "one device", "tensor 4", "pipeline 2", *["data 4"] * 8]
     cases = [
-        {"name": str(n), "best_mesh": mesh, "over_best": 0.1, "over_simple": -0.5}
+        {"name": str(n), "best_mesh": mesh, "over_best": 0.1, "over_simple": -0.5, "minutes": 1.0}
         for n, mesh in enumerate(meshes)
     ]
     cases[place] |= change
