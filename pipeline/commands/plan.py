@@ -31,12 +31,12 @@ from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, rank, table
 from pipeline.planner.sizes import model_of
-from pipeline.planner.tables import align
 from pipeline.records import RUN_FILE
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import PRECISIONS, TIMED
 from pipeline.study.study import Study
+from pipeline.text import align
 from pipeline.watch import Watched
 
 add_arguments = together(

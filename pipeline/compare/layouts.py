@@ -18,8 +18,8 @@ from pipeline.errors import ComparisonError
 from pipeline.metrics.format import NONE, scientific, significant
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.select import plural
-from pipeline.planner.tables import align
 from pipeline.records import RunRecord, read_record
+from pipeline.text import align
 
 
 def parting(folders: Sequence[Path], allowed: float) -> tuple[list[str], bool]:

@@ -34,12 +34,12 @@ from pipeline.planner.operators import (
     most_threads,
     work_of,
 )
-from pipeline.planner.tables import align
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
+from pipeline.text import align
 
 BAND = "unknown inner"
 """Band of the published points for an implementation without constants of its own."""

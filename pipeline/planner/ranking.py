@@ -30,10 +30,10 @@ from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.sizes import ADAMW, Size
-from pipeline.planner.tables import align
 from pipeline.resolved import resolve
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
+from pipeline.text import align
 
 LARGEST_MICRO = 64
 CALIBRATED = 1.04
