@@ -89,9 +89,12 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
         strategies.load("auto", {})
 
 
-def test_another_family_is_refused() -> None:
+def test_blocks_unlike_llama_s_are_refused(monkeypatch) -> None:
     sizes = asdict(models.examples()["OPTForCausalLM"])
     model = {key: value for key, value in sizes.items() if value is not None}
+    shapes = {"model.decoder.layers.0.self_attn.q_proj.weight": (32, 32)}
+    place = "pipeline.models.transformers.arithmetic.parameter_shapes"
+    monkeypatch.setattr(place, lambda model: shapes)
     with pytest.raises(StudyError, match="not know the layers of OPTForCausalLM"):
         choose(STUDY.but(model=model), CLUSTER, "fp32", None)
 
