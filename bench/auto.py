@@ -7,8 +7,8 @@ Each layout that a strategy can run is measured once with the micro-batches that
 it, pipelines also with half and twice as many; then those near the best and the chosen one, in
 alternation. A layout fits a memory where its largest rank did, as measured: what the planner
 dropped is measured too, and may be the best. Left out, and named, are those that can change no
-verdict: predicted at over `FAR` times the choice, and no end of a band reaches the other one's. Of
-`ddp` and `single`, with which the choice is compared, none is.
+verdict: predicted at over `FAR` times the choice, and no end of a band reaches the other one's. The
+fastest of each mesh is none of them, nor are `ddp` and `single`, with which the choice is compared.
 
 Cases that stand in the file, of the same calibration, are kept: a bench that was stopped continues,
 and one of a few cases can be completed.
@@ -199,9 +199,16 @@ def far(layouts: Sequence[Candidate]) -> dict[int, float]:
     """Places of the layouts that no run can make the best, with their step over the choice's."""
     choice = next(one.predicted_seconds for one in layouts if one.chosen)
     low, high = constants()["band"][BAND]
-    ratios = {place: one.predicted_seconds / choice for place, one in enumerate(layouts)
-              if one.spec.strategy not in SIMPLE}  # fmt: skip
-    return {place: ratio for place, ratio in ratios.items() if ratio > max(FAR, high / low)}
+    # The fastest of each mesh is measured, so that none is dismissed by its prediction alone.
+    by_time = sorted(range(len(layouts)), key=lambda place: -layouts[place].predicted_seconds)
+    fastest = {layouts[place].mesh: place for place in by_time}.values()
+    return {
+        place: one.predicted_seconds / choice
+        for place, one in enumerate(layouts)
+        if one.predicted_seconds > max(FAR, high / low) * choice
+        and place not in fastest
+        and one.spec.strategy not in SIMPLE
+    }
 
 
 def in_rounds(
