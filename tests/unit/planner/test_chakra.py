@@ -60,7 +60,7 @@ def messages(path: Path) -> list[bytes]:
 
 def read(folder: Path) -> list[list[dict[str, Any]]]:
     """The nodes of each rank, with their attributes."""
-    ranks = []
+    ranks: list[list[dict[str, Any]]] = []
     for rank in range(len(list(folder.glob("trace.*.et")))):
         head, *others = map(fields, messages(folder / f"trace.{rank}.et"))
         assert head[1] == [b"0.0.4"]

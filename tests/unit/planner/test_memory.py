@@ -70,8 +70,8 @@ def kept_bytes(
 def of(model: ModelSpec, precision: str, sequences: int, recompute: bool | str = False) -> RunSpec:
     """One device that takes so many sequences at once."""
     spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
-    sizes = {"global_batch": sequences, "accumulation_steps": 1, "recompute": recompute}
-    return replace(spec, workload=replace(spec.workload, **sizes))
+    once = replace(spec.workload, global_batch=sequences, accumulation_steps=1)
+    return replace(spec, workload=replace(once, recompute=recompute))
 
 
 def log_probabilities(model: ModelSpec, sequences: int) -> int:
@@ -240,8 +240,10 @@ def test_peaks_of_one_gpu_are_those_measured() -> None:
     """14 shapes of GPT-2 on one H200, by torch's allocator: within 7 %, 2 % in the mean."""
     errors, world = [], run_of("bai2022", "single", 1).world
     for row in read(FOLDER / "samestep_h200.csv"):
-        sizes = (int(row[key]) for key in ("layers", "hidden", "heads", "seq", "vocab"))
-        spec = replace(of(ModelSpec("gpt2", *sizes), "bf16", int(row["micro"])), world=world)
+        names = ("layers", "hidden", "heads", "seq", "vocab")
+        layers, width, heads, context, vocabulary = (int(row[name]) for name in names)
+        model = ModelSpec("gpt2", layers, width, heads, context, vocabulary)
+        spec = replace(of(model, "bf16", int(row["micro"])), world=world)
         errors.append(abs(predict(spec).model_peak / 2**30 / float(row["mem_gib"]) - 1))
     assert max(errors) < 0.07
     assert sum(errors) / len(errors) < 0.02
