@@ -80,7 +80,7 @@ def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
 def test_of_recomputed_blocks_torch_keeps_the_inputs(precision) -> None:
     spec = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision)
-    predicted = SIZES.input_bytes(MIDDLE, 2, formats(spec))
+    predicted = models.input_bytes(MIDDLE, 2, formats(spec))
     predicted += 4 * 2 * MIDDLE.context * MIDDLE.vocab_size
     assert predicted == pytest.approx(kept_bytes(MIDDLE, precision, 2, True), rel=TOLERANCE)
 
