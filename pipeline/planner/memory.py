@@ -114,7 +114,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     activations, again = (max(part) for part in zip(*held_and_again, strict=True))
     inputs_alone = spec.workload.recompute is True
     activation_share = footprint.input_share if inputs_alone else footprint.activation_share
-    copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
+    copies = kept.copied(sizes.product_weights(spec.model))
     cpu = spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * weights + masters_kept * masters) + footprint.gathered_bytes,
@@ -127,7 +127,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * again),
         within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
-        logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
+        logits=int(footprint.logit_share * max(models.logit_bytes(*one) for one in passes)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
         if cpu
         else CUDA_BASE,
@@ -138,7 +138,7 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     """Bytes that a pass keeps, and those that are recomputed at a time."""
     sizes, work = models.family(model), (model, sequences, formats(spec))
     if spec.workload.recompute is True:
-        return sizes.input_bytes(*work), sizes.block_bytes(*work)
+        return models.input_bytes(*work), sizes.block_bytes(*work)
     alone = sizes.attention_bytes(*work) if spec.workload.recompute == ATTENTION else 0
     return sizes.activation_bytes(*work) - alone, alone // model.num_layers
 

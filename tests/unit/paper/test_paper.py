@@ -172,6 +172,18 @@ def test_what_is_not_true_of_older_records_is_not_said_of_them(folder: Path) -> 
     assert told["Emulated: runs that stalled"] == f"4 of {len(stalled)}"
 
 
+def test_the_configuration_of_a_model_and_what_it_learns_are_said(study, table, folder) -> None:
+    bert = {"family": "transformers", "architecture": "BertForMaskedLM"}
+    model = study["model"] | bert | {"config": {"intermediate_size": 48}}
+    objective = {"kind": "masked", "mask_token": 5, "whole_words": True}
+    text = text_of(study | {"model": model, "objective": objective}, table, folder)
+    assert "The model is BertForMaskedLM [@wolf2020] with" in text
+    assert (
+        ", and by its configuration `intermediate_size: 48`. It learns to tell the 15 % of the "
+        "words that are hidden. The text is" in text
+    )
+
+
 def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
     broken = table.copy()
     verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")

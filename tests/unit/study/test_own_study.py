@@ -67,14 +67,15 @@ def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> 
 
 
 def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path, monkeypatch) -> None:
-    """One begins with the weights that the page's code saves."""
+    """The first is of ten lines at most; one begins with the weights that the page's code saves."""
     page = Path("docs/models.md").read_text(encoding="utf-8")
     studies = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(studies) == 4
+    assert len(studies) == 4 and studies[0].count("\n") <= 10
+    assert "architecture: LlamaForCausalLM" in studies[0]
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    own = tmp_path / "own.yaml"
     for study in studies:
-        own.write_text(study)
-        assert main(["check", "--study", str(own)]) == 0
+        (name,) = re.findall(r"^study: (.*)$", study, re.MULTILINE)
+        Path(f"{name}.yaml").write_text(study)
+        assert main(["check", "--study", f"{name}.yaml"]) == 0

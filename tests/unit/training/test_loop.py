@@ -85,6 +85,23 @@ def test_a_step_is_timed_between_a_barrier_and_its_report(
     assert done == 2 * ["barrier", "step", "clock stopped", "report", "sample", "checkpoint"]
 
 
+def test_the_share_of_padding_of_each_timed_step_is_kept(small_tokens: Path) -> None:
+    spec = Case("single", architecture="BertForPreTraining").spec(1)
+    work = spec.workload
+    batches = Batches(
+        small_tokens, spec.model.context, work.global_batch, spec.seed, spec.objective
+    )
+    strategy = strategies.load("single", {})
+    loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
+    loop.run(Hooks(lambda _: None, lambda *_: None))
+    expected = []
+    for step in range(work.untimed_steps, work.steps):
+        segments = batches.slice(step, 0, work.global_batch).segments
+        assert segments is not None
+        expected.append(float((segments == 0).mean()))
+    assert loop.padding == pytest.approx(expected) and min(expected) > 0
+
+
 @pytest.mark.parametrize(
     ("schedule", "warmup", "rates"),
     [
