@@ -24,8 +24,8 @@ class NotTestableError(Exception):
 class Selector:
     """Which cells of any study a claim speaks of.
 
-    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
-    one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
+    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so;
+    one that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the mesh,
     as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
     (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
     match it are preferred, and a difference is said in the verdict. `software` is what the claim
@@ -134,7 +134,8 @@ class Claim:
     """One published sentence, in our own words, and the test that it is put to.
 
     `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
-    the test makes no sense without. `part_of` is the whole sentence where it was split into claims.
+    the test makes no sense without. `part_of` is the whole sentence where it was split into claims,
+    `shared_effect` what claims of other publications are about too: they count once.
     """
 
     id: str
@@ -149,6 +150,7 @@ class Claim:
     published: Published | None
     disagreement: str | None
     part_of: str | None = None
+    shared_effect: str | None = None
 
 
 @dataclass(frozen=True)

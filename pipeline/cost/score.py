@@ -82,10 +82,8 @@ def scored() -> tuple[Scored, ...]:
         if out["reason"]:
             continue
         job = jobs_of(row)[0]
-        # Model FLOPs of a step: 6 a weight and token, and attention; without recomputation.
-        weights = job.layers * job.layer_parameters + job.vocab * job.hidden
         tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
-        flops = tokens * (6.0 * weights + 12.0 * job.layers * job.hidden * job.seq)
+        flops = tokens * job.flops_per_token
         peak, step = device_of(job, Constants()).peak * job.gpus, float(row["step_s"])
         # In their logarithms alike configurations are near.
         sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
