@@ -178,7 +178,8 @@ def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
 @pytest.mark.parametrize("paper", ["ptdp2021", "gspmd2021", "mtnlg2022", "alpa2022"])
 def test_each_selector_of_a_mechanism_means_one_cell_of_its_studies(paper: str) -> None:
     """At least one study has it, and none twice."""
-    studies = [one for path in shipped_studies().values() if paper in (one := load_study(path)).claims]
+    shipped = [load_study(path) for path in shipped_studies().values()]
+    studies = [one for one in shipped if paper in one.claims]
     runs = [run for one in studies for run in expand(one) if run.repeat == 0]
     for one in load_claims(FOLDER / paper / "claims.yaml"):
         for selector in (each for each in selectors(one) if each.precision == "fp32"):
