@@ -67,7 +67,7 @@ def predicted(claim: Claim) -> Predicted:
             what = claim.kind if metric in METRICS else metric.partition(":")[0]
             raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
         if claim.made_at.device != "cuda":
-            raise Refused(f"the cost model knows no {claim.made_at.hardware}")
+            raise Refused(f"the cost model knows no {claim.made_at.device.upper()}")
         if claim.kind == "absolute":
             cell, (_, ranks) = claim.test["a"], claim.made_at.world or (0, 0)
             used = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
