@@ -114,6 +114,9 @@ def test_flops_of_a_device_are_those_of_the_model(world: Evidence) -> None:
         ({"parameters": 1.05 * PARAMETERS}, {1, 2, 4}),
         ({"parameters": 1.7e9}, set()),
         ({"scaling": "strong"}, {1, 2, 4}),
+        # The default, which the cell does not write out.
+        ({"options": {"bucket_cap_mb": 25.0}}, {1, 2, 4}),
+        ({"options": {"bucket_cap_mb": 100.0}}, set()),
         ({"scaling": "weak"}, set()),
     ],
 )
