@@ -27,10 +27,10 @@ class Selector:
     `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so; one
     that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the
     mesh, as records name them), `accumulation`, `parameters` (of the model, to a tenth) and
-    `scaling` (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
-    match it are preferred, and a difference is said in the verdict. `software` is what the claim
-    names, such as Apex: where something else ran in its place, it decides nothing. `points` are ids
-    of published configurations of such a cell, from which a claim is predicted.
+    `scaling` (strong or weak) narrow it further. `as_published` is what the claim was made with:
+    cells that match it are preferred, and a difference is said in the verdict. `software` is what
+    the claim names, such as Apex: where something else ran in its place, it decides nothing.
+    `points` are ids of published configurations of such a cell, from which a claim is predicted.
     """
 
     name: str
