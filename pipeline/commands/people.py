@@ -416,8 +416,10 @@ def index(args: argparse.Namespace) -> int:
         return 0
     results = args.results or Path("results")
     out = args.out or results / "index.html"
-    counts = index.counts(index.write(results, out))
-    print(f"{out}: {', '.join(f'{number} {word}' for word, number in counts.items() if number)}")
+    entries = index.write(results, out)
+    counts = index.counts(entries)
+    each = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    print(f"{out}: {len(entries)} claims on {sum(counts.values())} effects, {each}")
     return 0
 
 

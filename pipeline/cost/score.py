@@ -89,11 +89,9 @@ def scored() -> tuple[Scored, ...]:
         if row["status"] != "ok" or not row["step_s"] or answers["out"]["reason"]:
             continue
         job = jobs_of(row)[0]
-        # Model FLOPs of a step: 6 a weight and token, and attention; without recomputation.
-        weights = job.layers * job.layer_parameters + job.vocab * job.hidden
         tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
-        flops = tokens * (6.0 * weights + 12.0 * job.layers * job.hidden * job.seq)
-        at_peak = flops / (device_of(job, Constants()).peak * job.gpus)
+        at_peak = tokens * job.flops_per_token / (device_of(job, Constants()).peak * job.gpus)
+        # In their logarithms alike configurations are near.
         sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
         features = tuple(map(math.log2, sizes))
         kept.append(Scored(source, row, **answers, measured=float(row["step_s"]), job=job,
