@@ -112,7 +112,12 @@ def test_nodes_that_are_not_dilated_need_nearly_all_of_their_cores(
     """With less they could decide nothing, nor could the study: such a run is tried again."""
     monkeypatch.setattr(measured, "_cores", lambda *_: [0.8, 1.0])
     monkeypatch.setattr(measured, "_rates", lambda *_: REACHED)
-    monkeypatch.setattr(measured, "busy_programs", lambda *_: time.sleep(1) or SPINNER)
+
+    def wait(pause: float, _: Sequence[int]) -> str:
+        time.sleep(pause)
+        return SPINNER
+
+    monkeypatch.setattr(measured, "busy_programs", wait)
     assert ("disturbed_by" in measure(factor=factor)) == waits
 
 
