@@ -128,7 +128,7 @@ class Plain:
             with self.autocast:
                 loss = self.loss()
             self.next = self._read()
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(self.model.parameters(), OPTIMISER.max_grad_norm)
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
