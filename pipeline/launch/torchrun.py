@@ -110,8 +110,7 @@ def network_text(run: ResolvedRun) -> str:
     """The network in words that the keys of checkpoints hold: on another one times are others."""
     if run.network != "emulated":
         return f"the {run.network} network"
-    dilation = dilate(run.spec.world, len(usable_cores()))
-    return f"emulated nodes (copies {dilation.copies}, dilation {dilation.factor:g})"
+    return f"emulated nodes (dilation {dilate(run.spec.world, len(usable_cores())):g})"
 
 
 def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
@@ -139,7 +138,7 @@ def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
             f"links, and {there}; how far emulated times are off is not measured"
         )
     if run.network == "emulated":
-        count = dilate(world, cores).copies * run.layout.num_processes
+        count = run.layout.num_processes
         wanted, free = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
         if wanted > free:
             return (

@@ -44,6 +44,7 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
         "as_today": {*pick(table, "run", "shares")["text"]} <= {OWN, PACED}
         and len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not pick(table, "run", "machine_speed").empty,
+        "copies": not pick(table, "run", "copies").empty,
         "accuracy": {
             "measured": bias_of(table) is not None and not real.empty,
             "runs": plural(len(real), "run"),

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -33,7 +33,7 @@ from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import RunSpec
 from pipeline.training import devices, fence
 
@@ -85,19 +85,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--image-digest", help="container image that this rank must be in")
     parser.add_argument("--may-stop", action="store_true", help="look for fence.STOP at each step")
     parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
-    parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run one rank; every failure is left as a file for the launcher, then raised."""
+def run(
+    args: argparse.Namespace,
+    resolved: ResolvedRun | None = None,
+    make_pacer: Callable[[], Pacer] = Pacer,
+    share: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
+    """Run one rank; every failure is left as a file for the launcher, then raised.
+
+    A rank that is forked on an emulated node is given its run, as `resolved`; others read it.
+    """
+    lost_peer: Sequence[str] = ()
     try:
         image.check_inside(args.image_digest)
+        resolved = resolved or resolve(read_spec(args))
+        lost_peer = resolved.strategy.lost_peer
         where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
         places = Places(*where, may_stop=args.may_stop)
-        train(read_spec(args), args.tokens, places, args.pacer(), args.share)
+        train(resolved, args.tokens, places, make_pacer(), share)
     except Exception as error:
-        leave_error(error, args, devices.rank_of(os.environ))
+        leave_error(error, args, devices.rank_of(os.environ), lost_peer)
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -110,13 +120,12 @@ def read_spec(args: argparse.Namespace) -> RunSpec:
     return RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
 
 
-def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
+def leave_error(
+    error: Exception, args: argparse.Namespace, rank: int, lost_peer: Sequence[str] = ()
+) -> None:
     """Write what went wrong for the launcher, unless a later launch has taken over."""
     if not fence.holds(args.out, args.launch):
         return
-    lost_peer: tuple[str, ...] = ()
-    with suppress(Exception):  # the first error is reported, whatever is wrong with the spec
-        lost_peer = resolve(read_spec(args)).strategy.lost_peer
     about = {
         "kind": kind_of(error, lost_peer),
         "type": type(error).__name__,
@@ -160,7 +169,7 @@ class Places:
 
 
 def train(
-    spec: RunSpec,
+    run: ResolvedRun,
     tokens: Path,
     places: Places,
     pacer: Pacer,
@@ -179,6 +188,7 @@ def train(
     from pipeline.training.loop import Hooks, Loop
     from pipeline.training.step_files import StepFile
 
+    spec = run.spec
     rank, work, done = devices.rank_of(os.environ), spec.workload, places.done
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
@@ -190,7 +200,6 @@ def train(
         nccl.listen(os.environ, nccl_log)
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = resolve(spec)
     run.strategy.check()
     clock = Clock(devices.choose(run), pacer)
     batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
