@@ -13,6 +13,7 @@ from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
 from pipeline.models import stored
 from pipeline.planner.memory import predict_sent
+from pipeline.resolved import resolve
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
@@ -58,7 +59,7 @@ def _check_link(run: RunSpec) -> None:
     link, steps = run.world.link, run.workload.steps
     if link is None or run.repeat or run.world.ranks_per_node > 1:
         return
-    sent = sum(one.wire_bytes for one in predict_sent(run))
+    sent = sum(one.wire_bytes for one in predict_sent(resolve(run)))
     least = steps * 8 * sent / (1e6 * link.rate_mbits)
     if least > run.timeout_seconds:
         raise StudyError(

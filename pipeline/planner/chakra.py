@@ -112,7 +112,7 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
         passes = [(FORWARD, stage, m, each) for stage in stages for m in range(pieces)]
         passes += [(BACKWARD, s, m, 2 * each) for s in reversed(stages) for m in range(pieces)]
         calls = []
-        for one in predict_sent(spec, rank):
+        for one in predict_sent(run, rank):
             ranks, kinds = len(_line(layout, one.axis, rank)), kinds_of.get(one.kind, (SEND,))
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
             times = 1.0 if one.kind in (SEND, ANSWERED) else ranks / (ranks - 1) / 2

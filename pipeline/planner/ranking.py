@@ -165,10 +165,11 @@ class OnGpus:
             workload=replace(WorkloadSpec(self.batch, 1, 2, 1, "strong", 0), **cell["workload"]),
         )  # fmt: skip
         try:
-            resolve(spec).strategy.check_spec(spec)
+            run = resolve(spec)
+            run.strategy.check_spec(spec)
         except StudyError:
             return None
-        return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
+        return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
 
 
 def gigabits(text: str) -> float:
