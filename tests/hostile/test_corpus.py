@@ -94,12 +94,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
 """In place of a file."""
 
 
-def num_inputs() -> int:
-    """How many there are."""
-    of_files = len(TEXTS) + len(ARRAYS) + len(TOKENISERS) + len(SETTINGS)
-    return of_files + 3 * len(KINDS) - 1
-
-
 @pytest.fixture(autouse=True)
 def good_files(here: Path) -> None:
     (here / "good.txt").write_bytes(TEXT)

@@ -197,12 +197,6 @@ PRODUCTS: dict[str, tuple[Prepare, tuple[str, ...], str]] = {
 """What is done to the results of a study, which commands read them, and what they say."""
 
 
-def num_inputs() -> int:
-    """How many there are."""
-    products = sum(len(commands) for _, commands, _ in PRODUCTS.values())
-    return len(STUDIES) + len(FORMS) + len(CHAINS) + products
-
-
 def changed(study: Any, changes: dict[Any, Any]) -> Any:
     """The study with the values at some places replaced."""
     for key, value in changes.items():

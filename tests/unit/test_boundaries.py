@@ -101,6 +101,7 @@ READERS = {
     "pipeline.reference.devices": "a file of this package",
     "pipeline.corpus.python_docs": "the standard library of Python",
     "pipeline.corpus.shards": "shards, to write them",
+    "pipeline.corpus.texts": "a string of an array, behind open_regular",
     "pipeline.records.run_rules": "what it has just made JSON of",
     "pipeline.archive.pack": "results and the files of an archive, as bytes",
     "pipeline.archive.unpack": "a zip file, behind open_regular",
