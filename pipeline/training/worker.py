@@ -14,7 +14,6 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -103,9 +102,7 @@ def run(
         image.check_inside(args.image_digest)
         resolved = resolved or resolve(read_spec(args))
         lost_peer = resolved.strategy.lost_peer
-        where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
-        places = Places(*where, may_stop=args.may_stop)
-        train(resolved, args.tokens, places, make_pacer(), share)
+        train(resolved, args, make_pacer(), share)
     except Exception as error:
         leave_error(error, args, devices.rank_of(os.environ), lost_peer)
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
@@ -148,30 +145,15 @@ def import_heavy() -> None:
     torch.optim.AdamW([torch.zeros(1)])
 
 
-@dataclass(frozen=True)
-class Places:
-    """A rank's folders, the steps that a checkpoint has done, the launch's token.
-
-    `owner` is the key of the checkpoints, `may_stop` says whether the launcher may ask for an end.
-    """
-
-    out: Path
-    checkpoints: Path
-    done: int
-    launch: str
-    owner: str = ""
-    may_stop: bool = False
-
-    def check(self) -> None:
-        """Raise LaunchError where a later launch has taken over, or the folder is gone."""
-        if (reason := fence.lost(self.out, self.launch)) is not None:
-            raise LaunchError(f"{reason}; this rank leaves nothing")
+def check_ours(args: argparse.Namespace) -> None:
+    """Raise LaunchError where a later launch has taken over, or the folder is gone."""
+    if (reason := fence.lost(args.out, args.launch)) is not None:
+        raise LaunchError(f"{reason}; this rank leaves nothing")
 
 
 def train(
     run: ResolvedRun,
-    tokens: Path,
-    places: Places,
+    args: argparse.Namespace,
     pacer: Pacer,
     share: Callable[[], AbstractContextManager[None]],
 ) -> None:
@@ -189,50 +171,49 @@ def train(
     from pipeline.training.step_files import StepFile
 
     spec = run.spec
-    rank, work, done = devices.rank_of(os.environ), spec.workload, places.done
+    rank, work, done = devices.rank_of(os.environ), spec.workload, args.resume_from
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
         # interface that leads to the first node, unless the user chose one.
         own = addresses.source_address(os.environ["MASTER_ADDR"])
         os.environ[addresses.INTERFACE] = addresses.interface_of(own)
-    nccl_log = places.out / f"rank{rank}.nccl.log"
+    nccl_log = args.out / f"rank{rank}.nccl.log"
     if spec.world.backend == "nccl":
         nccl.listen(os.environ, nccl_log)
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     run.strategy.check()
     clock = Clock(devices.choose(run), pacer)
-    batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
+    batches = Batches(args.tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, run.strategy, batches, rank, clock)
-    places.check()
-    state = checkpoint.load(places.checkpoints, done) if done else None
+    check_ours(args)
+    state = checkpoint.load(args.checkpoints, done) if done else None
 
-    with StepFile(places.out, rank, done) as steps:
+    with StepFile(args.out, rank, done) as steps:
 
         def keep_checkpoint(step: int, trainable: Trainable) -> None:
             # A checkpoint is good for nothing without the rows of its steps.
             steps.to_disk()
             # Nothing can be resumed after the last step: a record needs one that is timed.
             if step < work.steps:
-                places.check()
+                check_ours(args)
                 size = run.layout.num_processes
-                ranks = checkpoint.Writers(rank, size, places.launch, trainable.agree)
-                shards = trainable.shards()
-                checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
+                ranks = checkpoint.Writers(rank, size, args.launch, trainable.agree)
+                checkpoint.save(args.checkpoints, step, trainable.shards(), args.owner, ranks)
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
-            may_stop = places.may_stop and run.strategy.resumes
-            asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
+            may_stop = args.may_stop and run.strategy.resumes
+            asked = may_stop and rank == 0 and (args.out / fence.STOP).exists()
             return may_stop and not trainable.agree(not asked)
 
         with share():
             free_steps = FREE_STEPS if spec.world.device == "cuda" else 0
             loop.run(Hooks(steps.write, keep_checkpoint, stops, free_steps), done, state)
-    places.check()
+    check_ours(args)
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
-    write_text(places.out / f"rank{rank}.json", json.dumps(about))
+    write_text(args.out / f"rank{rank}.json", json.dumps(about))
 
 
 def unseen_text(loop: Loop) -> dict[str, float] | None:
