@@ -57,6 +57,10 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         {"cells": {0: {"label": "caf\u00e9"}, 1: {"label": "cafe\u0301"}}}, "look alike",
     ),
     "a title of letters that show nothing": ({"title": "\u3164\u2800"}, "blank"),
+    "a link that receives at its rate": (
+        {"cluster": EMULATED | {"links": [LINK | {"receive_mbits": 100}]}}, "leave receive_mbits",
+    ),
+    "more nodes than addresses": ({"cluster": {"nodes": [256]}}, "at most 254"),
     "a link twice": (
         {"cluster": EMULATED | {"links": [LINK, LINK | {"rate_mbits": 2}]}},
         "link name 'a' stands 2 times",
@@ -126,6 +130,7 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a log that NCCL keeps for the record": (
         {"environment": {"NCCL_DEBUG": "WARN"}}, "environment has NCCL_DEBUG",
     ),
+    "a variable that is no text": ({"environment": {"GOMP_SPINCOUNT": 7}}, "breaks type"),
     "a threads' number beside its key": (
         {"environment": {"OMP_NUM_THREADS": "2"}}, "environment has OMP_NUM_THREADS",
     ),

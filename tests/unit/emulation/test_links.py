@@ -15,14 +15,6 @@ def test_a_link_is_slowed_by_the_factor() -> None:
     assert command.startswith("qdisc add dev eth0 root handle 1: tbf rate 250000000bit burst 22688")
 
 
-def test_what_an_idle_link_sends_at_once_grows_with_the_rate_and_holds_a_segment() -> None:
-    (slow,) = shaped(LinkSpec("slow", 10), 1.0)
-    (fast,) = shaped(LinkSpec("fast", 10_000), 1.0)
-    assert "burst 20000 " in slow
-    assert "burst 205500 " in fast
-    assert links.MIN_BURST_BYTES > links.SEGMENT_BYTES > links.MTU + links.FRAME_BYTES
-
-
 def test_both_ends_of_a_cable_take_large_packets() -> None:
     """A bridge takes the smallest of its ports, so one end forgotten would undo it."""
     (cable, *_) = links.plug_commands(1, 77)

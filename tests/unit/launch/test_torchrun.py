@@ -181,20 +181,6 @@ def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
         planned(run, StartPlace(2, 1, scheduler=SRUN))
 
 
-def test_every_launcher_enters_the_image_and_every_rank_checks_it(run, monkeypatch) -> None:
-    monkeypatch.setattr(container, "locked_digest", lambda image: "sha256:1")
-    monkeypatch.setattr(
-        container, "enter", lambda image, site, **_: ("apptainer", "exec", str(image))
-    )
-    launch = planned(run, StartPlace(2, 1, image=Path("i.sif")))
-    for command in launch.commands:
-        assert command[:4] == ("apptainer", "exec", "i.sif", "python")
-        assert "--image-digest=sha256:1" in command
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    (command,) = planned(over_nodes(run), StartPlace(2, 1, "a", SRUN, Path("i.sif"))).commands
-    assert command[4:8] == ("apptainer", "exec", "i.sif", "python")
-
-
 @pytest.mark.parametrize("network", ["loopback", "emulated", "real"])
 def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     run, monkeypatch, network
