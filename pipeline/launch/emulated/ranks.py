@@ -33,8 +33,8 @@ POLL_SECONDS = 0.02
 class Child:
     """A forked process."""
 
-    def __init__(self, work: Callable[[], int]) -> None:
-        self.pid = fork(work)
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.code: int | None = None
 
     def poll(self) -> int | None:
@@ -104,7 +104,7 @@ def running(
     started: list[Child] = []
     try:
         for work in (meet, *(partial(train, rank) for rank in range(layout.num_processes))):
-            started.append(Child(work))
+            started.append(Child(fork(work)))
         yield started
     finally:
         for one in started:

@@ -23,7 +23,7 @@ def start() -> Iterator[Callable[..., Child]]:
             time.sleep(seconds)
             return code
 
-        started.append(Child(work))
+        started.append(Child(emulated_ranks.fork(work)))
         return started[-1]
 
     yield one
