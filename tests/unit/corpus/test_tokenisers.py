@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from pipeline.corpus.sources import TextFiles
+from pipeline.corpus.sources import Source
 from pipeline.corpus.text_store import TextStore, store_text
 from pipeline.corpus.tokenisers import Tokeniser, check_folder, make_tokeniser
 from pipeline.errors import CorpusError
@@ -21,7 +21,8 @@ TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
 @pytest.fixture
 def store(tmp_path: Path) -> TextStore:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
-    return store_text(TextFiles((str(tmp_path / "a.txt"),), "file"), tmp_path / "text", 1)
+    section = {"source": "text", "paths": [str(tmp_path / "a.txt")], "document": "file"}
+    return store_text(Source(section), tmp_path / "text", 1)
 
 
 def make(store: TextStore, tmp_path: Path, **section: Any) -> Tokeniser:
