@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.corpus.environment import settings
 from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import ShardWriter, smallest_dtype
+from pipeline.corpus.shards import smallest_dtype, write_shards
 from pipeline.corpus.sources import Source, source_of
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, SamestepError
@@ -103,9 +103,8 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     tokeniser.check_fits(spec.model_vocab_size)
     tokeniser.tokenizer.save(str(work / TOKENIZER_FILE))
     dtype = smallest_dtype(tokeniser.vocab_size)
-    with ShardWriter(work, dtype) as writer:
-        encode(store, tokeniser, dtype, writer, work, num_proc)
-    num_tokens = sum(shard.num_tokens for shard in writer.shards)
+    shards = write_shards(work, dtype, encode(store, tokeniser, dtype, work, num_proc))
+    num_tokens = sum(shard.num_tokens for shard in shards)
     if num_tokens < spec.min_tokens:
         raise CorpusError(
             f"the corpus has {num_tokens} tokens; expected at least {spec.min_tokens}, one batch "
@@ -130,7 +129,7 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
         vocab_size=tokeniser.vocab_size,
         separator_id=tokeniser.separator_id,
         dtype=dtype,
-        shards=tuple(writer.shards),
+        shards=tuple(shards),
         versions={
             "python": platform.python_version(),
             "datasets": version("datasets"),
