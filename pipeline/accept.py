@@ -20,9 +20,9 @@ from pipeline.study.study import Study
 def accept(study: Study, *, has_tokens: bool = False) -> None:
     """Everything that can be said of a validated study before its first job.
 
-    The files of its corpus and tokeniser are looked for, and whether its runs can start and end
-    here, unless its tokens were made (`has_tokens`): from then on nothing reads those, and each run
-    looks for itself. Raises SamestepError.
+    The files of its corpus and tokeniser are looked for, and whether its runs can start here,
+    unless its tokens were made (`has_tokens`): from then on nothing reads those, and each run looks
+    for itself. Raises SamestepError.
     """
     if names := inherited.reserved(study.environment):
         raise StudyError(

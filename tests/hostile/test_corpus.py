@@ -28,17 +28,6 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "too little": (b"ab", "tokens"),
 }
 
-ARRAYS: dict[str, bytes] = {
-    "nested": b'[["a"]]', "null": b"[null]", "empty texts": b'["", ""]', "no array": b'{"a": 1}',
-    "more after it": b'["aaaa bbb"]x', "a comma too many": b'["aaaa bbb",]',
-    "a comma first": b'[,"aaaa bbb"]', "two arrays": b'["aaaa"]["bbbb"]', "cut": b'["aaaa bbb"',
-    "a wrong escape": b'["\\q aaaaaaa"]', "a line end": b'["a\nb aaaaaa"]',
-    "half of a pair": b'["\\ud800 aaaaaaa"]', "deep": b"[" * 5000, "lines": b'"aaaa"\n"bbbb"\n',
-    "no comma": b'["aaaa" "bbbb"]', "a number": b'["text", 7]', "infinity": b"[1e999]",
-    "UTF-16": '["aaaa"]'.encode("utf-16"),
-}  # fmt: skip
-"""Of a corpus of JSON."""
-
 VOCABULARY = {"<|endoftext|>": 0, "a": 1, "b": 2, " ": 3}
 GOOD: dict[str, Any] = {
     "version": "1.0", "truncation": None, "padding": None, "normalizer": None,
@@ -126,12 +115,6 @@ def test_a_text(here: Path, name: str) -> None:
     content, words = TEXTS[name]
     (here / "bad").write_bytes(content)
     assert words in refusal(here, *tokens(corpus=of_text()))
-
-
-@pytest.mark.parametrize("name", ARRAYS)
-def test_an_array_of_texts(here: Path, name: str) -> None:
-    (here / "bad").write_bytes(ARRAYS[name])
-    assert refusal(here, *tokens(corpus={"source": "json", "paths": ["bad"]}))
 
 
 @pytest.mark.parametrize("name", TOKENISERS)

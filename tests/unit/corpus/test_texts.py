@@ -55,6 +55,12 @@ def test_does_not_read_ahead_of_what_is_asked(tmp_path: Path) -> None:
         ('["a", "\\q and much more text after it"]', ["document 1", "escape"]),
         ('["a"] tail', ["document 1", "] tail"]),
         ('["a",]', ["document 1", ",]"]),
+        ('[,"a"]', ["document 0", '[,"a"]']),
+        ('["a"]["b"]', ["document 1", '["b"]']),
+        ('["a\nb"]', ["document 0", "control character"]),
+        ("[1e999]", ["document 0", "1e999"]),
+        ("[" * 5000, ["document 0", "[["]),
+        ('"a"\n"b"\n', ["document 0", '"a"']),
     ],
 )
 def test_says_which_document_is_wrong(tmp_path: Path, text: str, names: list[str]) -> None:

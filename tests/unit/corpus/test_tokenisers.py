@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from pipeline.corpus.sources import Source
 from pipeline.corpus.text_store import TextStore, store_text
 from pipeline.corpus.tokenisers import Tokeniser, make_tokeniser
-from pipeline.errors import CorpusError
 
 TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
 
