@@ -1,4 +1,4 @@
-"""All schemas are read strictly, also one to which another refers."""
+"""Errors of a schema with several forms say which form is meant."""
 
 from typing import Any
 
