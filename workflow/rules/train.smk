@@ -36,6 +36,20 @@ rule yardstick:
         "python -m pipeline yardstick --study {input.study} --out {output} > {log} 2>&1"
 
 
+# What a run asks of a scheduler.
+OF_A_RUN = dict(
+    **SITE.submission,
+    mem_mb=asked("memory_mb"),
+    runtime=asked("minutes"),
+    slurm_extra=asked("slurm_extra"),
+    gres=asked("gres"),
+    # The executor takes the number of tasks for one of each GPU, where GPUs are a `gres`.
+    tasks_per_gpu=0,
+    cpus_per_task=asked("cpus"),
+    attempt=lambda wildcards, attempt: attempt,
+)
+
+
 # One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
@@ -57,14 +71,7 @@ rule train:
         IMAGE
     threads: EVERY_CORE
     resources:
-        **SITE.submission,
-        mem_mb=asked("memory_mb"),
-        runtime=asked("minutes"),
-        slurm_extra=asked("slurm_extra"),
-        gres=asked("gres"),
-        # The executor takes the number of tasks for one of each GPU, where GPUs are a `gres`.
-        tasks_per_gpu=0,
-        cpus_per_task=asked("cpus"),
+        **OF_A_RUN,
         # The yardstick's too: finished runs are made again where the text of `shell` changes.
         image=lambda wildcards, input: " ".join(
             [PLACE]
@@ -74,7 +81,6 @@ rule train:
                 if RUNS[wildcards.run].spec.world.yardstick
             ]
         ),
-        attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),
         folder=out_folder,
@@ -101,19 +107,12 @@ rule train_on_nodes:
         None if IN_SNAKEMAKE else IMAGE
     threads: EVERY_CORE
     resources:
-        **SITE.submission,
         mpi="srun",
         nodes=asked("nodes"),
         tasks=asked("nodes"),
-        mem_mb=asked("memory_mb"),
-        runtime=asked("minutes"),
-        slurm_extra=asked("slurm_extra"),
-        gres=asked("gres"),
-        tasks_per_gpu=0,
-        cpus_per_task=asked("cpus"),
+        **OF_A_RUN,
         srun=lambda wildcards: " ".join(REQUESTS[wildcards.run].srun),
         image=PLACE,
-        attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),
         folder=out_folder,
