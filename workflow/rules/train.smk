@@ -36,20 +36,6 @@ rule yardstick:
         "python -m pipeline yardstick --study {input.study} --out {output} > {log} 2>&1"
 
 
-# What a run asks of a scheduler.
-OF_A_RUN = dict(
-    **SITE.submission,
-    mem_mb=asked("memory_mb"),
-    runtime=asked("minutes"),
-    slurm_extra=asked("slurm_extra"),
-    gres=asked("gres"),
-    # The executor takes the number of tasks for one of each GPU, where GPUs are a `gres`.
-    tasks_per_gpu=0,
-    cpus_per_task=asked("cpus"),
-    attempt=lambda wildcards, attempt: attempt,
-)
-
-
 # One job trains one run. It takes every core (on a cluster: whole nodes), so that a timed run never
 # overlaps another job, and it depends on its own spec and the tokens alone.
 rule train:
@@ -71,7 +57,14 @@ rule train:
         IMAGE
     threads: EVERY_CORE
     resources:
-        **OF_A_RUN,
+        **SITE.submission,
+        mem_mb=asked("memory_mb"),
+        runtime=asked("minutes"),
+        slurm_extra=asked("slurm_extra"),
+        gres=asked("gres"),
+        # The executor takes the number of tasks for one of each GPU, where GPUs are a `gres`.
+        tasks_per_gpu=0,
+        cpus_per_task=asked("cpus"),
         # The yardstick's too: finished runs are made again where the text of `shell` changes.
         image=lambda wildcards, input: " ".join(
             [PLACE]
@@ -81,6 +74,7 @@ rule train:
                 if RUNS[wildcards.run].spec.world.yardstick
             ]
         ),
+        attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),
         folder=out_folder,
@@ -107,12 +101,19 @@ rule train_on_nodes:
         None if IN_SNAKEMAKE else IMAGE
     threads: EVERY_CORE
     resources:
+        **SITE.submission,
         mpi="srun",
         nodes=asked("nodes"),
         tasks=asked("nodes"),
-        **OF_A_RUN,
+        mem_mb=asked("memory_mb"),
+        runtime=asked("minutes"),
+        slurm_extra=asked("slurm_extra"),
+        gres=asked("gres"),
+        tasks_per_gpu=0,
+        cpus_per_task=asked("cpus"),
         srun=lambda wildcards: " ".join(REQUESTS[wildcards.run].srun),
         image=PLACE,
+        attempt=lambda wildcards, attempt: attempt,
     params:
         tokens=folder_of("manifest"),
         folder=out_folder,
