@@ -102,8 +102,10 @@ def running(
         return worker.run(args, run, pacer, partial(shares.of, node))
 
     started: list[Child] = []
+    works: list[Callable[[], int]] = [meet]
+    works += [partial(train, rank) for rank in range(layout.num_processes)]
     try:
-        for work in (meet, *(partial(train, rank) for rank in range(layout.num_processes))):
+        for work in works:
             started.append(Child(fork(work)))
         yield started
     finally:
