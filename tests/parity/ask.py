@@ -27,10 +27,11 @@ def start() -> None:
 
 def load() -> fork_server.Work:
     """What a launch does, with all that it imports loaded."""
+    from pipeline import models
     from pipeline.training import worker
     from tests.parity import rank
 
-    worker.import_heavy()
+    worker.import_heavy(models.examples().values())
     rank.reuse_groups()
 
     def work() -> int:
