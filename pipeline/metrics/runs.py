@@ -17,6 +17,7 @@ from pipeline.metrics.statistics import Floats, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts
+from pipeline.resolved import resolve
 from pipeline.study.expansion import plugin
 from pipeline.study.spec import RunSpec
 
@@ -186,7 +187,7 @@ def _rank_rows(run: Run) -> Rows:
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
     later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
-    measured, predicted = [], []
+    measured, predicted, resolved = [], [], resolve(spec)
     for rank in record["ranks"]:
         number = rank["rank"]
         figures = [
@@ -197,8 +198,8 @@ def _rank_rows(run: Run) -> Rows:
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
         memory = {
             "base_memory_bytes": rank.get("base_memory_bytes", CPU_BASE if cpu else 0) + later,
-            "predicted_memory_bytes": predict(spec, number).model_peak,
-            "formula_memory_bytes": formula_24(spec),
+            "predicted_memory_bytes": predict(resolved, number).model_peak,
+            "formula_memory_bytes": formula_24(resolved),
         }
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
     return rows({**run.context, "level": "rank"}, [*measured, *predicted])

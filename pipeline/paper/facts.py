@@ -44,6 +44,7 @@ def emulation(results: Results) -> dict[str, Any]:
         "as_today": {*results.pick("run", "shares")["text"]} <= {OWN, PACED}
         and len(results.pick("run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not results.pick("run", "machine_speed").empty,
+        "copies": not results.pick("run", "copies").empty,
         "accuracy": {
             "measured": results.bias is not None and not real.empty,
             "runs": plural(len(real), "run"),

@@ -113,7 +113,7 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
         passes = [(FORWARD, stage, m, each) for stage in stages for m in range(pieces)]
         passes += [(BACKWARD, s, m, 2 * each) for s in reversed(stages) for m in range(pieces)]
         calls = []
-        for one in predict_sent(spec, rank):
+        for one in predict_sent(run, rank):
             ranks, kinds = len(_line(layout, one.axis, rank)), KINDS.get(one.kind, (SEND,))
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
             times = ranks / (ranks - 1) / 2 if one.kind in KINDS else 1.0

@@ -136,7 +136,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     numbers = held * models.num_parameters(spec.model)
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
-    for one in predict_sent(spec):
+    for one in predict_sent(run):
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
     # The schedule's own formula is for equal stages: all but the slowest wait for it. A pipeline
     # fills and drains through all that a stage does for a micro-batch, messages too.
@@ -165,7 +165,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
 def peak(run: ResolvedRun) -> float:
     """Bytes of the rank that needs most."""
     ranks = range(run.layout.num_processes)
-    return float(max(predict_memory(run.spec, rank).peak for rank in ranks))
+    return float(max(predict_memory(run, rank).peak for rank in ranks))
 
 
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:

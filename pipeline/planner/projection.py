@@ -99,7 +99,7 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
         optimiser=spec.optimiser.name,
     )
     ends = {0, run.layout.num_processes - 1}
-    peak = float(max(predict_memory(spec, rank).peak for rank in ends))
+    peak = float(max(predict_memory(run, rank).peak for rank in ends))
     found = replace(predict(job, Constants()), memory=peak)
     return answer_of(job, found, band_of(job))
 

@@ -166,8 +166,9 @@ class OnGpus:
         """As the strategy has it; None where it takes no such layout."""
         spec = self.spec(job, cell)
         try:
-            resolve(spec).strategy.check_spec(spec)
-            return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
+            run = resolve(spec)
+            run.strategy.check_spec(spec)
+            return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
         except StudyError:
             return None
 

@@ -17,7 +17,8 @@ from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
-from pipeline.planner.memory import formula_24, loaded_later, predict
+from pipeline.planner import memory
+from pipeline.planner.memory import Memory, formula_24, loaded_later
 from pipeline.precision import make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
@@ -30,6 +31,10 @@ SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
 PADDED = replace(SMALL, vocab_size=1000, pad_vocab_to=128)
 TOLERANCE = 0.02
+
+
+def predict(spec: RunSpec, rank: int = 0) -> Memory:
+    return memory.predict(resolve(spec), rank)
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
@@ -191,7 +196,7 @@ def test_narrow_weights_keep_masters_and_their_gradients(precision, weights, gra
     spec = replace(run_of("bai2022", "single", 1), precision=precision)
     found, count = predict(spec), num_parameters(spec.model)
     assert (found.parameters, found.gradients) == (weights * count, gradients * count)
-    assert found.optimiser == 8 * count and formula_24(spec) > 16 * count
+    assert found.optimiser == 8 * count and formula_24(resolve(spec)) > 16 * count
 
 
 def test_a_rank_loads_what_its_family_needs() -> None:
