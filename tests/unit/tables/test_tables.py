@@ -32,6 +32,7 @@ from pipeline.planner.memory import (
     predict,
 )
 from pipeline.records import RunRecord, Step, write_record
+from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
