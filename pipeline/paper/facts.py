@@ -69,6 +69,7 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "alpha": f"{ALPHA:g}",
         "few": bool((pick(table, "cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": sizing,
+        "freely": "throughput_clock" in of_study,
         "order": fact(table, "order_kept"),
         "drift_percent": f"{100 * DRIFT_SHARE:g}",
         "drift_alpha": f"{DRIFT_ALPHA:g}",

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pipeline.metrics.build import build
@@ -60,6 +61,17 @@ def test_the_limits_name_the_networks_that_the_runs_had(case: str, folder: Path)
     assert [place for place, text in enumerate(LIMITS) if text in limits] == said
     reason = "could not have (the kernel lets no user make network namespaces)"
     assert (reason in limits) == (fell_back is not None)
+
+
+def test_the_paper_says_by_which_clock_its_throughputs_are(folder: Path) -> None:
+    table = make_table()
+    assert "tokens of a step over the median step time. Speedup" in text_of(
+        make_study(), table, folder
+    )
+    of_study = table[table["metric"] == "compares"].assign(metric="throughput_clock")
+    text = text_of(make_study(), pd.concat([table, of_study]), folder)
+    assert "over the mean time of steps that run freely" in text
+    assert "has both clocks. Speedup" in text
 
 
 def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
