@@ -134,18 +134,14 @@ class ShardedOptimiser(Optimizer):
         # A block waits for all that is within it, since it may be compiled as one.
         model: Any = parts.model
         block_of = {whole: block for block in model.blocks for whole in block.parameters()}
-        for module in model.modules():
-            for whole in module.parameters(recurse=False):
-                self._wait_before(block_of.get(whole, module), bucket_of[whole])
-
-    def _wait_before(self, module: nn.Module, bucket: RowBucket) -> None:
-        """Have the weights of a bucket before each forward pass of a module."""
-
-        @torch.compiler.disable
-        def wait(*_: Any) -> None:
-            bucket.arrive()
-
-        module.register_forward_pre_hook(wait)
+        waits = dict.fromkeys(
+            (block_of.get(whole, module), bucket_of[whole])
+            for module in model.modules()
+            for whole in module.parameters(recurse=False)
+        )
+        for module, bucket in waits:
+            arrive = torch.compiler.disable(lambda *_, bucket=bucket: bucket.arrive())
+            module.register_forward_pre_hook(arrive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of rows and whole parameters."""
