@@ -74,7 +74,7 @@ class Run:
 
     @property
     def throughput_seconds(self) -> Floats:
-        """Step times whose median is that of throughput: the one of freely running steps, or all."""
+        """Step times by whose median throughput is: that of freely running steps, or all."""
         return self.timed_seconds if self.free_seconds is None else np.array([self.free_seconds])
 
     @property

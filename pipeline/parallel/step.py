@@ -192,7 +192,7 @@ class Stepper:
         return float(self.group.mean(bad)) == 0.0
 
     def complete(self) -> None:
-        """Have the weights of the last step, where a strategy sends them in the next. Collective."""
+        """Have the weights of the last step, where they are sent in the next one. Collective."""
 
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold."""

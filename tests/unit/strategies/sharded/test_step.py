@@ -119,9 +119,7 @@ def test_updated_rows_travel_while_the_next_forward_pass_runs(
 
     With one bucket for each weight.
     """
-    monkeypatch.setattr(
-        "pipeline.strategies.sharded.rows.buckets", partial(buckets, fp32_bytes=1)
-    )
+    monkeypatch.setattr("pipeline.strategies.sharded.rows.buckets", partial(buckets, fp32_bytes=1))
     chosen, events = strategies.load("sharded", {"stage": 1}), list[str]()
     real = dist.all_gather_into_tensor
 
