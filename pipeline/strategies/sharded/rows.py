@@ -139,8 +139,9 @@ class ShardedOptimiser(Optimizer):
             for module in model.modules()
             for whole in module.parameters(recurse=False)
         )
+        uncompiled: Any = torch.compiler.disable
         for module, bucket in waits:
-            arrive = torch.compiler.disable(lambda *_, bucket=bucket: bucket.arrive())
+            arrive = uncompiled(lambda *_, bucket=bucket: bucket.arrive())
             module.register_forward_pre_hook(arrive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
