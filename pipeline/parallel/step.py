@@ -195,8 +195,7 @@ class Stepper:
         """Have the weights of the last step, where they are sent in the next one. Collective."""
 
     def shards(self) -> Shards:
-        """Pieces of weights and slots that this rank is the first to hold."""
-        self.complete()
+        """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
         return capture(self.model, self.optimiser, self.precision, self.is_first_with)
 
     def is_first_with(self, name: str, axes: Collection[str]) -> bool:

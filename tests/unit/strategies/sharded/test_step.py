@@ -139,8 +139,14 @@ def test_updated_rows_travel_while_the_next_forward_pass_runs(
         names = [name for name, _ in parts.model.named_parameters()]
         own = [bucket.own.data_ptr() for bucket in trainable.optimiser.buckets]
         name_of = dict(zip(own, names[::-1], strict=True))
-        pieces = ["wte", "wpe", *(f"h.{n}" for n in range(MODEL.num_layers)), "ln_f", "lm_head"]
-        for piece in pieces:
+        modules = [
+            "wte",
+            "wpe",
+            *(f"h.{n}" for n in range(MODEL.num_layers)),
+            "ln_f",
+            "lm_head",
+        ]
+        for piece in modules:
             parts.model.get_submodule(piece).register_forward_pre_hook(
                 lambda *_, piece=piece: events.append(f"{piece} begins")
             )
@@ -151,12 +157,14 @@ def test_updated_rows_travel_while_the_next_forward_pass_runs(
         events.clear()
         trainable.step([Batch(tokens, tokens)])
         expected = ["gather"] * len(names)
-        for piece in pieces:
+        for piece in modules:
             expected += [f"{name} is there" for name in names if name.startswith(f"{piece}.")]
             expected.append(f"{piece} begins")
         assert events == expected
         whole: Any = parts.model.get_parameter("wte.weight")
         rows = trainable.optimiser.rows[whole]
         assert not torch.equal(whole, rows)
-        trainable.shards()
+        pieces = {piece.name: piece.numbers for piece in trainable.shards().pieces}
+        assert torch.equal(pieces["weights/wte.weight"], rows), "a checkpoint is of rows"
+        trainable.complete()
         assert torch.equal(whole, rows)
