@@ -71,6 +71,7 @@ def measurement(results: Results) -> dict[str, Any]:
         "alpha": f"{ALPHA:g}",
         "few": bool((results.pick("cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": sizing,
+        "freely": "throughput_clock" in of_study,
         "order": results.fact("order_kept"),
         "drift_percent": f"{100 * DRIFT_SHARE:g}",
         "drift_alpha": f"{DRIFT_ALPHA:g}",

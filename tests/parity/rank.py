@@ -407,7 +407,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
     },
-    "stale_rows": {SHARDED + "rows.ShardedOptimiser.publish": lambda self: None},
+    "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
     },

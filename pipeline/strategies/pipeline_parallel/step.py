@@ -104,6 +104,8 @@ class PipelineStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
+        if self.sharded is not None:
+            self.sharded.gather()
         shape = tuple(microbatches[0].inputs.shape)
         if shape not in self._schedules:
             self._schedules[shape] = self._make_schedule(microbatches)
@@ -210,8 +212,14 @@ class PipelineStepper(Stepper):
         """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
+    def complete(self) -> None:
+        """Under ZeRO's stage 1 gather what the last step updated of the weights."""
+        if self.sharded is not None:
+            self.sharded.publish()
+
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""
+        self.complete()
         digest = sha256_of(self.staged.weights(self.pipeline, self.device))
         self.group.leave()
         return digest

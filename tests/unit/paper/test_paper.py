@@ -271,6 +271,17 @@ def test_the_limits_name_the_networks_that_the_runs_had(case: str, folder: Path)
     assert (reason in limits) == (fell_back is not None)
 
 
+def test_the_paper_says_by_which_clock_its_throughputs_are(folder: Path) -> None:
+    table = make_table()
+    assert "tokens of a step over the median step time. Speedup" in text_of(
+        make_study(), table, folder
+    )
+    of_study = table[table["metric"] == "compares"].assign(metric="throughput_clock")
+    text = text_of(make_study(), pd.concat([table, of_study]), folder)
+    assert "over the mean time of steps that run freely" in text
+    assert "has both clocks. Speedup" in text
+
+
 def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     cluster = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
     study = make_study(repeats=6, cluster=cluster, claims=["bai2022"])

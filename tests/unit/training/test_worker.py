@@ -1,13 +1,20 @@
-"""What a rank says of an exception."""
+"""What a rank says of an exception, and by which clocks it is timed."""
 
 import errno
+import json
 import os
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pipeline import strategies
+from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, PeerError, StoppedError, UnsupportedError
-from pipeline.training.worker import OF_A_DISK, kind_of
+from pipeline.training import fence
+from pipeline.training.worker import OF_A_DISK, Places, kind_of, train
+from tests.parity.cases import STEPS, Case
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
 
@@ -37,3 +44,16 @@ def test_a_strategy_adds_its_backend_s_words_of_a_lost_peer() -> None:
     error = RuntimeError("HorovodInternalError: shut down")
     assert kind_of(error) == "failed"
     assert kind_of(error, strategies.load("horovod", {}).lost_peer) == "lost"
+
+
+@pytest.mark.parametrize(("network", "steps"), [("loopback", STEPS - 2), ("emulated", None)])
+def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
+    network: str, steps: int | None, small_tokens: Path, tmp_path: Path
+) -> None:
+    """As many freely running steps as timed ones."""
+    spec = Case("single").spec(1)
+    spec = replace(spec, world=replace(spec.world, network=network))
+    places = Places(tmp_path, tmp_path / "checkpoints", 0, fence.claim(tmp_path))
+    train(spec, small_tokens, places, Pacer(), nullcontext)
+    rank = json.loads((tmp_path / "rank0.json").read_text())["rank"]
+    assert rank.get("free_running", {}).get("steps") == steps
