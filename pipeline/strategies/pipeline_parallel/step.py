@@ -80,12 +80,13 @@ class PipelineStepper(Stepper):
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
         self.rows: dict[Any, nn.Parameter] = {}
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
+        self.sharded: ShardedOptimiser | None = None
         reduction = None
         if zero_stage and self.data is not None:
             parts.materialise()
-            sharded = ShardedOptimiser(parts, self.data)
-            prepared, reduction = parts.prepared(sharded), sharded.reduction
-            self.rows = sharded.rows
+            self.sharded = ShardedOptimiser(parts, self.data)
+            prepared, reduction = parts.prepared(self.sharded), self.sharded.reduction
+            self.rows = self.sharded.rows
         else:
             prepared = parts.prepare()
             if self.data is not None:

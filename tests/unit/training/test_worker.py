@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from argparse import Namespace
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError, PeerError, StoppedError, UnsupportedError
+from pipeline.resolved import resolve
 from pipeline.training import fence
-from pipeline.training.worker import OF_A_DISK, Places, kind_of, train
+from pipeline.training.worker import OF_A_DISK, kind_of, train
 from tests.parity.cases import STEPS, Case
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
@@ -53,7 +55,10 @@ def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
     """As many freely running steps as timed ones."""
     spec = Case("single").spec(1)
     spec = replace(spec, world=replace(spec.world, network=network))
-    places = Places(tmp_path, tmp_path / "checkpoints", 0, fence.claim(tmp_path))
-    train(spec, small_tokens, places, Pacer(), nullcontext)
+    args = Namespace(
+        tokens=small_tokens, out=tmp_path, checkpoints=tmp_path / "checkpoints", resume_from=0,
+        launch=fence.claim(tmp_path), owner="", may_stop=False,
+    )  # fmt: skip
+    train(resolve(spec), args, Pacer(), nullcontext)
     rank = json.loads((tmp_path / "rank0.json").read_text())["rank"]
     assert rank.get("free_running", {}).get("steps") == steps
