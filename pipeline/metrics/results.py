@@ -271,7 +271,7 @@ class Results:
             planned = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
             at = f"{listed(nodes)} node{'' if nodes == [1] else 's'}"
             sentence = f"{label}: {text} in {len(part)} of {plural(planned, 'run')} at {at}"
-            endings[cell, text, reason, *nodes] = (sentence, reason)
+            endings[cell, text, reason, *nodes] = (sentence, str(reason))
         return endings
 
     @property
