@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
-from pipeline.models import FP32, AxisCuts, Ends, FileNames, Formats
+from pipeline.models import FP32, AxisCuts, Ends, FileNames, Formats, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -223,9 +223,6 @@ boundary_shapes = _unknown(
     "the shapes of what modules of {} give are not known, so none can be annotated; use another "
     "strategy"
 )
-shape = _unknown(
-    "the cost model does not know the layers of {}, so none of its layouts is predicted"
-)
 operators = _unknown("the operators of {} are not known, so its steps are not predicted")
 products = _unknown("the linear layers of a block of {} are not known, so a plan cuts none")
 
@@ -233,6 +230,22 @@ products = _unknown("the linear layers of a block of {} are not known, so a plan
 def loaded_bytes() -> int:
     """The library and the module of a class: measured, see `LOADED`."""
     return LOADED
+
+
+def shape(model: ModelSpec) -> Shape:
+    """Of a class with blocks as Llama's: four products of attention and three gated ones."""
+    sizes = parameter_shapes(model)
+    query, key, gate = (
+        next((size for name, size in sizes.items() if name.endswith(f".layers.0.{part}")), (0,))
+        for part in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.gate_proj.weight")
+    )
+    if query[0] != model.width or not gate[0]:
+        raise StudyError(
+            f"the cost model does not know the layers of {model.architecture}, so none of its "
+            "layouts is predicted"
+        )
+    tied = not any(name.endswith("lm_head.weight") for name in sizes)
+    return Shape(gate[0], key[0] * model.num_heads // model.width, gated=True, tied=tied)
 
 
 def _kept(model: ModelSpec, formats: Formats, part: str) -> int:

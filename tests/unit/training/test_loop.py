@@ -133,6 +133,19 @@ def test_steps_that_run_freely_leave_the_weights_to_the_bit(
     assert all(torch.equal(*pair) for pair in pairs)
 
 
+def test_freely_run_whole_rounds_of_a_strategy_that_has_some(
+    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their mean step would have too many of those that send, or too few."""
+    loop = a_loop(small_tokens, steps=10, untimed_steps=1)
+    for period, most, steps in ((3, 8, 6), (3, 2, 3), (1, 8, 8)):
+        monkeypatch.setattr(type(loop.strategy), "period", period)
+        counts = list[int]()
+        monkeypatch.setattr(loop, "_run_freely", counts.append)
+        loop.run(Hooks(lambda _: None, lambda *_: None, free_steps=most))
+        assert counts == [steps]
+
+
 def test_squares_of_gradients_are_added_up_by_the_parts_of_a_model() -> None:
     """Each block, and each module outside of them, by the names of several families."""
     names = {
