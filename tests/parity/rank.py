@@ -33,7 +33,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
-from pipeline.launch.emulated.ranks import Rank, fork
+from pipeline.launch.emulated.ranks import Child, fork
 from pipeline.machine.limits import free_port
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
@@ -75,7 +75,7 @@ def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     try:
         for rank in range(world):
             work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
-            ranks.append(Rank(0, fork(work)))
+            ranks.append(Child(fork(work)))
         # After the forks: it has a thread.
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
@@ -407,7 +407,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
     },
-    "stale_rows": {SHARDED + "rows.ShardedOptimiser.publish": lambda self: None},
+    "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
     },

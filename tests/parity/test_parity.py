@@ -46,6 +46,7 @@ from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE
 from pipeline.parallel.types import SavedState
 from pipeline.planner.memory import predict, predict_sent
+from pipeline.resolved import resolve
 from tests.parity import ask, cases
 from tests.parity.cases import (
     MASTERS,
@@ -346,7 +347,7 @@ def test_recomputed_activations_change_no_bit(launched, strategy, world) -> None
             assert run["weights_sha256"] == same["weights_sha256"], case.name
             for key in ("loss", "grad_norm"):
                 assert [s[key] for s in run["steps"]] == [s[key] for s in same["steps"]], case.name
-            less, more = (predict(one.spec(world), rank) for one in (case, kept))
+            less, more = (predict(resolve(one.spec(world)), rank) for one in (case, kept))
             assert less.activations < more.activations
         if case.profiled and not strategies.load(strategy, case.options).sends_unstated:
             assert_sends_what_it_says(runs, case, world)
@@ -354,8 +355,9 @@ def test_recomputed_activations_change_no_bit(launched, strategy, world) -> None
 
 def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
+    resolved = resolve(case.spec(world))
     for rank, run in enumerate(runs.ranks(case)):
-        predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
+        predicted = {one.axis: one.wire_bytes for one in predict_sent(resolved, rank)}
         counted = dict.fromkeys(predicted, 0)
         for one in run["sent"]["collectives"]:
             each = one["wire_bytes"] / run["sent"].get("period", 1)

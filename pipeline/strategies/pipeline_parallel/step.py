@@ -80,12 +80,13 @@ class PipelineStepper(Stepper):
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
         self.rows: dict[Any, nn.Parameter] = {}
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
+        self.sharded: ShardedOptimiser | None = None
         reduction = None
         if zero_stage and self.data is not None:
             parts.materialise()
-            sharded = ShardedOptimiser(parts, self.data)
-            prepared, reduction = parts.prepared(sharded), sharded.reduction
-            self.rows = sharded.rows
+            self.sharded = ShardedOptimiser(parts, self.data)
+            prepared, reduction = parts.prepared(self.sharded), self.sharded.reduction
+            self.rows = self.sharded.rows
         else:
             prepared = parts.prepare()
             if self.data is not None:
@@ -104,6 +105,8 @@ class PipelineStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
+        if self.sharded is not None:
+            self.sharded.gather()
         shape = tuple(microbatches[0].inputs.shape)
         if shape not in self._schedules:
             self._schedules[shape] = self._make_schedule(microbatches)
@@ -210,8 +213,14 @@ class PipelineStepper(Stepper):
         """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
+    def complete(self) -> None:
+        """Under ZeRO's stage 1 gather what the last step updated of the weights."""
+        if self.sharded is not None:
+            self.sharded.publish()
+
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""
+        self.complete()
         digest = sha256_of(self.staged.weights(self.pipeline, self.device))
         self.group.leave()
         return digest

@@ -28,7 +28,7 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import rows_of
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import Precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 
@@ -36,8 +36,8 @@ from pipeline.strategies.sharded.rows import ShardedOptimiser
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group = Group.join(parts.layout)
-    optimiser = ShardedOptimiser(parts, mesh_of(parts.layout).get_group())
-    return ShardedStepper(parts.prepared(optimiser), group, reduction=optimiser.reduction)
+    rows = ShardedOptimiser(parts, mesh_of(parts.layout).get_group())
+    return ShardedStepper(parts.prepared(rows), group, rows=rows, reduction=rows.reduction)
 
 
 def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
@@ -127,7 +127,25 @@ class MeanReduceScatter(ReduceScatter):
 
 
 class ShardedStepper(Stepper):
-    """The shared step where gradients or weights are shards, or the optimiser's state is."""
+    """The shared step where gradients or weights are shards, or the optimiser's state is.
+
+    `rows`: under stage 1, what every rank updates of them; DTensors know theirs.
+    """
+
+    def __init__(self, *given: Any, rows: ShardedOptimiser | None = None, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.rows = rows
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """As the shared step; rows that the last one updated come while the forward pass runs."""
+        if self.rows is not None:
+            self.rows.gather()
+        return super().accumulate(microbatches)
+
+    def complete(self) -> None:
+        """Gather what the last step updated of the weights."""
+        if self.rows is not None:
+            self.rows.publish()
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks."""

@@ -16,13 +16,23 @@ from pipeline import models, strategies
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Faults, Parts
-from pipeline.planner.memory import predict, predict_sent
+from pipeline.parallel.wire import Sends
+from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
+from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study, shipped_studies
 from pipeline.study.spec import RunSpec, WorldSpec
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
+
+
+def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
+    return memory.predict(resolve(spec), rank)
+
+
+def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
+    return memory.predict_sent(resolve(spec), rank)
 
 
 def sized(ranks: int) -> WorldSpec:
