@@ -49,7 +49,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 @enter(
     option("--models", action="store_true", help="which models each takes, and why not others"),
-    option("--readme", type=options.path, help="Markdown file whose marked tables are renewed"),
+    option("--readme", type=options.file, help="Markdown file whose marked tables are renewed"),
 )
 def strategies(args: argparse.Namespace) -> int:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
@@ -400,7 +400,7 @@ def artifact(args: argparse.Namespace) -> int:
     option("--results", type=options.folder, help="results"),
     option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
     option("--list", action="store_true", help="print the studies on claims that run here"),
-    option("--readme", type=options.path, help="Markdown file whose table of studies is renewed"),
+    option("--readme", type=options.file, help="Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.

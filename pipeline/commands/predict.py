@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score", action="store_true", help="print the errors on the published points"
     )
     what.add_argument(
-        "--page", type=options.path, help="as --score, into the marked table of a Markdown file"
+        "--page", type=options.file, help="as --score, into the marked table of a Markdown file"
     )
     parser.add_argument(
         "--out", type=options.new_file, help="with --points or --study: CSV to write"
