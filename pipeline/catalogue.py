@@ -14,14 +14,16 @@ from pipeline.resolved import resolve
 from pipeline.study.expansion import compares_conditions, expand
 from pipeline.study.real_time import in_real_time
 from pipeline.study.study import Study
+from pipeline.study.switches import switches
 
 
 @dataclass(frozen=True)
 class Catalogue:
     """Outputs of a `kind`: the caption of each by name, and the needs that some have of a study.
 
-    A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`, or
-    `layouts`: profiled cells of which one has another axis than that of the data.
+    A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`,
+    `switches` (changes made by turns), or `layouts`: profiled cells of which one has another axis
+    than that of the data.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class Catalogue:
             "conditions": compares_conditions(study),
             "profile": study.profile_steps is not None,
             "real_time": bool(in_real_time(study)),
+            "switches": bool(switches(study)),
             "layouts": study.profile_steps is not None and has_layouts(study),
         }
         return [name for name in self.captions if name not in self.needs or met[self.needs[name]]]

@@ -24,6 +24,7 @@ from pipeline.files import write_text
 from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, texts
 from pipeline.records.step_rules import steps_sha256
+from pipeline.resolved import resolve
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -100,7 +101,7 @@ def _unfinished(spec: RunSpec) -> dict[str, Any]:
         "execution": {"launcher": "none", "world_size": spec.world.size, "threads_per_rank": 1,
                       "backend": spec.world.backend, "network": "loopback",
                       "network_reason": "this is a rehearsal",
-                      "layout": {"data_parallel": spec.world.size}},
+                      "layout": resolve(spec).layout.to_dict()},
         "precision": None, "model": None, "ranks": [],
         "provenance": {"git_commit": None, "git_dirty": None, "image_digest": None},
     }  # fmt: skip

@@ -64,7 +64,7 @@ def measure(
     assert link is not None and width is not None
     same = json.dumps([link.to_dict(), nodes.count, width, shares.places, asdict(dilation)])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
-    least_share = width * (REAL_TIME_SHARE if spec.world.real_time else LEAST_SHARE)
+    least_share = _least_share(dilation) * width
     in_vain = session.recall("busy", BUSY_SECONDS)
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
     deadline, attempts, disturber = time.monotonic() + patience, 0, ""
@@ -116,7 +116,7 @@ def check_quota(quota: float | None, spec: RunSpec, dilation: Dilation) -> None:
     if quota is None:
         return
     share = quota * dilation.factor / (spec.world.nodes * dilation.copies)
-    if share < LEAST_SHARE * width:
+    if share < _least_share(dilation) * width:
         raise UnsupportedError(
             f"a node of {width} cores gets {share:.2f} of them under the CPU quota of {quota:g} "
             f"cores (time dilated by {dilation.factor:g}); raise the quota, of a container by "
@@ -147,6 +147,11 @@ def check_rates(measured: dict[str, Any]) -> None:
         f"once {rate:.0f} Mbit/s were measured (time dilated by {measured['dilation']:g}); "
         "lower the rate in cluster.links or use more cores"
     )
+
+
+def _least_share(dilation: Dilation) -> float:
+    """Nodes that are not dilated run in real time, whether or not their study asks for it."""
+    return REAL_TIME_SHARE if dilation.factor == 1 else LEAST_SHARE
 
 
 def _reached(rates: Sequence[float], link: LinkSpec) -> bool:

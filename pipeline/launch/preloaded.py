@@ -7,7 +7,8 @@ Where none answers, each loads for itself and is otherwise the same. Only for ru
 outside of a container image; a stage outlives the end of the process that its ranks are forks of,
 and starts the run again.
 
-    python -m pipeline.launch.preloaded serve-stages|serve-ranks NAME
+    python -m pipeline.launch.preloaded serve-stages NAME
+    python -m pipeline.launch.preloaded serve-ranks MODEL... NAME      (a model's spec in JSON)
     python -m pipeline.launch.preloaded emulated|torchrun|rank OPTIONS   (asks, else does it itself)
 
 The client imports few modules: heavy ones are imported where they are used.
@@ -16,10 +17,13 @@ The client imports few modules: heavy ones are imported where they are used.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.launch import fork_server
@@ -62,11 +66,13 @@ def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None =
     cores = len(usable_cores())
     alone = [run for run in runs if run.spec.world.num_machines == 1]
     wanted = {run.threads_on(cores): run.spec.environment for run in alone}
+    models = {json.dumps(asdict(run.spec.model), sort_keys=True) for run in alone}
     for threads, environment in sorted(wanted.items()):
         settings = {**(of_site or {}), **environment, **inherited.threads(threads)}
         # Libraries read some of it as they are loaded, so it is that of the ranks, and no more.
         rank = inherited.for_ranks(os.environ, settings)
-        fork_server.start((_MODULE, "serve-ranks"), variable(threads), rank)
+        words = (_MODULE, "serve-ranks", *sorted(models))
+        fork_server.start(words, variable(threads), rank)
 
 
 def variable(threads: int | str) -> str:
@@ -111,18 +117,19 @@ def load_stages() -> fork_server.Work:
     return importlib.import_module("pipeline.__main__").program  # type: ignore[no-any-return]
 
 
-def load_ranks() -> fork_server.Work:
-    """Entry of a process with torch, with all that it imports loaded."""
+def load_ranks(models: Iterable[str]) -> fork_server.Work:
+    """Entry of a process with torch, with all that it imports for these models loaded."""
     # A process that has asked CUDA for its GPUs cannot fork ranks that use one; NVML may be asked.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch.distributed.run
 
     from pipeline.launch.emulated.build import run_here
     from pipeline.machine import session
+    from pipeline.study.spec import ModelSpec
     from pipeline.training import worker
 
     session.begin()
-    worker.import_heavy()
+    worker.import_heavy(ModelSpec(**json.loads(model)) for model in models)
 
     def torchrun() -> int:
         torch.distributed.run.main()  # raises where a rank failed
@@ -139,7 +146,8 @@ def main() -> None:
     if what == "serve-stages":
         fork_server.serve(options[0], load_stages)
     if what == "serve-ranks":
-        fork_server.serve(options[0], load_ranks, [*inherited.stated(os.environ)])
+        *models, name = options
+        fork_server.serve(name, partial(load_ranks, models), [*inherited.stated(os.environ)])
     interrupt_on_sigterm()  # passed on, so that whoever is ended says so
     if (code := ask(what, options)) is None:
         command = [sys.executable, *words(what, loaded=False), *options]

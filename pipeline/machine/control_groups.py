@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 MOUNTS = Path("/proc/self/mountinfo")
 OWN_GROUPS = Path("/proc/self/cgroup")
+TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,16 @@ def cpu_quota() -> float | None:
 def usable_cores() -> list[int]:
     """Numbers of the cores that this process may keep busy: its affinity, cut to its quota.
 
-    A quota of 2.5 cores gives two; under one core it gives one.
+    Of a core that runs two threads at once the first one counts: a busy neighbour would slow it
+    down, and nodes on one core would be slower than a node that has one to itself. A quota of 2.5
+    cores gives two; under one core it gives one.
     """
-    affinity = sorted(os.sched_getaffinity(0))
-    quota = cpu_quota()
-    return affinity if quota is None else affinity[: max(1, int(quota))]
+    first: dict[str, int] = {}
+    for thread in sorted(os.sched_getaffinity(0)):
+        try:
+            core = (TOPOLOGY / f"cpu{thread}/topology/thread_siblings_list").read_text("ascii")
+        except OSError:  # a container may hide it
+            core = str(thread)
+        first.setdefault(core, thread)
+    cores, quota = list(first.values()), cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]

@@ -13,7 +13,7 @@ import pandas as pd
 from pipeline.metrics import table
 from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import read_all
-from pipeline.metrics.contrasts import contrast_rows
+from pipeline.metrics.contrasts import contrast_rows, switch_rows
 from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from, real_time_rows
 from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
@@ -55,6 +55,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
+            *switch_rows(study, groups),
             *(rows for rows, _ in accurate),
             *real_time_rows(real, labels),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),

@@ -38,6 +38,7 @@ from pipeline.metrics.select import KEYS, beside, bounds_of, cells, pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
+from pipeline.study.switches import switches
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
 
@@ -114,6 +115,28 @@ def _families(groups: Groups) -> Mapping[str, list[tuple[CellRuns, CellRuns]]]:
             name = "cells against themselves without conditions"
             families[" over ".join([name, *over])].append((group, plain))
     return families
+
+
+def switch_rows(study: Study, groups: Groups) -> list[Rows]:
+    """A row for each change of a cell that the study makes by turns, at each link and node count.
+
+    `text` is the change, `other` the cell without it, `value` counts the other changes that both
+    cells have, of `n`.
+    """
+    at = {
+        (group.context["arm"], group.context.get("link"), nodes): group.context
+        for (_, nodes), group in groups.items()
+        if group.ok
+    }
+    frames = []
+    for one in switches(study):
+        for (arm, link, nodes), having in at.items():
+            if arm == one.having and (without := at.get((one.without, link, nodes))):
+                about = {**having, "level": "cell", "base": base_name(without),
+                         "other": without["cell"], "other_nodes": nodes}  # fmt: skip
+                value = row("switch", "count", float(one.beside), n=one.others, text=one.what)
+                frames.append(rows(about, [value]))
+    return frames
 
 
 def largest_family(study: Study) -> tuple[int, str]:

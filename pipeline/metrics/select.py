@@ -212,8 +212,8 @@ def setting(table: pd.DataFrame) -> str:
     first = runs.iloc[0]
     device = {"cpu": "CPU", "cuda": "CUDA"}[first["device"]]
     network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
-    if (dilation := pick(table, "run", "dilation")["value"]).notna().any():
-        network += f", time dilated up to {dilation.max():g} times"
+    if (dilation := pick(table, "run", "dilation")["value"].max()) > 1:
+        network += f", time dilated up to {dilation:g} times"
     tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
     return (
         f"Study {first['study']}: {device}, {network}; {listed(sorted(runs['scaling'].unique()))} "

@@ -34,7 +34,7 @@ from pipeline.text import one_line
 _SECTIONS = (
     ("parity", "Does every strategy train alike?", "Same training", ("loss_step", "parity")),
     ("scaling", "How does it scale?", "Scaling",
-     ("speedup", "step_time", "scaling", "comparisons", "accuracy")),
+     ("switches", "speedup", "step_time", "scaling", "comparisons", "accuracy")),
     ("time", "Where does the time go?", "Time", ("time_split", "utilisation", "sends")),
     ("layouts", "What does each layout cost, and by its formula?", "Layouts", ("layouts",)),
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",)),

@@ -36,6 +36,7 @@ from pipeline.paper import facts
 from pipeline.study.expansion import compares_conditions
 from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
+from pipeline.study.switches import switches
 from pipeline.tables.write import made
 from pipeline.text import markdown_code
 
@@ -131,6 +132,7 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),
         "conditions": compares_conditions(study),
+        "switches": bool(switches(study)),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
     }

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
 from pipeline.resolved import resolve
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import ModelSpec, RunSpec
 from pipeline.training import devices, fence
 
 if TYPE_CHECKING:  # the launcher imports this module without torch
@@ -125,8 +125,8 @@ def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
     write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
 
 
-def import_heavy() -> None:
-    """Import what `train` imports but for a model's family; once, before ranks are forked."""
+def import_heavy(models: Iterable[ModelSpec] = ()) -> None:
+    """Import what `train` imports, also for these models; once, before ranks are forked."""
     import torch
 
     import pipeline.corpus.batches
@@ -134,9 +134,13 @@ def import_heavy() -> None:
     import pipeline.training.checkpoint
     import pipeline.training.loop
     import pipeline.training.shard_files  # noqa: F401
+    from pipeline.models.deferred import deferred_model
 
     # The first optimiser of a process makes torch import its compiler, for more than a second.
     torch.optim.AdamW([torch.zeros(1)])
+    # transformers imports a class when it is first used: of BERT for 3.5 seconds of a core.
+    for model in models:
+        deferred_model(model, seed=0)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,6 @@ class Broken(Strategy):
 FEWER = """
 
 PRECISIONS = RESUMED = ("fp32",)
-ARCHITECTURES = ()
 all_cases_of, all_launches = cases_of, launches
 mutants = lamb_models = overflow_cases = decay_cases = padded_cases = lambda *_: []
 phased_cases = packed_cases = changed_cases = brief_cases = model_cases = mutants

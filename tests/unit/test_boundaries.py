@@ -125,6 +125,7 @@ READERS = {
     "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.log": "the log of this launch",
     "pipeline.launch.outcome": "what ranks of this launch left",
+    "pipeline.launch.preloaded": "models of specs that its own process sends",
     "pipeline.launch.progress": "what ranks of this launch write",
     "pipeline.launch.run": "the log, to write it",
     "pipeline.parallel.counted": "what torch's recorder holds of this process",

@@ -69,7 +69,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         check_cores(measured)
         check_rates(measured)
         # What every rank needs is imported once, so that a fork has it; it starts no thread.
-        worker.import_heavy()
+        worker.import_heavy([spec.model])
         for module in run.strategy.modules:
             importlib.import_module(module)
         with running(run, nodes, shares, dilation, forward_seconds, args) as ranks:

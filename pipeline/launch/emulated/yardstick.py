@@ -76,7 +76,7 @@ def measured(
     if not having:
         raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
     first = next(iter(having.values()))
-    worker.import_heavy()
+    worker.import_heavy([first.model])
     width = first.world.cores_per_node or 1
     lasting = seconds or SHAPE_SECONDS * len(having)
     children = [

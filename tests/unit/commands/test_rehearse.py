@@ -12,7 +12,7 @@ from pipeline.commands.rehearse import rehearse
 from pipeline.errors import SamestepError
 from pipeline.paper import export, manuscript
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, make_study
+from tests.fake_records import EMULATED, a_cell, make_study
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +35,11 @@ def test_it_goes_through_every_stage_and_leaves_nothing(
     rehearse(study(cluster=EMULATED | {"real_time": True}, claims=["bai2022"]))
     assert not [*litter.iterdir()]
     assert capfd.readouterr() == ("", "")
+
+
+def test_ranks_that_share_a_sequence_need_no_sequence_each(litter: Path) -> None:
+    cell = a_cell("tensor", "tensor", workload={"global_batch": 2}, nodes=[4])
+    rehearse(study(cells=[cell], compares=["global_batch"]))
 
 
 def test_a_tool_that_cannot_run_is_named_with_its_stage(

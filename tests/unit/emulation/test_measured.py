@@ -67,11 +67,13 @@ CASES: dict[str, tuple[list[list[float]], list[list[float]], tuple[Any, ...], fl
 """Looks at the cores, at the rates, what is taken, the seconds, and how many lines are told."""
 
 
-def measure(link: LinkSpec = LINK, repeat: int = 0, count: int = 2, tell: Any = print) -> Any:
+def measure(
+    link: LinkSpec = LINK, repeat: int = 0, count: int = 2, tell: Any = print, factor: float = 1
+) -> Any:
     """The record of a run on so many nodes."""
     spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
     nodes: Any = SimpleNamespace(count=count, tcp=dict)
-    return measured.measure(spec, nodes, Shares([[0], [1]]), Dilation(1.0, 1), tell)
+    return measured.measure(spec, nodes, Shares([[0], [1]]), Dilation(factor, 1), tell)
 
 
 @pytest.fixture
@@ -101,6 +103,17 @@ def test_figures_are_those_of_a_quiet_machine(clock, kept, monkeypatch, name) ->
     assert (tuple(found.get(key) for key in keys), clock[0]) == (taken, seconds)
     assert told == [f"waits: {SPINNER}", "the machine is quiet again"][:lines]
     assert kept["busy"] == (taken[-1] is not None)
+
+
+@pytest.mark.parametrize(("factor", "waits"), [(1, True), (2, False)])
+def test_nodes_that_are_not_dilated_need_nearly_all_of_their_cores(
+    clock, kept, monkeypatch, factor: float, waits: bool
+) -> None:
+    """With less they could decide nothing, nor could the study: such a run is tried again."""
+    monkeypatch.setattr(measured, "_cores", lambda *_: [0.8, 1.0])
+    monkeypatch.setattr(measured, "_rates", lambda *_: REACHED)
+    monkeypatch.setattr(measured, "busy_programs", lambda *_: time.sleep(1) or SPINNER)
+    assert ("disturbed_by" in measure(factor=factor)) == waits
 
 
 def test_a_run_that_was_disturbed_is_no_result() -> None:

@@ -6,13 +6,20 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from pipeline import models
 from pipeline.launch import fork_server, preloaded
+from pipeline.machine import session
 from pipeline.machine.control_groups import usable_cores
+from pipeline.models import deferred
+from pipeline.resolved import resolve
+from pipeline.study.spec import ModelSpec
+from tests.parity.cases import Case
 
 SERVER = """
 import os, sys, time
@@ -174,6 +181,21 @@ preloaded.start_ranks(map(resolve, [one, one, over]))
 print(*(name for name in os.environ if name.startswith("SAMESTEP_PRELOADED")), flush=True)
 time.sleep(60)
 """
+
+
+def test_a_process_with_torch_has_the_models_of_its_runs_loaded(monkeypatch) -> None:
+    """transformers imports a class at its first use, for seconds, which each rank would do anew."""
+    started, built = list[tuple[str, ...]](), list[ModelSpec]()
+    monkeypatch.setattr(fork_server, "start", lambda words, *_: started.append(words))
+    monkeypatch.setattr(deferred, "deferred_model", lambda model, seed: built.append(model))
+    monkeypatch.setattr(session, "begin", lambda: None)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # it sets it
+    both = [*models.examples().values()][:2]
+    runs = [replace(Case("single").spec(1), model=one, repeat=r) for one in both for r in (0, 1)]
+    preloaded.start_ranks(map(resolve, runs))
+    ((_, what, *given),) = started
+    preloaded.load_ranks(given)
+    assert what == "serve-ranks" and {str(one) for one in built} == {str(one) for one in both}
 
 
 def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> None:

@@ -25,6 +25,7 @@ def hierarchy(tmp_path, monkeypatch):
         (tmp_path / "own").write_text(own)
         monkeypatch.setattr(control_groups, "MOUNTS", tmp_path / "mountinfo")
         monkeypatch.setattr(control_groups, "OWN_GROUPS", tmp_path / "own")
+        monkeypatch.setattr(control_groups, "TOPOLOGY", tmp_path / "hidden")
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
         return root
 
@@ -39,6 +40,16 @@ def hierarchy(tmp_path, monkeypatch):
 def test_a_container_has_the_cores_of_its_quota(hierarchy, quota: str, cores: int) -> None:
     hierarchy(V2, "0::/\n", {"": {"cpu.max": f"{quota} 100000\n"}})
     assert control_groups.usable_cores() == list(range(cores))
+
+
+def test_of_a_core_with_two_threads_one_counts(hierarchy, tmp_path) -> None:
+    """Two nodes on one core would each be slower than one node that has it to itself."""
+    hierarchy(V2, "0::/\n", {"": {"cpu.max": "max 100000\n"}})
+    for thread in range(64):
+        folder = tmp_path / f"hidden/cpu{thread}/topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{thread % 32},{thread % 32 + 32}\n")
+    assert control_groups.usable_cores() == list(range(32))
 
 
 def test_the_smallest_quota_on_the_way_to_the_root_counts(hierarchy) -> None:

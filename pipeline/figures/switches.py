@@ -1,0 +1,71 @@
+"""What each change of a cell adds, by itself and beside others; `... figure switches`."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pipeline.figures import panels, theme
+from pipeline.metrics.contrasts import FASTER, SLOWER, compared
+from pipeline.metrics.select import pick, plural, records
+
+CAPTION = (
+    "What each change adds: throughput with it over throughput without it, of two cells that "
+    "differ in nothing else, with the interval of the ratio. 'Alone' is the change made to the "
+    "plain cell, 'as the last' the one made where all others are; where the two differ, changes "
+    "get in each other's way or need one another. A full mark: the test finds a difference. The "
+    "axis is logarithmic; at the line nothing changes."
+)
+COMPARES = {"precision", "global_batch", "updates_per_step", "schedule"}
+NEEDS = "switches"
+_COLOURS = ("#0072B2", "#8A8A8A", "#D55E00")
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """A panel for each link and number of nodes, a band for each change, a point for each pair."""
+    pairs = pick(table, "cell", "switch")
+    found = []
+    for row in records(pairs):
+        nodes = int(row["nodes"])
+        test = compared(table, (row["cell"], nodes), (str(row["other"]), nodes))
+        if test is not None and test.ratio > 0:
+            found.append(row | vars(test) | {"others": row["n"]})
+    if not found:
+        return theme.nothing(table, "no two cells that differ in one thing alone both finished")
+    frame = pd.DataFrame(found).astype({"link": "object"}).fillna({"link": ""})
+    changes = list(dict.fromkeys(frame["text"]))
+    places = frame[["link", "nodes"]].drop_duplicates().itertuples(index=False)
+    shown = [(link, nodes, frame[(frame["link"] == link) & (frame["nodes"] == nodes)])
+             for link, nodes in places]  # fmt: skip
+    height = 0.7 + 0.62 * len(changes)
+    figure, axes_of = panels.grid(len(shown), height, 2, sharex=True, sharey=True)
+    low, high = panels.extent(frame.assign(value=frame["ratio"]))
+    for axes, (link, nodes, rows) in zip(axes_of, shown, strict=True):
+        for change, own in rows.groupby("text", sort=False):
+            for place, row in enumerate(records(own.sort_values("value", kind="stable"))):
+                y = changes.index(str(change)) + 0.7 * ((place + 0.5) / len(own) - 0.5)
+                colour = _COLOURS[_place(row)]
+                decided = row["verdict"] in (FASTER, SLOWER)
+                axes.plot([row["low"], row["high"]], [y, y], color=colour, lw=1.3, zorder=4)
+                axes.plot([row["ratio"]], [y], color=colour, marker="o", ms=5, zorder=5,
+                          mfc=colour if decided else "white")  # fmt: skip
+        axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
+        panels.rows_axis(axes, [textwrap.fill(change, 30) for change in changes])
+        panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 6)
+        panels.name_panel(axes, plural(nodes, "node") + (link and f", {link}"))
+    panels.label(axes_of, "Throughput with over without")
+    names = ("alone", "beside some others", "as the last")
+    used = sorted({_place(row) for row in found})
+    entries = [Line2D([], [], color=_COLOURS[n], marker="o", ms=5, lw=1.3, label=names[n])
+               for n in used]  # fmt: skip
+    remark = "Bars: 95 % intervals of ratios of medians."
+    shown_cells = {*frame["cell"], *frame["other"]}
+    return theme.finish(figure, table, shown_cells, remark, named=True, extra=entries)
+
+
+def _place(row: dict[str, object]) -> int:
+    """0 where the change is alone, 2 where all others are made too, else 1."""
+    return 0 if row["value"] == 0 else 2 if row["value"] == row["others"] else 1
