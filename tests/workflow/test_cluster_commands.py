@@ -113,8 +113,10 @@ def test_what_a_hub_has_is_fetched_where_the_network_is(project) -> None:
     # A dry run does not show which rules are local.
     look = 'include: "Snakefile"\nprint("local:", "tokens" in workflow._localrules)\n'
     (project.folder / "look.smk").write_text(look)
-    command = ("snakemake", "results/hub/tokens/manifest.json", "--snakefile", "look.smk")
-    command += ("--dry-run", "--quiet", *PROFILE, "--configfile", "hub.yaml")
+    command = (
+        *("snakemake", "results/hub/tokens/manifest.json", "--snakefile", "look.smk"),
+        *("--dry-run", "--quiet", *PROFILE, "--configfile", "hub.yaml"),
+    )
     site = project.folder / "workflow/site.yaml"
     example = site.read_text()
     try:
@@ -160,8 +162,8 @@ def test_a_site_has_its_own_way_before_an_image_exists_and_by_a_copied_profile(
     images, site = project.folder / "images", project.folder / "workflow/site.yaml"
     example = site.read_text()
     images.rename(project.folder / "no-images")
-    command = ("snakemake", "--dry-run", "--printshellcmds", "--profile", str(tmp_path))
-    command += ("--configfile", STUDY)
+    command = ("snakemake", "--dry-run", "--printshellcmds", "--profile", str(tmp_path),
+               "--configfile", STUDY)  # fmt: skip
     own = {"partition": "gpu", "account": "me", "qos": "long", "max_minutes": 60}
     try:
         site.write_text(yaml.safe_dump(yaml.safe_load(example) | own | {"gpus": "--gres=gpu:N"}))
