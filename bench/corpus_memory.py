@@ -64,9 +64,9 @@ def main() -> int:
 
 def default_corpus() -> tuple[str, str]:
     """The default corpus as two texts, so that both sizes give each reader something to read."""
-    from pipeline.corpus.sources import PythonDocs
+    from pipeline.corpus.sources import Source
 
-    source = PythonDocs()
+    source = Source({"source": "python-docs"})
     documents, parts = [], []
     for unit in source.units():
         for piece, ends in source.read(unit):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
@@ -41,6 +41,19 @@ _LATEX = {
 }  # fmt: skip
 # Characters that LaTeX joins to another one.
 _JOINED = re.compile(r"([-',])(?=\1)")
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width under a row of headings: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    words = [heading in ("cell", "layout", "series") for heading in rows[0]]
+    return [
+        "  ".join(
+            cell.ljust(width) if is_word else cell.rjust(width)
+            for cell, width, is_word in zip(row, widths, words, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def one_line(text: str) -> str:

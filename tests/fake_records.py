@@ -271,7 +271,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
            "slow_start_after_idle": False, "loss_probes": False,
            "congestion_control": "reno"}  # fmt: skip
     return {"emulation": {
-        "dilation": max(1, world.nodes // 2), "copies": max(1, 2 // world.nodes), "cores": 2,
+        "dilation": max(1, world.nodes // 2), "cores": 2,
         "cores_per_node": world.cores_per_node, "shares": "paced" if world.nodes > 2 else "own",
         "measured_cores": share, "link": link.to_dict(), "mtu": 9000, "tcp": tcp,
         "measured_mbits": rate if world.nodes > 1 else [],

@@ -130,6 +130,7 @@ def _claim(
         published=_published(entry, content, at),
         disagreement=entry.get("disagreement"),
         part_of=entry.get("part_of"),
+        shared_effect=entry.get("shared_effect"),
     )
 
 

@@ -25,13 +25,13 @@ class NotTestableError(Exception):
 class Selector:
     """Which cells of any study a claim speaks of.
 
-    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
-    one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
-    as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
-    (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
-    match it are preferred, and a difference is said in the verdict. `software` is what the claim
-    names, such as Apex: where something else ran in its place, it decides nothing. `points` are ids
-    of published configurations of such a cell, from which a claim is predicted.
+    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so; one
+    that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the
+    mesh, as records name them), `accumulation`, `parameters` (of the model, to a tenth) and
+    `scaling` (strong or weak) narrow it further. `as_published` is what the claim was made with:
+    cells that match it are preferred, and a difference is said in the verdict. `software` is what
+    the claim names, such as Apex: where something else ran in its place, it decides nothing.
+    `points` are ids of published configurations of such a cell, from which a claim is predicted.
     """
 
     name: str
@@ -128,7 +128,8 @@ class Claim:
 
     `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
     the test makes no sense without, `published` the effect by the authors' own figures. `part_of`
-    is the whole sentence where it was split into claims.
+    is the whole sentence where it was split into claims, `shared_effect` what claims of other
+    publications are about too: they count once.
     """
 
     id: str
@@ -143,6 +144,7 @@ class Claim:
     published: Number | None
     disagreement: str | None
     part_of: str | None = None
+    shared_effect: str | None = None
 
 
 @dataclass(frozen=True)

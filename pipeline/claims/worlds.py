@@ -153,10 +153,12 @@ class Evidence:
 def _matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
     mixed = str(row["precision"]).startswith(("amp_", "apex_"))
     per_rank = row["global_batch"] / row["data_devices"]
+    if row["strategy"] != want.strategy:
+        return False
+    strategy = strategies.load(want.strategy, options)  # whose fields are the options with defaults
     return bool(
-        row["strategy"] == want.strategy
-        and (mixed if want.precision == "mixed" else row["precision"] == want.precision)
-        and all(options.get(key, False) == value for key, value in want.options.items())
+        (mixed if want.precision == "mixed" else row["precision"] == want.precision)
+        and all(getattr(strategy, key) == value for key, value in want.options.items())
         and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
         and want.nodes in (None, row["nodes"])
         and want.accumulation in (None, row["accumulation"])
@@ -289,5 +291,7 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
         one, two = work(first), work(other)
         unequal = [f.replace("_", " ") for f in one if f not in compares and one[f] != two[f]]
         if unequal:
-            return f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
+            why = f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
+            declared = "; a test that is about it says `compares: [global_batch]`"
+            return why + (declared if unequal == ["global batch"] else "")
     return None

@@ -45,6 +45,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "part_of": claim.part_of,
         "kind": claim.kind,
         "question": question(claim),
+        "shared_effect": claim.shared_effect,
         "verdict": verdict.verdict,
         "line": verdict.line,
         "why": verdict.why,
@@ -141,14 +142,15 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One word for each question, in the order in which it is first asked.
+    """One word for each effect, in the order in which it is first asked.
 
-    Claims on one effect by sources that disagree count once: the first of the four words that any
-    of them came out with, so reproduced where one of the sources is.
+    Claims on one effect, by sources that disagree or by several publications, count once: the first
+    of the four words that any of them came out with, so reproduced where one of the sources is.
     """
     found: dict[str, list[str]] = {}
     for one in verdicts:
-        found.setdefault(one.get("question") or one["id"], []).append(one["verdict"])
+        effect = one.get("shared_effect") or one.get("question") or one["id"]
+        found.setdefault(effect, []).append(one["verdict"])
     return [min(words, key=VERDICTS.index) for words in found.values()]
 
 
@@ -159,7 +161,7 @@ def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """`26 claims`, or `26 claims on 23 effects` where sources disagree on some."""
+    """`26 claims`, or `26 claims on 23 effects` where several are on the same."""
     effects = len(by_question(verdicts))
     claims = plural(len(verdicts), "claim")
     return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"

@@ -8,7 +8,7 @@ from pipeline.figures import against_nodes
 from pipeline.metrics.results import Results
 
 CAPTION = (
-    "Training throughput: the tokens of one step over the median step time, with its interval. "
+    "Training throughput: the tokens of one step over its time, with the interval of that. "
     "Where cells ran at several numbers of nodes, both axes are logarithmic, dashed lines show "
     "ideal scaling from each base, points are moved sideways a little so that none hides another, "
     "and nothing was measured between the points that a line joins."

@@ -79,7 +79,9 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the emulated nodes and what they really got, the least of all nodes."""
-    facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
+    # Records from before 2026-11-27 count copies of a small world that filled the machine.
+    names = [one for one in ("dilation", "copies", "shares", "cores_per_node") if one in emulation]
+    facts = {name: emulation[name] for name in names}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
     if emulation["measured_mbits"]:

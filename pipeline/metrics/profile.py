@@ -91,9 +91,9 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
     A record that counted nothing, as older ones, has the formula alone. What an axis that no
     formula names sends is counted under its own name.
     """
-    values = []
+    values, run = [], resolve(record.spec)
     for rank in record.run["ranks"]:
-        predicted = {one.axis: one for one in predict_sent(record.spec, rank["rank"])}
+        predicted = {one.axis: one for one in predict_sent(run, rank["rank"])}
         calls = rank["sent"]["collectives"] if "sent" in rank else None
         counted = () if calls is None else [each["axis"] for each in calls]
         about = {"rank": rank["rank"]}

@@ -119,15 +119,22 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "predicted_high": model.high,
         "prediction": model.line,
         "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
+        "about": claim.shared_effect or question(claim),
         "shown": effect_text(one or {"effect": None}),
         "expected": model.shown,
     }
 
 
 def counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Number of rows by verdict; those that were not run come last."""
-    words = [str(one["verdict"]) for one in entries]
-    return {word: words.count(word) for word in (*VERDICTS, NOT_RUN)}
+    """Number of effects by verdict; those that were not run come last.
+
+    Several claims on one effect count once, by the first of the words that any of them has.
+    """
+    order, found = (*VERDICTS, NOT_RUN), dict[str, list[str]]()
+    for one in entries:
+        found.setdefault(one["about"], []).append(one["verdict"])
+    words = [min(each, key=order.index) for each in found.values()]
+    return {word: words.count(word) for word in order}
 
 
 def write(results: Path, out: Path) -> list[dict[str, Any]]:
@@ -144,6 +151,7 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     page = TEMPLATES.get_template("index.html.j2").render(
         style=(HERE / "style.css").read_text(encoding="utf-8"),
         publications={name: (counts(own), own) for name, own in publications.items()},
+        entries=entries,
         total=counts(entries),
         studies=sorted({one["study"] for one in entries} - {""}),
         results=os.path.relpath(results, out.parent),

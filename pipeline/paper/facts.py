@@ -44,6 +44,7 @@ def emulation(results: Results) -> dict[str, Any]:
         "as_today": {*results.pick("run", "shares")["text"]} <= {OWN, PACED}
         and len(results.pick("run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not results.pick("run", "machine_speed").empty,
+        "copies": not results.pick("run", "copies").empty,
         "accuracy": {
             "measured": results.bias is not None and not real.empty,
             "runs": plural(len(real), "run"),
@@ -70,6 +71,7 @@ def measurement(results: Results) -> dict[str, Any]:
         "alpha": f"{ALPHA:g}",
         "few": bool((results.pick("cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": sizing,
+        "freely": "throughput_clock" in of_study,
         "order": results.fact("order_kept"),
         "drift_percent": f"{100 * DRIFT_SHARE:g}",
         "drift_alpha": f"{DRIFT_ALPHA:g}",

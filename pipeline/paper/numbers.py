@@ -38,20 +38,13 @@ def collect(
     study: Study, results: Results, verdicts: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """The content of numbers.json; JSON types only."""
-    label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
     ended = max(text for level in LEVELS for text in results.pick(level, "ended_at")["text"])
     day = date.fromisoformat(ended[:10])
     return {
         "study": _study(study, results),
         "corpus": _corpus(study),
-        "model": {
-            **{key: _plain(value) for key, value in vars(study.model).items()
-               if key != "vocab_size"},
-            "family": label,
-            "source": source,
-            "vocabulary": f"{study.model.vocab_size:,}",
-        },
+        "model": _model(study),
         "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
         | _OPTIMISERS[study.content["optimiser"]["name"]],
         "workload": _workload(study, results),
@@ -120,6 +113,32 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "switches": bool(switches(study)),
         "any_links": bool(names["link"].notna().any()),
         "declared": listed(sorted(f.replace("_", " ") for f in results.declared)),
+    }
+
+
+def _model(study: Study) -> dict[str, Any]:
+    """Its name and sizes, what its configuration has besides, and what it learns."""
+    model, task = study.model, study.objective
+    label, source = family(model).label(model)
+    besides, learns = "", ""
+    if model.config_sha256:
+        besides = f"all else by a configuration of SHA-256 {model.config_sha256[:12]}"
+    elif model.config:
+        given = (markdown_code(f"{name}: {value}") for name, value in model.config.items())
+        besides = f"by its configuration {listed(given)}"
+    if task is not None and task.kind == "causal":
+        learns = "Documents that share a sequence are kept apart."
+    elif task is not None:
+        hidden = "words" if task.whole_words else "tokens"
+        learns = f"It learns to tell the {100 * task.share:g} % of the {hidden} that are hidden"
+        learns += ", and whether one segment follows another." if task.pads else "."
+    return {
+        "family": label,
+        "source": source,
+        **{name: getattr(model, name) for name in ("num_layers", "width", "num_heads", "context")},
+        "vocabulary": f"{model.vocab_size:,}",
+        "besides": besides,
+        "learns": learns,
     }
 
 

@@ -131,9 +131,9 @@ STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
     "repeats on. A dash stands where no run finished. Mean and largest step are those of a run, "
     "median over the repeats, and so is the 95th percentile (P95), which stands where every run "
-    "has 100 timed steps; the CSV file has their intervals. Free running, on a GPU, is a step of a "
-    "series that nothing waited for between, its batch read within; all other times begin and end "
-    "with an idle device.",
+    "has 100 timed steps; the CSV file has their intervals. Free running is a step of a series "
+    "that nothing waited for between, its batch read within, and gives the throughput; all other "
+    "times begin and end with an idle device.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),

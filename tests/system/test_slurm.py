@@ -48,8 +48,8 @@ DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "n
 CHECK = "workflow/config/cluster-check/study.yaml"
 LOST, PREEMPTED, SIGNALLED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(4))
 ON_ONE = "dps/n1/r0"
-REPEATS = 6
-"""Of them the first runs are named above; an allocation trains what is left."""
+REPEATS = 7
+"""Of them the first runs are named above; an allocation trains the three that are left."""
 
 
 def project(folder: Path, **changes: Any) -> Project:
@@ -229,7 +229,7 @@ def test_outside_of_an_allocation_nothing_is_trained_in_its_place(made) -> None:
 
 
 def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
-    """Two runs share an allocation; the first is preempted, in the second comes the signal."""
+    """Runs share an allocation: one is preempted, one gets the signal, and one is left alone."""
     runs, before = made.results / "runs/dps/n2", {*records(made.results)}
     allocate = [sys.executable, "-m", "pipeline", "allocate", "--study", "tiny.yaml"]
     printed = cluster.run(allocate, cwd=made.folder, env=made.environment()).stdout.splitlines()
@@ -261,6 +261,7 @@ def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     ran = [run for run in ended if run.startswith("dps/n2/") and run != NOWHERE]
     steps = {run: ended[run]["execution"]["resumed_from_step"] for run in {*ran} - before}
     resumed = [run for run, step in steps.items() if step]
+    assert len(steps) == 3, "the last one is undisturbed"
     assert len(resumed) == 2 and all(resumed_from(made, run) for run in resumed)
     settings = ended[resumed[0]]["execution"]["settings"]
     assert settings.items() >= SITE["environment"].items()

@@ -244,7 +244,9 @@ def test_one_rank_exchanges_nothing_and_one_repeat_has_no_interval() -> None:
 def test_unequal_work_is_not_compared(changes: dict[str, Any], field: str) -> None:
     found = judge(SLOWER, with_cell("server", "one", **changes))
     assert found.verdict == NOT_TESTABLE and found.effect is None
-    assert found.why == f"server and one did unequal work, in {field}"
+    declare = "; a test that is about it says `compares: [global_batch]`"
+    more = declare if field == "global batch" else ""
+    assert found.why == f"server and one did unequal work, in {field}{more}"
 
 
 @pytest.mark.parametrize(

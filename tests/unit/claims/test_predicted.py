@@ -40,8 +40,10 @@ def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
     with out.open() as file:
         [answer] = csv.DictReader(file)
     rate = predicted(CLAIMS["device-rate-at-1-7-billion"])
-    assert rate.value == pytest.approx(137 * 3.528 / float(answer["step_s_pred"]))
-    assert rate.low == pytest.approx(137 * 3.528 / float(answer["step_s_high"]))
+    # In the unit of the bound: the source counts the recomputed pass, 137 for 104.4.
+    work = 104.393 * 3.528
+    assert rate.value == pytest.approx(work / float(answer["step_s_pred"]), rel=1e-4)
+    assert rate.low == pytest.approx(work / float(answer["step_s_high"]), rel=1e-4)
     assert "without" not in rate.line
 
 
@@ -96,9 +98,8 @@ def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
                 ranks.add(int(row["gpus"]))
                 assert made.hardware in row["hardware"]
                 assert int(row["gpus_per_node"]) == made.ranks_per_node
-                # Alpa's layout was searched and is not printed.
-                assert row["tp"] in ("", str(cell.axes.get("tensor", 1)))
-                assert row["pp"] in ("", str(cell.axes.get("pipeline", 1)))
+                assert row["tp"] == str(cell.axes.get("tensor", 1))
+                assert row["pp"] == str(cell.axes.get("pipeline", 1))
                 assert int(row["zero"] or 0) == cell.options.get("stage", 0)
                 assert (row["precision"] == "fp32") == (cell.precision == "fp32")
                 width = int(row["layers"]) * int(row["hidden"]) ** 2

@@ -100,6 +100,37 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     assert tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
 
 
+def test_throughput_is_by_steps_that_ran_freely_where_every_run_has_them(
+    table: pd.DataFrame, tmp_path: Path
+) -> None:
+    """Times of single steps stay as they are; one record of before, and all have their clock."""
+    runs, free = write_records(tmp_path, make_study()), {"steps": 25, "step_seconds": 0.01}
+    for place in runs.glob("*/n*/r*"):
+        edit_record(
+            place,
+            lambda run: [
+                rank.update(free_running=free | {"step_seconds": 0.01 * (1 + rank["rank"])})
+                for rank in run["ranks"]
+            ],
+        )
+    both = build(Study.of(make_study()), runs)
+    tokens = row_of(table, "tokens_per_second", "dps", 2)["value"]
+    tokens *= row_of(table, "step_seconds", "dps", 2)["value"]
+    found = row_of(both, "tokens_per_second", "dps", 2)
+    assert found["value"] == pytest.approx(tokens / 0.02)
+    assert row_of(both, "speedup", "dps", 2)["value"] == pytest.approx(1 / 2)
+    each = pick(both, "run", "tokens_per_second")
+    assert set(each.loc[each["nodes"] == 2, "value"]) == {found["value"]}
+    for level in ("run", "cell"):
+        times = [pick(one, level, "step_seconds")["value"].tolist() for one in (table, both)]
+        assert times[0] == times[1]
+    clocks = [one["metric"].eq("throughput_clock").any() for one in (table, both)]
+    assert clocks == [False, True]
+    edit_record(runs / "dps/n2/r0", lambda run: run["ranks"][0].pop("free_running"))
+    mixed = pick(build(Study.of(make_study()), runs), "cell", "tokens_per_second")
+    assert mixed["value"].tolist() == pick(table, "cell", "tokens_per_second")["value"].tolist()
+
+
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     assert row_of(table, "num_ok", "sps", 4)["value"] == 2
     assert row_of(table, "step_seconds", "sps", 4)["n"] == 2

@@ -77,6 +77,19 @@ def test_recomputed_activations_are_hardware_flops_and_no_model_flops() -> None:
     assert less / more == pytest.approx(model.context / (4 * model.width + model.context))
 
 
+def test_padding_is_hardware_flops_and_no_model_flops() -> None:
+    record = record_of(2)
+    ranks = [rank | {"padding_share": 0.25} for rank in record.run["ranks"]]
+    kept, found = (
+        values(one)
+        for one in (record, dataclasses.replace(record, run={**record.run, "ranks": ranks}))
+    )
+    for name in ("model_flops_per_step", "model_flops_utilisation"):
+        assert found[name] == pytest.approx(0.75 * kept[name])
+    assert found["hardware_flops_utilisation"] == kept["hardware_flops_utilisation"]
+    assert found["tokens_per_second"] == kept["tokens_per_second"]
+
+
 def test_without_a_measured_peak_there_is_no_utilisation() -> None:
     assert "model_flops_utilisation" not in values(record_of(2, peak=None))
 

@@ -32,6 +32,7 @@ from pipeline.planner.memory import (
     predict,
 )
 from pipeline.records import RunRecord, Step, write_record
+from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
@@ -193,8 +194,8 @@ def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
 def test_both_predictions_are_those_of_the_spec(table) -> None:
     row = made("memory", table)[0].iloc[0]
     spec = spec_of("single", nodes=1)
-    assert row["predicted_memory_bytes"] == predict(spec).model_peak
-    assert row["formula_memory_bytes"] == formula_24(spec)
+    assert row["predicted_memory_bytes"] == predict(resolve(spec)).model_peak
+    assert row["formula_memory_bytes"] == formula_24(resolve(spec))
     above = row["peak_memory_bytes"] - CPU_BASE - CPU_LOADED_LATER
     assert row["predicted_ratio"] == pytest.approx(row["predicted_memory_bytes"] / above)
     assert row["formula_ratio"] == pytest.approx(row["formula_memory_bytes"] / above)
