@@ -17,7 +17,9 @@ import os
 import statistics
 import subprocess
 import sys
-from dataclasses import asdict
+import time
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +74,15 @@ def child(size: int, repeat: int) -> dict[str, Any]:
 
 def measure(size: int) -> dict[str, float]:
     """CPU seconds of the first pass beyond the second, and the three that it is made of."""
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from pipeline.models.build import build_model
+    from pipeline.parallel.types import Batch, Parts
+    from pipeline.precision import make_precision
     from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
-    from pipeline.training.placements import propagate
+    from pipeline.training.optimiser import make_optimiser
 
     spec = RunSpec(
         study="bench",
@@ -96,8 +105,22 @@ def measure(size: int) -> dict[str, float]:
         repeat=0,
         seed=0,
     )
-    seconds = {k: v for k, v in asdict(propagate(resolve(spec))).items() if k.endswith("_seconds")}
-    return {**seconds, "placing_seconds": seconds["first_seconds"] - seconds["second_seconds"]}
+    run, ids = resolve(spec), torch.zeros((2, spec.model.context), dtype=torch.int64)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    model, make = build_model(spec.model, spec.seed), partial(make_optimiser, spec.optimiser)
+    marks = [time.process_time()]
+    trainable: Any = run.strategy.build(
+        Parts(model, make, run.layout, make_precision(spec.precision, "cpu"), 1.0)
+    )
+    marks.append(time.process_time())
+    for _ in range(2):
+        trainable.propagate(Batch(ids, ids))
+        marks.append(time.process_time())
+    mesh, first, second = (stop - start for start, stop in pairwise(marks))
+    return {
+        "mesh_seconds": mesh, "first_seconds": first, "second_seconds": second,
+        "placing_seconds": first - second,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

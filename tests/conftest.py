@@ -1,8 +1,10 @@
 """Options and fixtures of the whole suite."""
 
+import gc
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of all later garbage collections, which it would slow."""
+    gc.collect()
+    gc.freeze()
+
+
 def untracked() -> set[str]:
     """Files of the checkout that git neither tracks nor ignores; none where there is no git."""
     command = ["git", "-C", str(Path(__file__).parents[1]), "ls-files", "--others"]
@@ -78,6 +86,27 @@ def _same_environment() -> Iterator[None]:
 def _no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what `check` does last, which takes seconds of each good study."""
     monkeypatch.setattr("pipeline.commands.rehearse.rehearse", lambda study: None)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[None]:
+    """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
+    from pipeline.launch import preloaded
+    from pipeline.resolved import resolve
+    from tests.parity.cases import Case
+
+    two = Case("ddp").spec(2)
+    one_core = replace(two, world=replace(two.world, threads_per_rank=1))
+    before, ends = set(os.environ), list[Callable[[], None]]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atexit.register", ends.append)
+        preloaded.start_stages()
+        preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
+    yield
+    for end in ends:
+        end()
+    for name in set(os.environ) - before:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")

@@ -26,13 +26,14 @@ def start() -> None:
 
 
 def load() -> fork_server.Work:
-    """What a launch does, with all that it imports loaded."""
+    """What a launch does, with all that it imports loaded, models and FSDP2 included."""
     from pipeline import models
     from pipeline.training import worker
     from tests.parity import rank
 
     worker.import_heavy(models.examples().values())
-    rank.reuse_groups()
+    rank.reuse_groups()  # before what takes functions that make groups by their names
+    import torch.distributed.fsdp  # noqa: F401
 
     def work() -> int:
         strategy, world, tokens, out = sys.argv[1:]

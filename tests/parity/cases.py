@@ -6,6 +6,7 @@ run that all are held against.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -36,6 +37,8 @@ MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
 TIED_NARROW = (("sharded", 0), ("sharded", 2))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
+CHOSEN = "SAMESTEP_PARITY_OF"
+"""Environment variable: strategies, with commas, whose references alone are trained; else all."""
 TOGETHER = "together"
 """In place of a strategy: what all run in one launch, see `together`."""
 BRIEF_STEPS, BRIEF_BATCH = 3, 32
@@ -298,7 +301,8 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     found += recomputed_cases(strategy, world) + model_cases(strategy, world)
     found += lamb_models(strategy, world) if world == 2 else []
     if strategy == REFERENCE:
-        others = [(name, n) for name, n in launches() if name != REFERENCE]
+        chosen = list(filter(None, os.environ.get(CHOSEN, "").split(","))) or strategies.names()
+        others = [(name, n) for name, n in launches() if name in chosen and name != REFERENCE]
         found += [one for name, n in others for one in references(cases_of(name, n), n)]
     return list(dict.fromkeys(found))
 

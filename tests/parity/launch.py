@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from pipeline.machine.control_groups import usable_cores
 from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
 from tests.cores import core_for
-from tests.parity.cases import STEPS, Case
+from tests.parity.cases import CHOSEN, STEPS, Case
 
 SECONDS = 600
 """For all cases of a strategy in one world."""
@@ -64,12 +65,17 @@ class Runs:
         return load_file(self.folder / f"{case.name}.safetensors")
 
 
-def launch(strategy: str, world: int, tokens: Path, out: Path) -> Runs:
-    """Train all cases of a strategy; raises LaunchFailed."""
+def launch(
+    strategy: str, world: int, tokens: Path, out: Path, chosen: Collection[str] = ()
+) -> Runs:
+    """Train all cases of a strategy, of the single device those for `chosen` strategies.
+
+    Raises LaunchFailed.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.parity.ask", strategy, str(world), str(tokens), str(out)],
-            env=_environment(world),
+            env=_environment(world) | {CHOSEN: ",".join(sorted(chosen))},
             capture_output=True,
             text=True,
             timeout=SECONDS,

@@ -110,8 +110,8 @@ def reuse_groups() -> None:
 def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[str, str]) -> int:
     """Leave `<case>.rank<r>.json` for each case, and rank 0's weights where they are wanted."""
     gc.disable()
-    gc.freeze()
     os.environ.update(environment)
+    vars(os)["fsync"] = lambda descriptor: None  # no machine loses its power here
     # Dumped and read whole for each case that counts: enough for one, not for all before it.
     os.environ[counted.ENTRIES_VARIABLE] = str(ENTRIES)
     torch.set_num_threads(1)
@@ -119,6 +119,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     # One group for all cases: torch cannot leave torchrun's store and join it again under one name.
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     for case in cases_of(strategy, world):
+        gc.freeze()  # what is there stays: after the case only its own objects are walked over
         try:
             with unusual(case):
                 checkpoints = out / f"{case.name}.checkpoints"
@@ -141,7 +142,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             if rank == 0:
                 save_file(weights, out / f"{case.name}.safetensors")
         del loop
-        gc.collect()  # what is left of this case alone: all before is frozen
+        gc.collect()
     dist.barrier()
     dist.destroy_process_group()
     return 0

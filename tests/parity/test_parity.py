@@ -77,9 +77,16 @@ EACH, FLOOR = 12, 1e-4
 
 
 @pytest.fixture(scope="session")
-def launched(tmp_path_factory: pytest.TempPathFactory, small_tokens: Path) -> Any:
-    """Start a strategy's ranks once a session, and hand out what they left, or why they failed."""
+def launched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_tokens: Path
+) -> Any:
+    """Start a strategy's ranks once a session, and hand out what they left, or why they failed.
+
+    The single device trains what the strategies need of which there is a test in this session.
+    """
     ask.start()
+    tests = [item.name for item in request.session.items]
+    chosen = [s for s in strategies.names() if any(f"[{s}-" in name for name in tests)]
 
     @cache
     def outcome(strategy: str, world: int) -> Runs | str:
@@ -89,7 +96,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, small_tokens: Path) -> An
             pytest.skip(str(error))
         try:
             out = tmp_path_factory.mktemp(f"{strategy}-{world}")
-            return launch(strategy, world, small_tokens, out)
+            return launch(strategy, world, small_tokens, out, chosen)
         except LaunchFailed as failure:
             return str(failure)
 

@@ -5,33 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
-from pipeline.launch import preloaded
 from pipeline.machine.facts import hardware
-from pipeline.resolved import resolve
-from tests.parity.cases import Case
 from tests.system.fault_table import MEASURED
 from tests.system.slurm_cluster import SlurmCluster, why_missing
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[None]:
-    """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
-    two = Case("ddp").spec(2)
-    one_core = replace(two, world=replace(two.world, threads_per_rank=1))
-    before, ends = set(os.environ), list[Callable[[], None]]()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atexit.register", ends.append)
-        preloaded.start_stages()
-        preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
-    yield
-    for end in ends:
-        end()
-    for name in set(os.environ) - before:
-        del os.environ[name]
 
 
 @pytest.fixture(scope="module")

@@ -179,12 +179,12 @@ def site_options(folder: Path) -> list[str]:
     return [word for mount in mounts for word in ("--volume", mount)]
 
 
-def make_image(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`make image` into `folder`, with this machine's options and `options`."""
+def make_image(folder: Path) -> subprocess.CompletedProcess[str]:
+    """`make image` into `folder`, with this machine's options."""
     settings = {
         "BASE_IMAGE": BASE,
         "BUILDER": "buildah",
-        "BUILD_OPTIONS": " ".join([*site_options(CACHE), *options]),
+        "BUILD_OPTIONS": " ".join(site_options(CACHE)),
         "PIP_ARGS": "",
         # works also inside a container, where an OCI runtime may not
         "BUILDAH_ISOLATION": "chroot",

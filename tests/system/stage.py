@@ -1,4 +1,4 @@
-"""The stage `train` of one run."""
+"""The stage `train` of one run, and what it leaves."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def train_here(spec: RunSpec, tokens: Path, out: Path) -> RunRecord:
     """The record of a run whose stage is this process."""
     assert main(words_of(spec, tokens, out)) == 0
     return read_record(out)
+
+
+def losses(out: Path) -> list[tuple[int, int, float | None, float | None]]:
+    """Step, rank, loss and gradient norm of all steps of a run, by its record."""
+    return [(s.step, s.rank, s.loss, s.grad_norm) for s in read_record(out).steps]

@@ -26,6 +26,7 @@ from tests.system import fault_stage
 from tests.system.fault_stage import Stage
 from tests.system.fault_table import FAULTS, ITSELF, LATER, NO_RECORD, Fault
 from tests.system.litter import adopt_orphans, none_left
+from tests.system.stage import losses
 
 pytestmark = pytest.mark.system
 
@@ -69,10 +70,6 @@ class Started:
         log = self.stage.out / "log.txt"
         text = self.stage.said.read_text() if self.stage.said.exists() else ""
         return text + (log.read_text()[-4000:] if log.is_file() else "")
-
-
-def losses(out: Path) -> list[tuple[int, int, float | None, float | None]]:
-    return [(s.step, s.rank, s.loss, s.grad_norm) for s in read_record(out).steps]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from pipeline.training.step_files import ROW, path_of
 from tests.parity.cases import Case
 from tests.system.fault_table import ITSELF, NEXT, REAL
 from tests.system.litter import adopt_orphans, none_left
-from tests.system.stage import words_of
+from tests.system.stage import losses, words_of
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 600, 50
@@ -115,10 +115,6 @@ class Stage:
         assert self.process.returncode == 0, said + self.log()
         return json.loads((self.out / "run.json").read_text()), said
 
-    def losses(self) -> list[tuple[int, int, float, float]]:
-        lines = map(json.loads, (self.out / "steps.jsonl").read_text().splitlines())
-        return [(s["step"], s["rank"], s["loss"], s["grad_norm"]) for s in lines]
-
     def log(self) -> str:
         path = self.out / "log.txt"
         return path.read_text()[-3000:] if path.is_file() else ""
@@ -133,19 +129,25 @@ def _module(process: psutil.Process) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(small_tokens, tmp_path_factory) -> Callable[[str, int], list[Any]]:
-    """Losses and gradient norms of a run of a strategy that nothing happens to."""
+def undisturbed(small_tokens, tmp_path_factory, serving) -> Callable[[str, int], list[Any]]:
+    """Losses and gradient norms of a run of a strategy that nothing happens to.
+
+    Its ranks are forks of what is preloaded, which changes no bit.
+    """
+    serving()  # before a test counts the processes
     made: dict[tuple[str, int], list[Any]] = {}
 
-    def losses(strategy: str, nodes: int) -> list[Any]:
+    def of(strategy: str, nodes: int) -> list[Any]:
         if (strategy, nodes) not in made:
             out = tmp_path_factory.mktemp("undisturbed")
-            stage = Stage(run_of(strategy, nodes, "loopback"), small_tokens, out)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv(preloaded.variable(1), serving()[1])
+                stage = Stage(run_of(strategy, nodes, "loopback"), small_tokens, out)
             assert stage.end()[0]["status"] == "ok"
-            made[strategy, nodes] = stage.losses()
+            made[strategy, nodes] = losses(out)
         return made[strategy, nodes]
 
-    return losses
+    return of
 
 
 def check_resumed(stage: Stage, expected: list[Any], why: int | str = signal.SIGKILL) -> int:
@@ -157,7 +159,7 @@ def check_resumed(stage: Stage, expected: list[Any], why: int | str = signal.SIG
     record, said = stage.end()
     assert record["status"] == "ok", record["reason"] + stage.log()
     assert record["execution"]["resumed_from_step"] >= EVERY
-    assert stage.losses() == expected
+    assert losses(stage.out) == expected
     assert said.count("lost in attempt") == 1 and f"attempt 1 of 3 ({told_why}" in said
     (told,) = record["execution"]["interruptions"]
     assert f"lost in attempt 1 of 3 ({told_why}" in told
@@ -217,7 +219,7 @@ def test_a_stopped_torchrun(undisturbed, small_tokens, tmp_path, measured) -> No
     begun = time.monotonic()
     stage = Stage(spec, small_tokens, tmp_path / "out")
     record, _ = stage.end()
-    assert (record["status"], stage.losses()) == ("ok", expected)
+    assert (record["status"], losses(stage.out)) == ("ok", expected)
     name, done = "real-torchrun-stop", record["execution"]["resumed_from_step"]
     measured(name, REAL[name], "timeout", NEXT, STEPS - done, time.monotonic() - begun)
 

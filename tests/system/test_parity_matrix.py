@@ -18,6 +18,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.parallel.types import SavedState
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
+from tests.parity import ask
 from tests.parity.cases import STEPS, TOGETHER, WIDE, Case, together
 from tests.parity.launch import Runs, launch
 from tests.parity.test_parity import (
@@ -45,6 +46,7 @@ def name_of(case: Case) -> str:
 
 @pytest.fixture(scope="module")
 def single(small_tokens: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    ask.start()  # for the other launches too
     return launch(TOGETHER, 1, small_tokens, tmp_path_factory.mktemp("single"))
 
 

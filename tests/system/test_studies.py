@@ -8,43 +8,32 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline.emulation.nodes import why_not
 from pipeline.records import read_record
 from pipeline.study.load import find_study, load_study
-from tests.workflow.project import Project, make_project
+from tests.workflow.project import make_project
 
-REASON = why_not()
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.alone,
-    pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
-]
+# The gate runs `smoke` whole, `make studies` all. This one has layouts that no other test trains.
+NAME = "gspmd2021-annotations"
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return make_project(tmp_path_factory.mktemp("studies"))
-
-
-# The gate runs `smoke` whole, and `make studies` all. Each takes a minute here, so that the gate
-# has the shortest one.
-@pytest.mark.parametrize("name", ["gspmd2021-annotations"])
-def test_a_study_on_claims_comes_to_its_verdicts(project: Project, name: str) -> None:
-    study = load_study(find_study(name))
-    own_nodes = study.cluster.network == "emulated"
+def test_a_study_on_claims_comes_to_its_verdicts(tmp_path: Path) -> None:
+    """On the loopback: its claims are on equal steps."""
+    project = make_project(tmp_path)
+    emulated = ("links", "cores_per_node", "yardstick", "real_time")
     small = {
-        "extends": name,
-        "study": f"small-{name}",
-        "claims": [*study.claims],
+        "extends": NAME,
+        "study": f"small-{NAME}",
+        "claims": [*load_study(find_study(NAME)).claims],
         "repeats": 1,
         "workload": {"steps": 3, "untimed_steps": 1},
-        **dict.fromkeys(("profile", "beginnings")),
-        **({"cluster": dict.fromkeys(("yardstick", "real_time"))} if own_nodes else {}),
+        "cluster": {"network": "loopback", "threads_per_rank": 1, **dict.fromkeys(emulated)},
     }
     project.study.write_text(yaml.safe_dump(small))
     project.run("--cores", "2", "claims")
     results = project.folder / "results" / str(small["study"])
     runs = [read_record(Path(path).parent) for path in results.glob("runs/*/*/r0/run.json")]
+    assert len(runs) == 7
     assert {run.status for run in runs} == {"ok"}, [run.run["reason"] for run in runs]
     assert json.loads((results / "claims/verdicts.json").read_text())["verdicts"]

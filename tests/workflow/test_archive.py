@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import zipfile
@@ -76,9 +77,10 @@ def test_nothing_else_was_made(elsewhere: Project, rebuilt: Path) -> None:
 
 
 def test_archived_again_it_is_the_same_file(finished: Project, archive: Path) -> None:
+    """Whenever its files were written; that all made anew has the same bytes is shown above."""
     before = archive.read_bytes()
-    # That everything made anew has the same bytes is shown above.
-    finished.run("--cores", "2", "--forcerun", "page")
+    for path in finished.results.rglob("*"):
+        os.utime(path)
     assert finished.make("archive", "CONFIGFILE=tiny.yaml").returncode == 0
     assert archive.read_bytes() == before
 

@@ -44,7 +44,8 @@ def project(tmp_path_factory) -> Project:
     return made
 
 
-def run(project: Project, *command: str, stream: str = "stdout") -> str:
+def run(project: Project, *command: str, both: bool = False) -> str:
+    """What a command of this environment prints: on stdout, or on both streams."""
     environment = project.environment()
     environment["PATH"] = f"{project.folder / 'bin'}:{environment['PATH']}"
     done = subprocess.run(
@@ -56,7 +57,7 @@ def run(project: Project, *command: str, stream: str = "stdout") -> str:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    text: str = getattr(done, stream)
+    text = done.stdout + (done.stderr if both else "")
     return text.replace(str(project.folder), "PROJECT").replace(sys.executable, "PYTHON")
 
 
@@ -112,13 +113,16 @@ def test_what_a_hub_has_is_fetched_where_the_network_is(project) -> None:
     # A dry run does not show which rules are local.
     look = 'include: "Snakefile"\nprint("local:", "tokens" in workflow._localrules)\n'
     (project.folder / "look.smk").write_text(look)
-    command = ("snakemake", "--snakefile", "look.smk", "--dry-run", "--quiet", *PROFILE)
+    command = (
+        *("snakemake", "results/hub/tokens/manifest.json", "--snakefile", "look.smk"),
+        *("--dry-run", "--quiet", *PROFILE, "--configfile", "hub.yaml"),
+    )
     site = project.folder / "workflow/site.yaml"
     example = site.read_text()
     try:
         for line, local in (("", True), ("network_partition: with-network\n", False)):
             site.write_text(example + line)
-            assert f"local: {local}" in run(project, *command, "--configfile", "hub.yaml")
+            assert f"local: {local}" in run(project, *command)
     finally:
         site.write_text(example)
 
@@ -129,14 +133,14 @@ def test_an_image_that_cannot_draw_still_trains(project) -> None:
     whole = lock.read_text()
     facts = json.loads(whole) | {"versions": {"unmet": ["pandas needs numpy>=2"]}}
     inside = ("--cores", "1", "--use-singularity")
-    command = ("snakemake", "--dry-run", *inside, "--configfile", STUDY, "--summary")
+    command = ("snakemake", "--dry-run", *inside, "--configfile", "tiny.yaml", "--summary")
     try:
         lock.write_text(json.dumps(facts))
-        said = run(project, *command, stream="stderr")
+        said = run(project, *command, both=True)
     finally:
         lock.write_text(whole)
     assert "only the training runs, the other stages run on this machine: pandas needs" in said
-    assert "only the training runs" not in run(project, *command, stream="stderr")
+    assert "only the training runs" not in run(project, *command, both=True)
 
 
 def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
@@ -158,13 +162,13 @@ def test_a_site_has_its_own_way_before_an_image_exists_and_by_a_copied_profile(
     images, site = project.folder / "images", project.folder / "workflow/site.yaml"
     example = site.read_text()
     images.rename(project.folder / "no-images")
-    command = ("snakemake", "--dry-run", "--profile", str(tmp_path), "--configfile", STUDY)
+    command = ("snakemake", "--dry-run", "--printshellcmds", "--profile", str(tmp_path),
+               "--configfile", STUDY)  # fmt: skip
     own = {"partition": "gpu", "account": "me", "qos": "long", "max_minutes": 60}
     try:
         site.write_text(yaml.safe_dump(yaml.safe_load(example) | own | {"gpus": "--gres=gpu:N"}))
-        said = run(project, *command, stream="stderr")
-        assert "there is no image" in said and "profiles/default for setting" in said
-        shown = run(project, *command, "--printshellcmds")
+        shown = run(project, *command, both=True)
+        assert "there is no image" in shown and "profiles/default for setting" in shown
         site.unlink()
         with pytest.raises(
             AssertionError, match=r"error: there is no workflow/site.yaml, .*; copy"

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records import read_record
+from pipeline.launch import preloaded
 from pipeline.study.spec import RunSpec
 from tests.parity.cases import Case
+from tests.system.stage import losses
 
 ROOT = Path(__file__).parents[3]
 STEPS = 300
@@ -46,6 +47,7 @@ def job(tmp_path: Path, small_tokens: Path):
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "7",
         "SAMESTEP_SENT_AGAIN": "yes",
+        preloaded.STAGES: "",  # the stage is the script's own process, as in a job
     }
 
     def start(folder: Path) -> subprocess.Popen[str]:
@@ -59,10 +61,7 @@ def job(tmp_path: Path, small_tokens: Path):
     return start
 
 
-def losses(folder: Path) -> list[tuple[int, int, float | None, float | None]]:
-    return [(s.step, s.rank, s.loss, s.grad_norm) for s in read_record(folder).steps]
-
-
+@pytest.mark.usefixtures("loaded")
 def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path) -> None:
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
     process = job(stopped)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from envs.image.squashfs import environment_script, write_environment
+from envs.image.squashfs import environment_script, pack_command, write_environment
 
 
 def sourced(folder: Path, variables: list[str], **caller: str) -> dict[str, str]:
@@ -41,3 +43,19 @@ def test_it_lies_where_apptainer_reads_it(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (first.read_text(), last.read_text()) == (environment_script(["A=b"]), "#!/bin/sh\n")
     assert last.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.skipif(not shutil.which("mksquashfs"), reason="Debian package squashfs-tools")
+def test_equal_folders_are_packed_into_equal_bytes(tmp_path: Path) -> None:
+    """Whenever their files were made, and in whatever order."""
+    packed = []
+    for place, names in enumerate((("a", "b"), ("b", "a"))):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(name * 100_000)
+            os.utime(folder / name, (place, place))
+        command = pack_command(".", tmp_path / f"{place}.sif")
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        packed.append((tmp_path / f"{place}.sif").read_bytes())
+    assert packed[0] == packed[1]

@@ -1,9 +1,11 @@
-"""Profiled runs of real launchers: the same training, and phases that add up to its steps."""
+"""Runs of real launchers: profiled ones train the same, and a taken port costs a start."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import UnsupportedError
+from pipeline.launch import preloaded
+from pipeline.machine import limits
 from pipeline.records import RunRecord, read_record
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
-from tests.system.stage import words_of
+from tests.system.stage import train_here, words_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
 
@@ -48,3 +52,32 @@ def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, 
         assert step.phases is not None
         assert sum(step.phases[name] for name in IN_STEP) == pytest.approx(step.seconds, rel=1e-9)
         assert min(step.phases[name] for name in IN_STEP if name != "rest") > 0
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of the loopback on which this test listens."""
+    with socket.create_server((limits.LOOPBACK, 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def test_a_run_whose_port_was_taken_starts_again(
+    taken, small_tokens, tmp_path, monkeypatch, capsys
+) -> None:
+    """Something took it between its probe and its use."""
+    ports, free_port = iter([taken]), limits.free_port
+
+    def port(*address: str) -> int:
+        # Without an address only the loopback is tried.
+        return (next(ports, 0) if address else 0) or free_port(*address)
+
+    monkeypatch.setattr(limits, "free_port", port)
+    monkeypatch.setenv(preloaded.STAGES, "")  # the stage is this process
+    run = Case("ddp").spec(2)
+    run = replace(run, workload=replace(run.workload, steps=3))
+    record = train_here(run, small_tokens, tmp_path / "out")
+    assert record.run["status"] == "ok", record.run["reason"]
+    assert len(record.steps) == 3 * 2
+    (told,) = record.run["execution"]["interruptions"]
+    assert "lost in attempt 1 of 3" in told and "EADDRINUSE" in told
+    assert capsys.readouterr().err.count(told) == 1
