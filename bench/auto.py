@@ -6,7 +6,9 @@ One calibration (operators and collectives, no step) predicts all cases (`bench/
 Each layout that a strategy can run is measured once with the micro-batches that the planner gives
 it, pipelines also with half and twice as many; then those near the best and the chosen one, in
 alternation. A layout fits a memory where its largest rank did, as measured: what the planner
-dropped is measured too, and may be the best.
+dropped is measured too, and may be the best. Left out, and named, are those that can change no
+verdict: predicted at over `FAR` times the choice, and no end of a band reaches the other one's. The
+fastest of each mesh is none of them, nor are `ddp` and `single`, with which the choice is compared.
 
 Cases that stand in the file, of the same calibration, are kept: a bench that was stopped continues,
 and one of a few cases can be completed.
@@ -29,8 +31,9 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from bench.emulated.cases import CASES, Case, candidates
+from bench.emulated.cases import CASES, Candidate, Case, candidates
 from bench.emulated.runs import Machine, Runs, Variant, least_factor, order
+from pipeline.cost.constants import content as constants
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
@@ -39,7 +42,7 @@ from pipeline.machine.facts import hardware
 from pipeline.machine.source import provenance
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
-from pipeline.planner.here import Calibration
+from pipeline.planner.here import BAND, Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.operators import of_study
 from pipeline.resolved import resolve
@@ -51,7 +54,8 @@ SECONDS = 120.0
 """Of measuring for the calibration of all cases."""
 ROUNDS, CLOSE = 3, 1.25
 """Runs of a layout that is at most so many times as slow as the best one; others have one."""
-LEAST_NEAR, LEAST_WINNERS = 10, 4
+FAR = 2.0
+LEAST_NEAR, LEAST_WINNERS, MOST_MINUTES = 10, 4, 45.0
 SIMPLE = ("single", "ddp")
 
 
@@ -149,7 +153,11 @@ class CaseRuns(Runs):
 
     def measured(self, calibration: Calibration) -> list[dict[str, Any]]:
         """Each layout with its prediction and what was measured of it."""
-        layouts, reasons = candidates(self.case, calibration), dict[int, str]()
+        layouts = candidates(self.case, calibration)
+        reasons = {place: f"left out, {ratio:.1f} times the choice as predicted"
+                   for place, ratio in far(layouts).items()}  # fmt: skip
+        places = [place for place in range(len(layouts)) if place not in reasons]
+        print(f"{self.case.name}: {len(places)} of {len(layouts)} layouts", file=sys.stderr)
 
         def take(place: int) -> Taken | None:
             run = partial(self.once, layouts[place].spec)
@@ -158,8 +166,8 @@ class CaseRuns(Runs):
             reasons[place] = taken
             return None
 
-        always = [place for place, one in enumerate(layouts) if one.chosen]
-        rounds = in_rounds(len(layouts), take, self.case.mib, always)
+        always = [place for place in places if layouts[place].chosen]
+        rounds = in_rounds(places, take, self.case.mib, always)
         return [
             {"layout": one.name, "mesh": one.mesh, "chosen": one.chosen,
              "strategy": one.spec.strategy, "options": one.spec.options,
@@ -167,7 +175,8 @@ class CaseRuns(Runs):
              "seconds": median(run.seconds for run in taken) if taken else None,
              "mib": max((run.mib for run in taken), default=None),
              "runs": len(taken), "reason": reasons.get(place)}
-            for place, (one, taken) in enumerate(zip(layouts, rounds, strict=True))
+            for place, one in enumerate(layouts)
+            for taken in [rounds.get(place, [])]
         ]  # fmt: skip
 
     def once(self, spec: RunSpec) -> Taken | str:
@@ -186,12 +195,28 @@ class CaseRuns(Runs):
         return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
 
 
+def far(layouts: Sequence[Candidate]) -> dict[int, float]:
+    """Places of the layouts that no run can make the best, with their step over the choice's."""
+    choice = next(one.predicted_seconds for one in layouts if one.chosen)
+    low, high = constants()["band"][BAND]
+    # The fastest of each mesh is measured, so that none is dismissed by its prediction alone.
+    by_time = sorted(range(len(layouts)), key=lambda place: -layouts[place].predicted_seconds)
+    fastest = {layouts[place].mesh: place for place in by_time}.values()
+    return {
+        place: one.predicted_seconds / choice
+        for place, one in enumerate(layouts)
+        if one.predicted_seconds > max(FAR, high / low) * choice
+        and place not in fastest
+        and one.spec.strategy not in SIMPLE
+    }
+
+
 def in_rounds(
-    count: int, take: Callable[[int], Taken | None], mib: int, always: Collection[int]
-) -> list[list[Taken]]:
+    places: Sequence[int], take: Callable[[int], Taken | None], mib: int, always: Collection[int]
+) -> dict[int, list[Taken]]:
     """Every one once, then in turn those that fit and are near the best, and `always` some."""
-    taken: list[list[Taken]] = [[] for _ in range(count)]
-    left = list(range(count))
+    taken: dict[int, list[Taken]] = {place: [] for place in places}
+    left = list(places)
     for repeat in range(ROUNDS):
         for place in order(repeat, len(left)):
             if (one := take(left[place])) is not None:
@@ -245,13 +270,16 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     near, next_near = (sum(over <= share for over in overs) for share in (0.10, 0.20))
     winners = sorted({case["best_mesh"] for case in cases})
     worse = [case["name"] for case in cases if (case["over_simple"] or 0.0) > 0]
+    minutes = sum(case["minutes"] for case in cases)
     return {
         "within_10_percent": near,
         "within_20_percent": next_near,
         "of": len(cases),
         "slower_than_ddp_or_single": worse,
         "winners": winners,
+        "minutes": round(minutes, 1),
         "met": next_near == len(CASES)
+        and minutes <= MOST_MINUTES
         and near >= LEAST_NEAR
         and not worse
         and len(winners) >= LEAST_WINNERS,

@@ -1,20 +1,19 @@
-"""GPU kit: what only real hardware shows, and then the same steps by every strategy on it.
+"""GPU kit: what only real hardware shows, with every strategy, before a study is trained there.
 
     python -m bench.gpu --out bench/results/gpu.json
     python -m bench.gpu --out trial.json --device cpu     (a trial where there is no GPU)
 
-First five points, on one GPU and, where there are two, on two. The first that fails ends the kit
-with one line, so that no minute of a GPU is spent on what cannot come to an end:
+Five points, on one GPU and, where there are two, on two. The first that fails ends the kit with one
+line, so that no minute of a GPU is spent on what cannot come to an end:
 
 phases      profiled steps have phases that a record may hold
 clocks      steps that run freely are timed too, and leave the weights as they are, to the bit
 memory      peaks of the allocator and of the process, a peak rate of a warm device, settings
 float16     the mean of gradients whose sum overflows does not, on 2 to 64 ranks
-gradients   each parameter's gradient is that of a single device, in fp32, bf16 and fp16; that of a
-            layer norm, 1.5 times as large, is noticed
+gradients   loss, norm and each parameter's gradient are those of a single device, in fp32, bf16 and
+            fp16; the gradient of a layer norm, 1.5 times as large, is noticed
 
-Then each cell of the study `gpu-check` is trained as a workflow trains it, in a process of its own.
-Its results are status, hash of the final weights, deviations from a single device and step times.
+The study `gpu-check` then trains every strategy and precision as any study does.
 """
 
 from __future__ import annotations
@@ -43,33 +42,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.overhead import ROOT, stage
+from bench.overhead import ROOT
 from envs.image.strategies import ALONE, SPEC, loop_of
 from pipeline import models, strategies
 from pipeline.errors import UnsupportedError
 from pipeline.files import write_text
-from pipeline.launch import preloaded
 from pipeline.machine import inherited
 from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.source import provenance
-from pipeline.metrics.bands import Band, band_of
+from pipeline.metrics.bands import band_of
 from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.step import Stepper
-from pipeline.records import Step, read_record
+from pipeline.records import Step
 from pipeline.records.step_rules import PHASES_TOLERANCE
-from pipeline.resolved import resolve
 from pipeline.schemas import validate
-from pipeline.study.expansion import expand, tokens_spec
-from pipeline.study.load import load_study
 from pipeline.study.profiling import IN_STEP
-from pipeline.study.spec import RunSpec
 from pipeline.training.devices import why_no_cuda
 from pipeline.training.loop import Hooks, Loop
 from pipeline.training.peak import measured_flops_per_second
 
-STUDY = ROOT / "workflow/config/gpu-check/study.yaml"
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
-NAMES = (ALONE, *(name for name in strategies.names() if name != ALONE))
+STAGES = {f"zero{stage}": {"stage": stage} for stage in (1, 2)}
+"""Of `sharded`, whose default is 3."""
+NAMES = (ALONE, *(name for name in strategies.names() if name != ALONE), *STAGES)
 STEPS, FREE_STEPS = 7, 4
 """Of them the first warms up; what is left are whole rounds of strategies that have some."""
 NORM = "h.1.ln_2.weight"
@@ -83,11 +78,11 @@ Results = dict[str, Any]
 
 
 class Wrong(Exception):
-    """A point or a cell fails; the text says where, and what was expected."""
+    """A point fails; the text says where, and what was expected."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Try the points, then train the cells; 1 where one fails, 2 where there is no such device."""
+    """Try the points; 1 where one fails, 2 where there is no such device."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
     parser.add_argument("--device", choices=BACKENDS, default="cuda")
@@ -105,21 +100,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "versions": loaded_versions(()),
         "git_commit": provenance()["git_commit"],
     }
-    failed: list[str] = []
-    for part, ranks in product((points, cells), (1, 2)[:devices]):
-        results, lines = part(args.device, ranks)
-        failed += lines
-        result |= {f"{part.__name__}_on_{ranks}": results, "failed": failed}
+    for ranks in (1, 2)[:devices]:
+        results = points(args.device, ranks)
+        result[f"points_on_{ranks}"] = results
         write_text(args.out, json.dumps(result, indent=1) + "\n")
-        if failed and part is points:
-            break
-    for line in failed:
-        print(f"error: {line}; {args.out} has more", file=sys.stderr)
-    return 1 if failed else 0
+        if failed := results.get("failed"):
+            print(f"error: {failed} ({ranks} of {args.device}); see {args.out}", file=sys.stderr)
+            return 1
+    return 0
 
 
-def points(device: str, ranks: int) -> tuple[Results, list[str]]:
-    """Findings of the points on so many ranks, and a line on the one that fails, if one does."""
+def points(device: str, ranks: int) -> Results:
+    """Findings of the points on so many ranks; `failed` is a line on the one that fails."""
     # By this address: the name of the host may lead nowhere.
     meeting = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
     command = [sys.executable, "-m", "torch.distributed.run", *meeting, "-m", "bench.gpu"]
@@ -131,7 +123,7 @@ def points(device: str, ranks: int) -> tuple[Results, list[str]]:
         results: Results = {"output": done.stderr[-3000:], "failed": "ranks end without a word"}
         if out.exists():
             results = json.loads(out.read_text(encoding="utf-8"))
-    return results, [f"{results['failed']} ({ranks} of {device})"] if "failed" in results else []
+    return results
 
 
 def rank_main(device: str, out: Path) -> int:
@@ -196,10 +188,10 @@ def train(
 ) -> Trained:
     """`STEPS` steps by a strategy on all ranks, or of a single device on each of them."""
     ranks = 1 if name == ALONE else dist.get_world_size()
-    given = {"hybrid": {"pipeline": 1, "tensor": ranks}, "context": {"ranks": ranks}}
+    given = {"hybrid": {"pipeline": 1, "tensor": ranks}, "context": {"ranks": ranks}, **STAGES}
     spec = replace(
         SPEC,
-        strategy=name,
+        strategy="sharded" if name in STAGES else name,
         options=given.get(name, {}),
         precision=precision,
         profile=profile,
@@ -220,6 +212,7 @@ def train(
 
     def keep(step: Step) -> None:
         steps.append(step)
+        trainable.complete()
         kept[:] = [local(weight).clone() for weight in loop.model.parameters()]
 
     if not (profile or free_steps):  # it waits for the device
@@ -275,7 +268,7 @@ def clocks(device: torch.device) -> Results:
         # A strategy of local steps ends with a round, which makes the weights of all ranks one.
         pairs = zip(run.kept, run.loop.model.parameters(), strict=True)
         moved = any(not torch.equal(kept, local(weight)) for kept, weight in pairs)
-        if moved and dist.get_rank() == 0 and not strategies.load(name, {}).algorithm:
+        if moved and dist.get_rank() == 0 and not run.loop.strategy.algorithm:
             raise Wrong(f"{name}: freely running steps moved the weights, at a learning rate of 0")
         drained = median(step.seconds for step in run.steps if step.timed)
         results[name] = {"drained": drained, "free": free["step_seconds"]}
@@ -374,7 +367,7 @@ def gradients(device: torch.device) -> Results:
         results[precision] = {
             name: apart(f"{name} in {precision}", run, alone)
             for name, run in runs
-            if not strategies.load(name, {}).algorithm
+            if not run.loop.strategy.algorithm
         }
     real, alone = Stepper.reduced, train(ALONE, device, "bf16")
 
@@ -394,9 +387,24 @@ def gradients(device: torch.device) -> Results:
 
 
 def apart(where: str, run: Trained, alone: Trained) -> float:
-    """Largest deviation of a gradient's norm over its band; raises Wrong for one beyond it."""
+    """Largest deviation of a gradient's norm over its band; raises Wrong for one beyond it.
+
+    Also for a loss, or a norm of the whole gradient, that is beyond its own band.
+    """
     band = band_of(alone.loop.precision.info.compute_dtype, same=True, wire=False)
-    hold(where, run.steps, alone.steps, band)
+    pairs = zip(run.steps, alone.steps, strict=True)
+    for (one, other), key in product(pairs, ("loss", "grad_norm")):
+        value, wanted = getattr(one, key), getattr(other, key)
+        if value is None or wanted is None:  # not finite: a step that a loss scaler skips
+            off = 0.0 if value is wanted else math.inf
+        else:
+            off = abs(value - wanted) / abs(wanted)
+        limit = band.first_steps if one.step else band.first_step
+        if not off <= limit:
+            raise Wrong(
+                f"{where}, step {one.step}: {key} {value}, on a single device {wanted}; "
+                f"expected within {limit:g} of it ({band.name})"
+            )
     most, limit = 0.0, EACH * band.first_steps
     for step, norms, wanted in zip(alone.steps, run.gradients, alone.gradients, strict=True):
         if step.grad_norm is None or not norms:
@@ -412,80 +420,6 @@ def apart(where: str, run: Trained, alone: Trained) -> float:
                 )
             most = max(most, off / limit)
     return most
-
-
-def hold(where: str, steps: Sequence[Step], alone: Sequence[Step], band: Band) -> Results:
-    """Largest relative deviations of loss and norm; raises Wrong for one beyond the band."""
-    results: Results = {}
-    for key in ("loss", "grad_norm"):
-        most = 0.0
-        for one, other in zip(steps, alone, strict=True):
-            value, wanted = getattr(one, key), getattr(other, key)
-            if value is None or wanted is None:  # not finite: a step that a loss scaler skips
-                off = 0.0 if value is wanted else math.inf
-            else:
-                off = abs(value - wanted) / abs(wanted)
-            limit = band.first_steps if one.step else band.first_step
-            if not off <= limit:
-                raise Wrong(
-                    f"{where}, step {one.step}: {key} {value}, on a single device {wanted}; "
-                    f"expected within {limit:g} of it ({band.name})"
-                )
-            most = max(most, off)
-        results[f"largest_{key}_deviation_from_single"] = most
-    return results
-
-
-def cells(device: str, ranks: int) -> tuple[Results, list[str]]:
-    """Results of each cell of the study on so many ranks, and a line on each that is wrong."""
-    study = load_study(STUDY)
-    runs = [run for run in expand(study) if device == "cuda" or not run.options.get("offload")]
-    specs = [placed(run, device, ranks) for run in runs]
-    specs.sort(key=lambda spec: (spec.strategy, spec.precision) != (ALONE, "fp32"))
-    results: Results = {}
-    lines: list[str] = []
-    alone: list[Step] = []
-    with tempfile.TemporaryDirectory(prefix="samestep-gpu-") as folder:
-        top = Path(folder)
-        write_text(top / "tokens.json", json.dumps(tokens_spec(study)))
-        stage("tokens", f"--spec={top}/tokens.json", f"--out={top}/tokens", "--num-proc=2")
-        preloaded.start_stages()
-        preloaded.start_ranks(map(resolve, specs))
-        for spec in specs:
-            out = top / spec.cell
-            write_text(out / "spec.json", spec.to_json())
-            stage("train", f"--spec={out}/spec.json", f"--tokens={top}/tokens", f"--out={out}")
-            record = read_record(out)
-            about = {key: getattr(spec, key) for key in ("strategy", "options", "precision")}
-            results[spec.cell] = one = {**about, "status": record.status}
-            if record.status != "ok":
-                one["reason"] = record.run["reason"]
-                if record.status != "unsupported":
-                    lines.append(f"{spec.cell}, {ranks} ranks: {record.status}, {one['reason']}")
-                continue
-            steps = [step for step in record.steps if step.rank == 0]
-            alone = alone or steps
-            rank, dtype = record.run["ranks"][0], record.run["precision"]["compute_dtype"]
-            one["weights_sha256"] = rank["weights_sha256"]
-            one["step_seconds"] = median(step.seconds for step in steps if step.timed)
-            one["free_step_seconds"] = rank.get("free_running", {}).get("step_seconds")
-            band = band_of(dtype, same=spec.precision == "fp32", wire=False)
-            try:
-                one |= hold(f"{spec.cell}, {ranks} ranks", steps, alone, band)
-            except Wrong as error:
-                lines.append(str(error))
-    return results, lines
-
-
-def placed(run: RunSpec, device: str, ranks: int) -> RunSpec:
-    """A run of the study on so many devices of this machine; the single device stays alone."""
-    world = replace(run.world, device=device, backend=BACKENDS[device])
-    if device == "cpu":
-        world = replace(world, threads_per_rank=1)
-    if run.strategy == ALONE:
-        return replace(run, world=world)
-    options = {**run.options, "tensor": ranks} if run.strategy == "hybrid" else run.options
-    return replace(run, world=replace(world, ranks_per_node=ranks), options=options)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 samestep      the strategy `single`, by the loop's own reading, step and report
 transformers  the same with the library's model (GPT2LMHeadModel)
 plain         a plain loop after nanoGPT's published structure (`bench/contestants/plain.py`)
+nanogpt       nanoGPT's own model and optimiser in that loop, with `NANOGPT=FOLDER` of a checkout
 
 Its Trainer imports the package accelerate, which is not in the lock: docs/lab-notes.md has figures.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
@@ -36,13 +38,13 @@ from typing import Any
 
 import torch
 
-from bench.contestants.plain import Plain
+from bench.contestants.plain import NANOGPT, NanoGpt, Plain
 from bench.contestants.setting import OPTIMISER, Setting, Tokens
 from pipeline import strategies
 from pipeline.files import write_text
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.metrics.statistics import values_interval
-from pipeline.models.build import build_model, compile_blocks
+from pipeline.models.build import build_model, compile_model
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
 from pipeline.study.spec import WorldSpec
@@ -65,7 +67,7 @@ class Ours:
         strategy = strategies.load("single", {})
         self.model = build_model(replace(setting.model, **other), 11).to(self.device)
         if setting.compiled:
-            compile_blocks(self.model)
+            compile_model(self.model, whole=True)  # as a run of `single`
         precision = make_precision(setting.precision, setting.device)
         optimiser, layout = partial(make_optimiser, OPTIMISER), strategy.layout(world)
         self.trainable = strategy.build(
@@ -94,6 +96,8 @@ class Library(Ours):
 
 Make = type[Ours] | type[Plain]
 CONTESTANTS: dict[str, Make] = {"samestep": Ours, "transformers": Library, "plain": Plain}
+if NANOGPT in os.environ:
+    CONTESTANTS["nanogpt"] = NanoGpt
 
 
 def main() -> int:

@@ -80,6 +80,7 @@ PAIRS = (
     Pair("sharded", partial(originals.fsdp, reshard=False), {"stage": 2}),
     Pair("sharded", partial(originals.fsdp, reshard=True), {"stage": 3}),
     Pair("tensor", originals.tensor_parallel, models=LLAMA),
+    Pair("context", originals.ring_attention, {"ranks": 0}),
     Pair("horovod", originals.horovod),
     Pair("local_sgd", originals.averager, {"outer_learning_rate": 1.0, "outer_momentum": 0.0}),
 )

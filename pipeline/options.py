@@ -10,15 +10,22 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SamestepError
 
+if TYPE_CHECKING:
+    from pipeline.study.study import Study
+
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
+
+
+MOST_MEMORY = 2**60
+"""Bytes: more than any machine has."""
 
 
 class Once(argparse.Action):
@@ -108,6 +115,13 @@ def study(text: str) -> Path:
     return find_study(str(path(text)))
 
 
+def loaded(study_file: Path) -> Study:
+    """The study of such a file."""
+    from pipeline.study.load import load_study
+
+    return load_study(study_file)
+
+
 def file(text: str) -> Path:
     """A regular file that is there, where a stage does not read it in every case."""
     target = path(text)
@@ -182,6 +196,32 @@ def tolerance(text: str) -> float:
             f"{text[:60]!r} is neither `bit` nor a relative difference from 0 to 1, as 1e-5"
         )
     return value
+
+
+def rate(text: str) -> float:
+    """Gbit/s of a link such as `200gbit` or `500 Mbit/s`."""
+    value = _amount(text.strip().removesuffix("/s"), {"gbit": 1.0, "mbit": 1e-3})
+    if value <= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is no rate; write one of a node, as 200gbit"
+        )
+    return value
+
+
+def memory(text: str) -> int:
+    """Bytes of `16GiB`, `512 MiB` or `16GB`."""
+    value = _amount(text, {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30})
+    if not 1 <= value <= MOST_MEMORY:
+        raise argparse.ArgumentTypeError(
+            f"{text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
+        )
+    return round(value)
+
+
+def _amount(text: str, units: Mapping[str, float]) -> float:
+    """A number times its unit; 0 for what is none."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]+)", text.strip().lower(), re.ASCII)
+    return float(match[1]) * units.get(match[2], 0.0) if match else 0.0
 
 
 def _number(text: str) -> float:

@@ -1,7 +1,8 @@
 """`ResolvedRun`: a run with what its strategy makes of it, handed from launch to record.
 
-`resolve(spec)` loads the strategy and asks it for the layout, once where a process begins with a
-spec; what follows takes the one object.
+`resolve(spec)` loads the strategy and asks it for the layout: once where a process has expanded a
+study or has read a spec or a record. Planner, requests, launchers, forked ranks and the record take
+the one object.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A title may hold any character; in no format may one of them be markup. Each for
 - Markdown for pandoc: `markdown`, which the manuscript calls by itself, and `markdown_code`
 - LaTeX of the tables: `latex`
 - HTML: the standard library's `html.escape` and Jinja2's `autoescape`
-- figures: `text.parse_math` off in `pipeline/figures/theme.py`
+- figures: `text.parse_math` off in `pipeline/figures/samestep.mplstyle`
 - characters that the fonts of figures and PDF lack: `pipeline/fonts.py`
 - Snakemake: `params` are functions, whose values it does not format; `workflow/report/workflow.rst`
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
@@ -40,6 +41,19 @@ _LATEX = {
 }  # fmt: skip
 # Characters that LaTeX joins to another one.
 _JOINED = re.compile(r"([-',])(?=\1)")
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width under a row of headings: words to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    words = [heading in ("cell", "layout", "series") for heading in rows[0]]
+    return [
+        "  ".join(
+            cell.ljust(width) if is_word else cell.rjust(width)
+            for cell, width, is_word in zip(row, widths, words, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def one_line(text: str) -> str:
@@ -110,3 +124,25 @@ def latex(text: str) -> str:
     """`text` as LaTeX, in a paragraph or in a cell of a table."""
     parts = (_LATEX.get(character, character) for character in _JOINED.sub("\\1\0", one_line(text)))
     return "".join(parts).replace("\0", "{}")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Iterable[object]) -> str:
+    """`a`, `a and b`, `a, b and c`; `a; b, x and c` where an item has a comma itself."""
+    words = [str(item) for item in items]
+    between = "; " if any(", " in word for word in words) else ", "
+    return " and ".join([between.join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+FEW = 3
+
+
+def few(items: Iterable[object]) -> str:
+    """As `listed`; of over four items the first three and the number of the others."""
+    words = [*items]
+    more = [f"{len(words) - FEW} more"]
+    return listed(words if len(words) <= FEW + 1 else [*words[:FEW], *more])

@@ -6,7 +6,7 @@ claim's test measures, so that its effect is a chosen value with chosen bounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 
 from pipeline.claims.load import parse
+from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.build import build
 from pipeline.metrics.contrasts import FASTER, SLOWER, UNDECIDED
+from pipeline.metrics.results import Results
 from pipeline.study.study import Study
 from tests.fake_records import make_study, write_records
 
@@ -73,7 +75,7 @@ def make_world(**changes: Any) -> Evidence:
     # Low precision is four times as fast as fp32.
     fast = (table["metric"] == "peak_flops_per_second") & (table["precision"] != "fp32")
     table.loc[fast, ["value", "low", "high"]] *= 4
-    return Evidence(Study.of(study), table)
+    return Evidence(Study.of(study), Results(table))
 
 
 def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +95,7 @@ def _lengthened(table: pd.DataFrame) -> pd.DataFrame:
 
 def agree(evidence: Evidence, metric: str) -> None:
     """Make the planned comparisons say what the runs of `metric` do: apart, or undecided."""
-    table = evidence.table
+    table = evidence.results.table
     runs = table[(table["level"] == "run") & (table["metric"] == metric)]
     ends = {key: (own.min(), own.max()) for key, own in runs.groupby(["cell", "nodes"])["value"]}
     words = (FASTER, SLOWER) if metric != "step_seconds" else (SLOWER, FASTER)
@@ -113,14 +115,14 @@ _ONE, _OTHER = ("cell", "nodes"), ("other", "other_nodes")
 
 def apart(evidence: Evidence, one: Place, other: Place) -> Evidence:
     """The same study in which the comparison of two places was not planned."""
-    table = evidence.table
+    table = evidence.results.table
     rows = table[table["level"] == "comparison"]
     gone = [
         index
         for index, *row in rows[[*_ONE, *_OTHER]].itertuples()
         if {tuple(row[:2]), tuple(row[2:])} == {one.key, other.key}
     ]
-    return Evidence(evidence.study, table.drop(index=gone))
+    return on(evidence, table.drop(index=gone))
 
 
 def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: float) -> Evidence:
@@ -136,23 +138,69 @@ def decide(evidence: Evidence, one: Place, other: Place, verdict: str, p_value: 
         {**shared, "metric": m, "value": v, "low": v, "high": v, "n": 3, "text": t}
         for m, (v, t) in values.items()
     ]
-    added = pd.DataFrame(rows).reindex(columns=evidence.table.columns)
-    table = pd.concat([evidence.table.astype(object), added.astype(object)], ignore_index=True)
-    return Evidence(evidence.study, table.astype(evidence.table.dtypes.to_dict()))
+    return with_rows(evidence, pd.DataFrame(rows))
+
+
+def with_rows(evidence: Evidence, rows: pd.DataFrame) -> Evidence:
+    """The same study with more rows in its table."""
+    table = evidence.results.table
+    added = rows.reindex(columns=table.columns).astype(object)
+    whole = pd.concat([table.astype(object), added], ignore_index=True)
+    return on(evidence, whole.astype(table.dtypes.to_dict()))
+
+
+def on(evidence: Evidence, table: pd.DataFrame) -> Evidence:
+    """The same study with another table."""
+    return Evidence(evidence.study, Results(table))
 
 
 def copy(evidence: Evidence) -> Evidence:
     """The same study with a table of its own."""
-    return Evidence(evidence.study, evidence.table.copy())
+    return on(evidence, evidence.results.table.copy())
 
 
 def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
     """Make the effect of the claim's test `effect`; a kind or metric unknown here is an error."""
-    _KINDS[claim.kind](evidence, claim, effect)
-    if claim.kind in ("ratio", "best", "worst"):
-        metric = claim.test.get("metric", "tokens_per_second")
-        if metric in ("tokens_per_second", "step_seconds"):
-            agree(evidence, metric)
+    test, table = claim.test, evidence.results.table
+    match claim.kind:
+        case "ratio" | "ratio_of_ratios" | "best" | "worst" | "robust" | "trend" | "absolute":
+            # All at one, and the cell that the claim is about at the effect.
+            metric, wanted = test.get("metric", RATE), selectors(claim)
+            for selector in reversed(wanted):
+                for place in evidence.places(selector):
+                    bounds = effect if selector is wanted[0] else ONE
+                    set_metric(evidence, place, metric, bounds)
+            if claim.kind in ("ratio", "best", "worst") and metric in (RATE, "step_seconds"):
+                agree(evidence, metric)
+        case "efficiency":
+            doubled: Bounds = (2 * effect[0], 2 * effect[1], 2 * effect[2])
+            for place in (p for selector in test["cells"] for p in evidence.places(selector)):
+                set_metric(evidence, place, RATE, doubled if place.nodes == 2 else ONE)
+        case "explained":
+            # Two nodes are as fast as one, so half of the speedup is lost; a share is sending.
+            for place in (p for selector in test["cells"] for p in evidence.places(selector)):
+                set_metric(evidence, place, RATE, ONE)
+                for repeat, share in _each(effect):
+                    phases = {"communication": share / 2, "forward": 1 - share / 2}
+                    _set_phases(evidence, place, repeat, phases)
+        case "utilisation":
+            # Every rank is off by the effect, each repeat by one of its bounds.
+            [place, *_] = evidence.places(test["a"])
+            for rank, expected in enumerate(test["expected"]):
+                for repeat, distance in _each(effect):
+                    rows = _rows(table, place, "rank", "mean_utilisation", repeat)
+                    table.loc[rows & (table["rank"] == rank), "value"] = expected * (1 + distance)
+        case "fits":
+            # Below the bound 1 the large cell runs out of memory, above it finishes.
+            for key, text in (("fits", "ok"), ("too_large", "oom" if effect[1] < 1 else "ok")):
+                for place in evidence.places(test[key]):
+                    table.loc[_rows(table, place, "run", "status"), "text"] = text
+        case "memory_formula":
+            values = test["values_per_parameter"] * test["bytes_per_value"] * float(PARAMETERS)
+            for place in evidence.places(test["a"]):
+                set_metric(evidence, place, "peak_memory_bytes", _scaled(values, effect))
+        case _:
+            raise KeyError(claim.kind)
 
 
 def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
@@ -165,8 +213,8 @@ def without(evidence: Evidence, selector: Selector) -> Evidence:
     """The study without the cells that the selector means."""
     gone = {place.cell for place in evidence.places(selector)}
     arms = tuple(arm for arm in evidence.study.arms if arm.name not in gone)
-    table = evidence.table[~evidence.table["cell"].isin(gone)].copy()
-    return Evidence(replace(evidence.study, arms=arms), table)
+    table = evidence.results.table[~evidence.results.table["cell"].isin(gone)].copy()
+    return Evidence(replace(evidence.study, arms=arms), Results(table))
 
 
 def a_claim(test: dict[str, Any], cell: dict[str, Any] | None = None, **more: Any) -> Claim:
@@ -193,57 +241,58 @@ def selectors(claim: Claim) -> list[Selector]:
     return [*one, *test.get("others", []), *test.get("cells", [])]
 
 
-def _ratio(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    """All at one, and the cell that the claim is about at the effect."""
-    metric = claim.test.get("metric", "tokens_per_second")
-    for selector in reversed(selectors(claim)):
-        first = selector is selectors(claim)[0]
-        for place in evidence.places(selector):
-            set_metric(evidence, place, metric, effect if first else ONE)
+def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) -> None:
+    """Make a metric of one place `bounds`, or twice that where it cannot be below one."""
+    table = evidence.results.table
+    level, stored = {
+        "mean_utilisation": ("rank", metric),
+        "memory_asymmetry": ("rank", "peak_memory_bytes"),
+        "step_spread": ("step", "step_seconds"),
+        "loss_roughness": ("step", "loss"),
+        "seconds_to_loss": ("step", "step_seconds"),
+    }.get(metric, ("run", metric))
+    last = table["step"] == table.loc[_rows(table, place, "step", "loss"), "step"].max()
+    if metric == "seconds_to_loss":
+        # The last step reaches the loss.
+        loss = _rows(table, place, "step", "loss")
+        table.loc[loss, "value"] = 5.0
+        table.loc[loss & last, "value"] = 1.0
+    assert _rows(table, place, level, stored).any() or metric == "time_asymmetry", metric
+    for repeat, value in _each(bounds):
+        rows = _rows(table, place, level, stored, repeat)
+        match metric:
+            case "step_spread":
+                # A fifth of the steps takes so many times the median.
+                table.loc[rows, "value"] = 1.0
+                table.loc[rows & (table["step"] % 5 == 0), "value"] = 2 * value
+            case "memory_asymmetry":
+                table.loc[rows, "value"] = 1.0
+                table.loc[rows & (table["rank"] == 0), "value"] = 2 * value
+            case "time_asymmetry":
+                # Every rank's step takes as long: one computes longer, the others wait.
+                waits = {"forward": 1.0, "communication": 2 * value}
+                _set_phases(evidence, place, repeat, waits)
+                busy = {"forward": 2 * value, "communication": 1.0}
+                _set_phases(evidence, place, repeat, busy, rank=0)
+            case "loss_roughness":
+                # Losses jump from 0 and back, in each repeat, which has a seed of its own.
+                steps = table.loc[rows, "step"].to_numpy(dtype=int)
+                table.loc[rows, "value"] = np.where(steps % 2 == 0, value, 0.0)
+            case "seconds_to_loss":
+                # Before the first timed step no second counts.
+                untimed = rows & ~table["timed"].fillna(False).astype(bool)
+                table.loc[rows, "value"] = 0.0
+                table.loc[untimed, "value"] = 1000.0
+                table.loc[rows & last, "value"] = value
+            case _:
+                table.loc[rows, "value"] = value
 
 
-def _efficiency(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    for selector in claim.test["cells"]:
-        for place in evidence.places(selector):
-            doubled: Bounds = (2 * effect[0], 2 * effect[1], 2 * effect[2])
-            rate = doubled if place.nodes == 2 else ONE
-            set_metric(evidence, place, "tokens_per_second", rate)
-
-
-def _utilisation(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    """Every rank is off by the effect, each repeat by one of its bounds."""
-    table = evidence.table
-    [place, *_] = evidence.places(claim.test["a"])
-    for rank, expected in enumerate(claim.test["expected"]):
-        for repeat, distance in _each(effect):
-            rows = _rows(table, place, "rank", "mean_utilisation", repeat)
-            table.loc[rows & (table["rank"] == rank), "value"] = expected * (1 + distance)
-
-
-def _fits(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    """Below the bound 1 the large cell runs out of memory, above it finishes."""
-    status = {True: "oom", False: "ok"}[effect[1] < 1]
-    for key, text in (("fits", "ok"), ("too_large", status)):
-        for place in evidence.places(claim.test[key]):
-            rows = _rows(evidence.table, place, "run", "status")
-            evidence.table.loc[rows, "text"] = text
-
-
-def _explained(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    """Two nodes are as fast as one, so half of the speedup is lost; a share of it is sending."""
-    for selector in claim.test["cells"]:
-        for place in evidence.places(selector):
-            set_metric(evidence, place, "tokens_per_second", ONE)
-            for repeat, share in _each(effect):
-                phases = {"communication": share / 2, "forward": 1 - share / 2}
-                set_phases(evidence, place, repeat, phases)
-
-
-def set_phases(
+def _set_phases(
     evidence: Evidence, place: Place, repeat: int, phases: dict[str, float], rank: int | None = None
 ) -> None:
     """Seconds of the phases of a profiled run, of all ranks or of one; none of any other."""
-    table = evidence.table
+    table = evidence.results.table
     own = (table["level"] == "profile") & (table["cell"] == place.cell)
     own &= (table["nodes"] == place.nodes) & (table["repeat"] == repeat).fillna(False)
     own &= table["metric"].str.startswith("phase_seconds:")
@@ -254,102 +303,9 @@ def set_phases(
         table.loc[own & (table["metric"] == f"phase_seconds:{name}"), "value"] = seconds
 
 
-def _memory_formula(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    values = claim.test["values_per_parameter"] * claim.test["bytes_per_value"]
-    predicted = values * float(PARAMETERS)
-    low, value, high = (predicted * bound for bound in effect)
-    for place in evidence.places(claim.test["a"]):
-        set_metric(evidence, place, "peak_memory_bytes", (low, value, high))
-
-
-_KINDS: dict[str, Callable[[Evidence, Claim, Bounds], None]] = {
-    **dict.fromkeys(
-        ("ratio", "ratio_of_ratios", "best", "worst", "robust", "trend", "absolute"), _ratio
-    ),
-    "efficiency": _efficiency,
-    "explained": _explained,
-    "utilisation": _utilisation,
-    "fits": _fits,
-    "memory_formula": _memory_formula,
-}
-
-
-def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) -> None:
-    """Make a metric of one place `bounds`, or twice that where it cannot be below one."""
-    _METRICS[metric](evidence, place, bounds)
-
-
 def _each(bounds: Bounds) -> list[tuple[int, float]]:
     """The value of each repeat."""
     return list(enumerate(bounds[number // 2] for number in range(REPEATS)))
-
-
-def _of_runs(metric: str, level: str = "run") -> Callable[[Evidence, Place, Bounds], None]:
-    def write(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-        for repeat, value in _each(bounds):
-            rows = _rows(evidence.table, place, level, metric, repeat)
-            evidence.table.loc[rows, "value"] = value
-
-    return write
-
-
-def _step_spread(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    """A fifth of the steps takes so many times the median."""
-    for repeat, spread in _each(bounds):
-        rows = _rows(evidence.table, place, "step", "step_seconds", repeat)
-        slow = rows & (evidence.table["step"] % 5 == 0)
-        evidence.table.loc[rows, "value"] = 1.0
-        evidence.table.loc[slow, "value"] = 2 * spread
-
-
-def _memory_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    for repeat, asymmetry in _each(bounds):
-        rows = _rows(evidence.table, place, "rank", "peak_memory_bytes", repeat)
-        evidence.table.loc[rows, "value"] = 1.0
-        evidence.table.loc[rows & (evidence.table["rank"] == 0), "value"] = 2 * asymmetry
-
-
-def _time_asymmetry(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    """Every rank's step takes as long: one computes longer, the others wait."""
-    for repeat, asymmetry in _each(bounds):
-        set_phases(evidence, place, repeat, {"forward": 1.0, "communication": 2 * asymmetry})
-        busy = {"forward": 2 * asymmetry, "communication": 1.0}
-        set_phases(evidence, place, repeat, busy, rank=0)
-
-
-def _roughness(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    """Losses jump from 0 and back, in each repeat, which has a seed of its own, by its bound."""
-    for repeat, jump in _each(bounds):
-        rows = _rows(evidence.table, place, "step", "loss", repeat)
-        steps = evidence.table.loc[rows, "step"].to_numpy(dtype=int)
-        evidence.table.loc[rows, "value"] = np.where(steps % 2 == 0, jump, 0.0)
-
-
-def _seconds_to_loss(evidence: Evidence, place: Place, bounds: Bounds) -> None:
-    """The last step reaches the loss; before the first timed step no second counts."""
-    table = evidence.table
-    loss = _rows(table, place, "step", "loss")
-    last = int(table.loc[loss, "step"].max())
-    table.loc[loss, "value"] = 5.0
-    table.loc[loss & (table["step"] == last), "value"] = 1.0
-    for repeat, seconds in _each(bounds):
-        rows = _rows(table, place, "step", "step_seconds", repeat)
-        table.loc[rows, "value"] = 0.0
-        untimed = rows & ~table["timed"].fillna(False).astype(bool)
-        table.loc[untimed, "value"] = 1000.0
-        table.loc[rows & (table["step"] == last), "value"] = seconds
-
-
-_METRICS: dict[str, Callable[[Evidence, Place, Bounds], None]] = {
-    **{name: _of_runs(name) for name in ("step_seconds", "tokens_per_second", "peak_memory_bytes",
-                                         "model_flops_utilisation")},
-    "mean_utilisation": _of_runs("mean_utilisation", "rank"),
-    "step_spread": _step_spread,
-    "memory_asymmetry": _memory_asymmetry,
-    "time_asymmetry": _time_asymmetry,
-    "loss_roughness": _roughness,
-    "seconds_to_loss": _seconds_to_loss,
-}  # fmt: skip
 
 
 def _rows(

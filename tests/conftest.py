@@ -17,7 +17,6 @@ LONGEST = (
     "workflow/test_workflow.py",
     "parity/test_parity.py",
     "workflow/test_archive.py",
-    "parity/test_suite.py",
     "golden/test_golden.py",
     "system/test_image.py",
     "system/test_slurm.py",

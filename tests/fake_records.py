@@ -23,7 +23,7 @@ import pandas as pd
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.metrics.select import pick
+from pipeline.metrics.results import Results
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, write_record
 from pipeline.study.expansion import expand
@@ -31,6 +31,7 @@ from pipeline.study.profiling import profiled
 from pipeline.study.real_time import planned_order
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
+from pipeline.tables import write
 
 # strategy -> (cost of one exchange in seconds, memory of the root over the others in bytes)
 _LAW = {
@@ -161,6 +162,23 @@ def _build_table(study: Mapping[str, Any], fell_back: Any) -> pd.DataFrame:
         return build(Study.of(study), write_records(Path(folder), study, fell_back=fell_back))
 
 
+def edited_table(root: Path, edit: Callable[[Path], object], **changes: Any) -> pd.DataFrame:
+    """The table of the synthetic study after its records below `root` were edited."""
+    study = make_study(**changes)
+    edit(write_records(root, study))
+    return build(Study.of(study), root)
+
+
+def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
+    """Rows of these metrics, as `Results.pick` orders them."""
+    return Results(table).pick(level, *metrics)
+
+
+def made(name: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The raw numbers of a table of a study, and its text."""
+    return write.made(name, Results(table))
+
+
 def row_of(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> pd.Series:
     """The one row of a metric of level `cell`."""
     rows = pick(table, "cell", metric)
@@ -253,7 +271,7 @@ def _emulation(spec: RunSpec) -> dict[str, Any]:
            "slow_start_after_idle": False, "loss_probes": False,
            "congestion_control": "reno"}  # fmt: skip
     return {"emulation": {
-        "dilation": max(1, world.nodes // 2), "copies": max(1, 2 // world.nodes), "cores": 2,
+        "dilation": max(1, world.nodes // 2), "cores": 2,
         "cores_per_node": world.cores_per_node, "shares": "paced" if world.nodes > 2 else "own",
         "measured_cores": share, "link": link.to_dict(), "mtu": 9000, "tcp": tcp,
         "measured_mbits": rate if world.nodes > 1 else [],

@@ -10,12 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.contestants.setting import OPTIMISER
 from pipeline.parallel.types import Batch
 from pipeline.training.optimiser import make_optimiser
 
+torch_ring: Any = _attention
 Step = Callable[[Batch], Tensor]
 """Takes one step on this rank's batch; returns the mean loss over all ranks."""
 
@@ -109,6 +111,50 @@ def tensor_parallel(model: nn.Module) -> Step:
         optimiser.step()
         optimiser.zero_grad()
         return loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
+
+    return step
+
+
+class _Ring(torch.autograd.Function):
+    """Attention of torch's context parallelism, by the kernel that it has for CPUs.
+
+    Its `context_parallel` looks up kernels of CUDA alone; what they are called by takes this too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        made: tuple[Tensor, Tensor] = torch_ring._templated_ring_attention(
+            dist.group.WORLD, 2, kernel, q, k, v, is_causal=True
+        )
+        ctx.save_for_backward(q, k, v, *made)
+        return made[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        found: tuple[Tensor, ...] = torch_ring._templated_ring_attention_backward(
+            dist.group.WORLD, 2, kernel, gradients[0], "grad_out", *ctx.saved_tensors,
+            is_causal=True, dropout_p=0.0,
+        )  # fmt: skip
+        return found
+
+
+def ring_attention(model: nn.Module) -> Step:
+    """torch's ring attention beside DistributedDataParallel, on sequences that are cut as ours."""
+    from pipeline.strategies.context.step import ContextAxis, cut_sequences
+
+    assert dist.group.WORLD is not None
+    axis = ContextAxis(dist.group.WORLD)
+    cut_sequences(model, axis)
+    any_model: Any = model
+    ring: Any = _Ring
+    any_model.wrap_attention(lambda inner, q, k, v, mask: ring.apply(q, k, v))
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimiser = adamw(model.parameters())
+
+    def step(batch: Batch) -> Tensor:
+        return stepped(wrapped, optimiser, Batch(axis.own(batch.inputs), axis.own(batch.targets)))
 
     return step
 

@@ -8,7 +8,10 @@ set to None, and the loss read only where it is printed. The model is compiled a
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import sys
 from contextlib import nullcontext
 
 import torch
@@ -17,6 +20,9 @@ from torch.nn import functional as F
 
 from bench.contestants.setting import OPTIMISER, Setting, Tokens
 from pipeline.study.spec import ModelSpec
+
+NANOGPT = "NANOGPT"
+"""Environment variable with the folder of a checkout of github.com/karpathy/nanoGPT."""
 
 
 class Layer(nn.Module):
@@ -76,16 +82,7 @@ class Plain:
     def __init__(self, setting: Setting) -> None:
         torch.manual_seed(11)
         self.device, self.batch = torch.device(setting.device), setting.batch
-        self.model = Model(setting.model).to(self.device)
-        matrices = [p for p in self.model.parameters() if p.dim() > 1]
-        vectors = [p for p in self.model.parameters() if p.dim() < 2]
-        decay = {"params": matrices, "weight_decay": OPTIMISER.weight_decay}
-        self.optimiser = torch.optim.AdamW(
-            [decay, {"params": vectors, "weight_decay": 0.0}],
-            lr=OPTIMISER.learning_rate,
-            betas=(OPTIMISER.beta1, OPTIMISER.beta2),
-            fused=True,
-        )
+        self.model, self.optimiser = self.make(setting)
         self.autocast = (
             nullcontext()
             if setting.precision == "fp32"
@@ -94,6 +91,25 @@ class Plain:
         self.forward = torch.compile(self.model) if setting.compiled else self.model
         self.tokens, self.step = Tokens(setting), 0
         self.next = self._read()
+
+    def make(self, setting: Setting) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """The model on its device, and its optimiser."""
+        model = Model(setting.model).to(self.device)
+        matrices = [p for p in model.parameters() if p.dim() > 1]
+        vectors = [p for p in model.parameters() if p.dim() < 2]
+        decay = {"params": matrices, "weight_decay": OPTIMISER.weight_decay}
+        optimiser = torch.optim.AdamW(
+            [decay, {"params": vectors, "weight_decay": 0.0}],
+            lr=OPTIMISER.learning_rate,
+            betas=(OPTIMISER.beta1, OPTIMISER.beta2),
+            fused=True,
+        )
+        return model, optimiser
+
+    def loss(self) -> Tensor:
+        """Of the batch that was read last."""
+        loss: Tensor = self.forward(*self.next)
+        return loss
 
     def _read(self) -> tuple[Tensor, Tensor]:
         self.step += 1
@@ -110,10 +126,35 @@ class Plain:
         loss = torch.zeros(())
         for _ in range(steps):
             with self.autocast:
-                loss = self.forward(*self.next)
+                loss = self.loss()
             self.next = self._read()
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(self.model.parameters(), OPTIMISER.max_grad_norm)
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
         return float(loss.detach())
+
+
+class NanoGpt(Plain):
+    """nanoGPT's own model and optimiser, of the checkout that `NANOGPT` names, in the same loop.
+
+    On a CPU its train.py enters no autocast, whatever its `dtype`; here it does, as all others do.
+    """
+
+    def make(self, setting: Setting) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Both as `model.py` makes them, with biases as GPT-2 has them and without dropout."""
+        sys.path.insert(0, os.environ[NANOGPT])
+        theirs, spec = importlib.import_module("model"), setting.model
+        config = theirs.GPTConfig(
+            block_size=spec.context, vocab_size=spec.vocab_size, n_layer=spec.num_layers,
+            n_head=spec.num_heads, n_embd=spec.width, dropout=0.0, bias=True,
+        )  # fmt: skip
+        model = theirs.GPT(config).to(self.device)
+        rates = OPTIMISER.weight_decay, OPTIMISER.learning_rate
+        betas = OPTIMISER.beta1, OPTIMISER.beta2
+        return model, model.configure_optimizers(*rates, betas, setting.device)
+
+    def loss(self) -> Tensor:
+        """Beside the logits, which nobody reads."""
+        found: tuple[Tensor, Tensor] = self.forward(*self.next)
+        return found[1]

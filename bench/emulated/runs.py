@@ -80,7 +80,7 @@ class Machine:
 def least_factor(nodes: int) -> int:
     """The least factor that so many nodes need on this machine."""
     world = WorldSpec(nodes, 1, "cpu", "gloo", "emulated", cores_per_node=1)
-    return int(dilation.dilate(world, len(os.sched_getaffinity(0))).factor)
+    return int(dilation.dilate(world, len(os.sched_getaffinity(0))))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from pipeline.machine.source import provenance
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_all, run_folder
-from pipeline.metrics.emulation import bias_of, load_uncertainty
+from pipeline.metrics.emulation import load_uncertainty
+from pipeline.metrics.results import Results
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
 from pipeline.study.load import load_study
@@ -134,9 +135,9 @@ def check_made(study: Study, results: Path) -> list[RunRecord]:
         made_anew = build(study, results / "runs", load_uncertainty(yardstick))
         table.write(made_anew, anew / layout.METRICS_FILE)
         if study.claims:
-            frame = table.read(anew / layout.METRICS_FILE)
-            known, evidence = load_claims(*files_of(study)), Evidence(study, frame, bias_of(frame))
-            write_verdicts(study.name, judge_all(known, evidence), anew / layout.VERDICTS_FILE)
+            evidence = Evidence(study, Results.read(anew / layout.METRICS_FILE))
+            verdicts = judge_all(load_claims(*files_of(study)), evidence)
+            write_verdicts(study.name, verdicts, anew / layout.VERDICTS_FILE)
         for path in sorted(path for path in anew.rglob("*") if path.is_file()):
             packed = results / path.relative_to(anew)
             if not packed.is_file() or path.read_bytes() != packed.read_bytes():

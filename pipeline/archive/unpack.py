@@ -28,11 +28,11 @@ from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.machine.source import provenance
 from pipeline.metrics.collect import read_all, run_folder
 from pipeline.metrics.emulation import load_uncertainty
-from pipeline.metrics.select import few
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, read, validate
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
+from pipeline.text import few
 
 _BLOCK = 1 << 20
 _ENCRYPTED = 0x1

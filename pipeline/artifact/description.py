@@ -18,15 +18,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline import schemas
 from pipeline.archive.pack import check_made
-from pipeline.claims.write import outcome, read_verdicts
+from pipeline.claims.write import read_verdicts
 from pipeline.errors import SamestepError
-from pipeline.metrics import table
-from pipeline.metrics.counts import LEVELS
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import fact, listed, pick, plural, seconds_of_runs
+from pipeline.metrics.results import LEVELS, Results
 from pipeline.paper.numbers import collect
 from pipeline.study.load import load_study
-from pipeline.text import markdown, markdown_code
+from pipeline.text import listed, markdown, markdown_code, plural
 
 ROOT = Path(__file__).parents[2]
 KICK_SECONDS = 30 * 60
@@ -57,15 +55,15 @@ def build(results: Path) -> tuple[str, list[Check]]:
     study = load_study(results / "study.json")
     # Of a record that is missing or other than when the table was made, that says nothing.
     check_made(study, results)
-    frame = table.read(metrics, study.name)
+    made_of = Results.read(metrics, study.name)
     verdicts: list[dict[str, Any]] = []
     if (path := results / "claims" / "verdicts.json").is_file():
         verdicts = read_verdicts(path, study.name)
-    numbers = collect(study, frame, verdicts) | needs(frame, study.corpus["source"])
+    numbers = collect(study, made_of, verdicts) | needs(made_of, study.corpus["source"])
     if (path := results / "tokens" / "manifest.json").is_file():
         made = schemas.read(path, "manifest", "python -m pipeline tokens")
         numbers["tokens"] = f"{made['num_documents']:,} documents, {made['num_tokens']:,} tokens"
-    commits = sorted(pick(frame, "run", "git_commit")["text"].dropna().astype(str).unique())
+    commits = sorted(made_of.pick("run", "git_commit")["text"].dropna().astype(str).unique())
     checks = badges(ROOT, numbers, commits)
     # The result is Markdown: the template escapes every value with the filter `text` or `code`.
     environment = Environment(  # noqa: S701
@@ -77,28 +75,27 @@ def build(results: Path) -> tuple[str, list[Check]]:
     environment.filters["text"] = lambda value: markdown(str(value))
     environment.filters["code"] = lambda value: markdown_code(str(value))
     template = environment.get_template("artifact.md.j2")
-    own = {"experiments": per_claim(frame, verdicts), "commits": commits, "checks": checks}
+    own = {"experiments": per_claim(made_of, verdicts), "commits": commits, "checks": checks}
     return template.render(numbers | own), checks
 
 
-def needs(table: pd.DataFrame, source: str) -> dict[str, Any]:
+def needs(results: Results, source: str) -> dict[str, Any]:
     """Hardware, times and sizes over all runs, failed, profiled and real-time ones included.
 
     `source` is that of the study's corpus.
     """
-    every, profiled, _ = (seconds_of_runs(table, level) for level in LEVELS)
+    every, profiled, _ = (results.seconds_of_runs(level) for level in LEVELS)
     spans, num_bytes = (
-        pd.concat([pick(table, level, *names) for level in LEVELS])
+        pd.concat([results.pick(level, *names) for level in LEVELS])
         for names in (("started_at", "ended_at"), ("record_bytes",))
     )
     times = pd.to_datetime(spans["text"])
-    memory = pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
-    sizes = sorted(pick(table, "run", "memory_bytes")["value"].dropna().unique())
-    runs = table[table["level"] == "run"]
+    memory = results.pick("rank", "peak_memory_bytes").groupby("run_id")["value"].sum()
+    sizes = sorted(results.pick("run", "memory_bytes")["value"].dropna().unique())
     return {
-        "cpu": fact(runs, "cpu_model"),
-        "gpus": fact(runs, "gpus"),
-        "versions": {name: fact(runs, f"version:{name}", "none")
+        "cpu": results.fact("cpu_model"),
+        "gpus": results.fact("gpus"),
+        "versions": {name: results.fact(f"version:{name}", "none")
                      for name in ("python", "torch", "horovod", "samestep")},
         "tokens": "not given to this command",
         "data_licence": _DATA_LICENCES.get(
@@ -111,7 +108,7 @@ def needs(table: pd.DataFrame, source: str) -> dict[str, Any]:
         # The most that the ranks of one run asked for at once.
         "peak": size(memory.max()),
         "records": size(num_bytes["value"].sum()),
-        "image": fact(table, "image_digest"),
+        "image": results.fact("image_digest"),
         # The run that finished soonest is the first thing to try; NaN where none finished.
         "kick_seconds": every.loc[every["status"] == "ok", "seconds"].min(),
     }  # fmt: skip
@@ -134,16 +131,16 @@ def size(num_bytes: float) -> str:
     return f"{significant(num_bytes / length, 2)} {unit}"
 
 
-def per_claim(table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+def per_claim(results: Results, verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Id, verdict, number of runs, time, memory and disk of each tested claim.
 
     Time is the sum over the runs behind the claim, memory the most that the ranks of one of them
     needed together, disk the size of their records.
     """
     each = pd.DataFrame({
-        "seconds": seconds_of_runs(table).set_index("run_id")["seconds"],
-        "memory": pick(table, "rank", "peak_memory_bytes").groupby("run_id")["value"].sum(),
-        "disk": pick(table, "run", "record_bytes").set_index("run_id")["value"],
+        "seconds": results.seconds_of_runs().set_index("run_id")["seconds"],
+        "memory": results.pick("rank", "peak_memory_bytes").groupby("run_id")["value"].sum(),
+        "disk": results.pick("run", "record_bytes").set_index("run_id")["value"],
     })  # fmt: skip
     entries: list[tuple[str, ...]] = []
     for one in verdicts:
@@ -151,7 +148,7 @@ def per_claim(table: pd.DataFrame, verdicts: Sequence[Mapping[str, Any]]) -> lis
         if len(runs):
             sizes = (size(runs["memory"].max()), size(runs["disk"].sum()))
             taken = duration(float(runs["seconds"].sum()))
-            entries.append((one["id"], outcome(one), str(len(runs)), taken, *sizes))
+            entries.append((one["id"], one["verdict"], str(len(runs)), taken, *sizes))
     return entries
 
 

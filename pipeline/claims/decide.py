@@ -20,12 +20,12 @@ import numpy as np
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.contrasts import FASTER, SLOWER, compared
+from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.ranks import ALPHA, holm, p_value_above
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
+from pipeline.text import plural
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
 _AT_ONE = 1e-3
@@ -138,9 +138,9 @@ def _bent(found: Found, region: Region, verdict: str, evidence: Evidence) -> str
     emulated = any(place.row["network"] == "emulated" for place in found.places)
     if not (emulated and found.num_times):
         return None
-    if evidence.bias is None:
+    if evidence.results.bias is None:
         return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
-    off = (1 + evidence.bias) ** found.num_times
+    off = (1 + evidence.results.bias) ** found.num_times
     if within(found.effect.low / off, found.effect.high * off, region) != verdict:
         return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     return None
@@ -156,7 +156,7 @@ def _contradicted(found: Found, region: Region, evidence: Evidence) -> str | Non
     one = any(math.isclose(limit, 1.0, rel_tol=_AT_ONE) for limit in region.limits)
     if not one or not found.speeds or found.effect.low <= 1 <= found.effect.high:
         return None
-    tests = [compared(evidence.table, a.key, b.key) for a, b in found.speeds]
+    tests = [evidence.results.compared(a.key, b.key) for a, b in found.speeds]
     known = [test for test in tests if test is not None]
     if len(known) < len(tests):
         first, second = next(p for p, t in zip(found.speeds, tests, strict=True) if t is None)

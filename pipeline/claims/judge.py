@@ -24,7 +24,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import listed, pick, plural
+from pipeline.text import listed, plural
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
@@ -129,8 +129,8 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
 
 def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
-    needs, device, hardware = claim.needs, str(evidence.groups[0]["device"]), _hardware(evidence)
-    lacks = None
+    needs, hardware = claim.needs, _hardware(evidence)
+    device, lacks = str(evidence.results.places[0]["device"]), None
     if needs.get("device", device) != device:
         lacks = f"a {_DEVICES[str(needs['device'])]}"
     elif str(needs.get("hardware", "")) not in hardware:
@@ -138,7 +138,7 @@ def _require(claim: Claim, evidence: Evidence) -> None:
     elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
         lacks = f"a {claim.made_at.hardware}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
-        made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+        made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
         size = "the size that it was made with" if made is None else _millions(made)
         lacks = f"a model of {size}, and this one has {_millions(here)}"
     if lacks is not None:
@@ -153,7 +153,7 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
     timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and found.effect is not None
     if not timed or claim.kind == "memory_formula":
         return
-    peaks = pick(evidence.table, "cell", "peak_flops_per_second")
+    peaks = evidence.results.pick("cell", "peak_flops_per_second")
     needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"
     for place in (p for p in found.places if p.selector.precision == "mixed"):
         # On a machine that the ranks share their number sets the peak of each.
@@ -171,9 +171,9 @@ def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
 
 def _hardware(evidence: Evidence) -> str:
     """The devices that the runs recorded, each name once."""
-    if evidence.groups[0]["device"] == "cpu":
+    if evidence.results.places[0]["device"] == "cpu":
         return "a CPU"
-    facts = pick(evidence.table, "run", "gpus")["text"]
+    facts = evidence.results.pick("run", "gpus")["text"]
     return listed(sorted({name for text in facts for name in str(text).split(", ")}))
 
 
@@ -182,7 +182,7 @@ def _millions(parameters: float) -> str:
 
 
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
-    made, here = claim.made_at.parameters, evidence.fact("num_parameters")
+    made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
     return made is not None and abs(here / made - 1) <= SAME_MODEL
 
 
@@ -199,6 +199,6 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
         "emulated": f"{nodes} over an emulated network",
         "real": nodes,
     }[str(largest.row["network"])]
-    model = _millions(evidence.fact("num_parameters"))
+    model = _millions(evidence.results.least("num_parameters"))
     ranks = plural(largest.ranks, f"{hardware.removeprefix('a ')} rank")
     return f"on {ranks}{joined} with {model}"

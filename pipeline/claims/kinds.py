@@ -21,10 +21,10 @@ from pipeline.claims.quantities import (
     seconds_to_loss,
 )
 from pipeline.claims.types import Claim, NotTestableError
-from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose, own
+from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.select import listed, pick, plural
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.text import listed, plural
 
 # How a run ends that could have continued: a sign against robustness.
 _BROKEN = ("failed", "oom", "timeout")
@@ -142,9 +142,8 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
             f"robustness is asked of whole trainings, and most runs here end after {begin} of "
             f"{evidence.study.workload.steps} steps"
         )
-    status = pick(evidence.table, "run", "status")
     for place in evidence.places(test["a"]):
-        ended = own(status, place)
+        ended = evidence.rows(place, "run", "status")
         bad = ended[ended["text"].isin(_BROKEN)]
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
@@ -189,7 +188,7 @@ def utilisation(claim: Claim, evidence: Evidence) -> Found:
     """Largest relative distance of any rank's mean utilisation from the expected one."""
     test = claim.test
     [place] = choose(evidence, claim, [test["a"]], test["where"])
-    ranks = own(pick(evidence.table, "rank", "mean_utilisation"), place)
+    ranks = evidence.rows(place, "rank", "mean_utilisation")
     expected = test["expected"]
     count = int(ranks.groupby("run_id")["rank"].nunique().min()) if len(ranks) else 0
     if count != len(expected):
@@ -209,14 +208,13 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
     wanted = [claim.test[key] for key in ("fits", "too_large")]
     fitting, large = map(evidence.places, wanted)
     _once(evidence, "what fits is asked on one node")
-    status = pick(evidence.table, "run", "status")
     for one in fitting:
         other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
         if other is None or one.nodes > 1:
             continue
         ends = []
         for place in (one, other):
-            ended = own(status, place)["text"]
+            ended = evidence.rows(place, "run", "status")["text"]
             if len(ended) < MIN_REPEATS:
                 runs = f"{plural(len(ended), 'run')} of the {MIN_REPEATS} that a decision needs"
                 raise NotTestableError(f"{place.label} has {runs}")
@@ -246,9 +244,9 @@ def same_steps(claim: Claim, evidence: Evidence) -> Found:
         if not found:
             raise NotTestableError(f"the study has no cell of {selector} on several nodes")
         places += found
-    verdicts, apart = pick(evidence.table, "cell", "parity_verdict"), []
+    apart: list[str] = []
     for place in places:
-        words = {*own(verdicts, place)["text"]}
+        words = {*evidence.rows(place, "cell", "parity_verdict")["text"]}
         if not words or not words <= {EQUAL, *UNEQUAL}:
             raise NotTestableError(f"{place.label} was not held against a single device")
         apart += [place.label] if words != {EQUAL} else []
@@ -275,7 +273,7 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     low, high = min(by_batch), max(by_batch)
     one, two = (measure(evidence, by_batch[b], "peak_memory_bytes").interval for b in (low, high))
     values = test["values_per_parameter"] * test["bytes_per_value"]
-    predicted = values * evidence.fact("num_parameters")
+    predicted = values * evidence.results.least("num_parameters")
 
     def intercept(small: float, large: float) -> float:
         return float((high * small - low * large) / (high - low) / predicted)

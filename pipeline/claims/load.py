@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline import reference, strategies
 from pipeline.claims.predicted import configurations
-from pipeline.claims.types import Claim, Published, Region, Scale, Selector
+from pipeline.claims.types import Claim, Region, Scale, Selector
 from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
@@ -130,6 +130,7 @@ def _claim(
         published=_published(entry, content, at),
         disagreement=entry.get("disagreement"),
         part_of=entry.get("part_of"),
+        shared_effect=entry.get("shared_effect"),
     )
 
 
@@ -183,7 +184,9 @@ def _region(test: Mapping[str, Any]) -> Region | None:
     return Region(test["comparison"], float(test["bound"]), float(test.get("tolerance", 0.0)))
 
 
-def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) -> Published | None:
+def _published(
+    entry: Mapping[str, Any], content: Mapping[str, Any], at: str
+) -> reference.Number | None:
     """The effect by the published figures, with the places that they stand at."""
     if "published" not in entry:
         return None
@@ -195,7 +198,7 @@ def _published(entry: Mapping[str, Any], content: Mapping[str, Any], at: str) ->
     figures = reference.load(content["reference"])
     over, under = ([figures.number(name) for name in side] for side in names)
     value = prod(n.value for n in over) / prod(n.value for n in under)
-    return Published(value, "; ".join(dict.fromkeys(n.source for n in [*over, *under])))
+    return reference.Number(value, "; ".join(dict.fromkeys(n.source for n in [*over, *under])))
 
 
 def files_of(study: Study) -> Sequence[Path]:

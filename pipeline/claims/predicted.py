@@ -20,7 +20,7 @@ from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
 from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of
 from pipeline.metrics.format import NONE, with_interval
-from pipeline.metrics.select import listed
+from pipeline.text import listed
 
 Row = Mapping[str, str]
 LAYOUT = ("dp", "tp", "pp", "micro")
@@ -58,7 +58,7 @@ def configurations() -> Mapping[str, Row]:
 def predicted(claim: Claim) -> Predicted:
     """The effect that a claim is about, or why the cost model has none.
 
-    Of what was measured only a rate times its seconds is read: FLOPs as their source counts them.
+    FLOPs are those of the model, as the metrics count them; nothing that was measured is read.
     """
     default = RATE if claim.kind in ("best", "worst") else claim.kind
     metric = str(claim.test.get("metric", default))
@@ -67,7 +67,7 @@ def predicted(claim: Claim) -> Predicted:
             what = claim.kind if metric in METRICS else metric.partition(":")[0]
             raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
         if claim.made_at.device != "cuda":
-            raise Refused(f"the cost model knows no {claim.made_at.hardware}")
+            raise Refused(f"the cost model knows no {claim.made_at.device.upper()}")
         if claim.kind == "absolute":
             cell, (_, ranks) = claim.test["a"], claim.made_at.world or (0, 0)
             used = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
@@ -150,12 +150,11 @@ def _work(row: Row, metric: str) -> float:
     if metric in (RATE, "efficiency"):
         devices = float(row["gpus"]) if metric == "efficiency" else 1.0
         return float(row["global_batch"]) * float(row["seq"]) / devices
-    if not (row["tflops_gpu_published"] and row["step_s"]):
-        raise Refused("the publication does not say how it counts FLOPs")
-    flops = float(row["tflops_gpu_published"]) * float(row["step_s"])
-    if metric == "device_teraflops":
-        return flops
-    return flops / (device_of(jobs_of(row)[0], Constants(source_of(row))).peak / 1e12)
+    job = jobs_of(row)[0]
+    tokens = float(row["global_batch"]) * float(row["seq"]) / float(row["gpus"])
+    flops = tokens * job.flops_per_token
+    peak = device_of(job, Constants(source_of(row))).peak
+    return flops / (1e12 if metric == "device_teraflops" else peak)
 
 
 def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:

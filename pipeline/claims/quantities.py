@@ -29,7 +29,6 @@ import pandas as pd
 from pipeline.claims.types import NotTestableError
 from pipeline.claims.worlds import Evidence, Place, own
 from pipeline.metrics.runs import STEPS_FOR_P95
-from pipeline.metrics.select import most_sent, pick
 from pipeline.metrics.statistics import (
     COUNTED,
     Floats,
@@ -68,7 +67,7 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
             ranks = _rows(evidence, place, "rank", metric)
             return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())
         case "device_teraflops":
-            per_token = own(pick(evidence.table, "run", "flops_per_token"), place)["value"].max()
+            per_token = evidence.rows(place, "run", "flops_per_token")["value"].max()
             rates = _rows(evidence, place, "run", RATE)["value"]
             return over_repeats(rates * per_token / place.ranks / 1e12)
         case "step_spread":
@@ -82,14 +81,14 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
                 )
             return over_repeats(np.percentile(run, 95) / np.median(run) for run in runs)
         case "memory_asymmetry":
-            return _over_ranks(own(pick(evidence.table, "rank", "peak_memory_bytes"), place), place)
+            return _over_ranks(evidence.rows(place, "rank", "peak_memory_bytes"), place)
         case "time_asymmetry":
             # Of the ranks' own time: each step ends in a collective, so whole steps are all alike.
             alone = _phases_of_ranks(evidence, place).drop(columns=COMMUNICATION).sum(axis=1)
             return _over_ranks(alone.rename("value").reset_index(), place)
         case "loss_roughness":
             # Runs of one seed and batch have the same losses and would count twice.
-            steps = own(pick(evidence.table, "step", "loss"), place).dropna(subset=["value"])
+            steps = evidence.rows(place, "step", "loss").dropna(subset=["value"])
             steps = steps[steps["step"] >= evidence.study.optimiser.warmup_steps]
             losses = [
                 seed[seed["repeat"] == seed["repeat"].min()]["value"].to_numpy()
@@ -117,9 +116,7 @@ def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
 
 def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
-    name, _, axis = metric.partition(":")
-    rows = own(evidence.table, place)
-    most = most_sent(rows[rows["metric"] == metric] if axis else rows, name)["value"]
+    most = own(evidence.results.most_sent(metric), place)["value"]
     if most.empty:
         raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
     if most.nunique() > 1:
@@ -138,7 +135,7 @@ def ratio(one: Interval, other: Interval) -> Interval:
 
 
 def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
-    rows = own(pick(evidence.table, level, metric), place).dropna(subset=["value"])
+    rows = evidence.rows(place, level, metric).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
     return rows
@@ -157,7 +154,7 @@ def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
 def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
     """Median seconds of each phase of a step (columns) of each rank (index: run_id, rank)."""
     names = [f"phase_seconds:{phase}" for phase in IN_STEP]
-    rows = own(pick(evidence.table, "profile", *names), place)
+    rows = evidence.rows(place, "profile", *names)
     if rows.empty:
         raise NotTestableError(f"the study has no finished profiled run of {place.label}")
     wide = rows.pivot(index=["run_id", "rank"], columns="metric", values="value")
@@ -195,5 +192,5 @@ def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantit
 
 
 def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
-    steps = own(pick(evidence.table, "step", metric), place)
+    steps = evidence.rows(place, "step", metric)
     return steps[steps["timed"].fillna(False).astype(bool)].copy()

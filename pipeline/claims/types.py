@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.metrics.statistics import Interval
+from pipeline.reference import Number
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 UNDECIDED, NOT_TESTABLE = "undecided", "not testable here"
@@ -24,13 +25,13 @@ class NotTestableError(Exception):
 class Selector:
     """Which cells of any study a claim speaks of.
 
-    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be set so;
-    one that a cell leaves out counts as false. `nodes`, `axes` (ranks along each axis of the mesh,
-    as records name them), `accumulation`, `parameters` (of the model, to a tenth) and `scaling`
-    (strong or weak) narrow it further. `as_published` is what the claim was made with: cells that
-    match it are preferred, and a difference is said in the verdict. `software` is what the claim
-    names, such as Apex: where something else ran in its place, it decides nothing. `points` are ids
-    of published configurations of such a cell, from which a claim is predicted.
+    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so; one
+    that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the
+    mesh, as records name them), `accumulation`, `parameters` (of the model, to a tenth) and
+    `scaling` (strong or weak) narrow it further. `as_published` is what the claim was made with:
+    cells that match it are preferred, and a difference is said in the verdict. `software` is what
+    the claim names, such as Apex: where something else ran in its place, it decides nothing.
+    `points` are ids of published configurations of such a cell, from which a claim is predicted.
     """
 
     name: str
@@ -122,19 +123,13 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Published:
-    """The effect as the authors' own figures give it, and where these stand."""
-
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
 class Claim:
     """One published sentence, in our own words, and the test that it is put to.
 
     `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
-    the test makes no sense without. `part_of` is the whole sentence where it was split into claims.
+    the test makes no sense without, `published` the effect by the authors' own figures. `part_of`
+    is the whole sentence where it was split into claims, `shared_effect` what claims of other
+    publications are about too: they count once.
     """
 
     id: str
@@ -146,9 +141,10 @@ class Claim:
     test: Mapping[str, Any]
     region: Region | None
     needs: Mapping[str, Any]
-    published: Published | None
+    published: Number | None
     disagreement: str | None
     part_of: str | None = None
+    shared_effect: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,8 @@ a test may be compared: they finished, trained the same and did equal work.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -21,11 +18,11 @@ import pandas as pd
 from pipeline import strategies
 from pipeline.claims.types import Claim, NotTestableError, Selector
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import UNEQUAL
-from pipeline.metrics.select import listed, pick, plural, records
+from pipeline.metrics.results import Results, records
 from pipeline.study.link import LinkSpec
 from pipeline.study.study import Study
+from pipeline.text import listed, plural
 
 ONE_MACHINE, SEVERAL_NODES = "one_machine", "several_nodes"
 # A model counts as that of a claim within this share of its parameters.
@@ -83,53 +80,20 @@ class Place:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A study and its table of metrics, as the tests ask it."""
+    """A study and its results, as the tests ask them."""
 
     study: Study
-    table: pd.DataFrame
-    bias: float | None = 0.0
-    """Share by which times on emulated nodes may be off, as validated; None where it was not."""
+    results: Results
     judged: frozenset[World] = frozenset()
     """Worlds in which the claim was judged already, so that `choose` gives another."""
 
-    @cached_property
-    def groups(self) -> list[dict[str, Any]]:
-        """One row for each cell and node count, with the labels of sentences.
-
-        `axes` are the ranks along each axis of its mesh, none in former records, `parameters` those
-        of the model that it trained.
-        """
-        axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-        for one in records(self.table[self.table["metric"].str.startswith("axis:")]):
-            name = str(one["metric"]).partition(":")[2]
-            axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
-        trained = pick(self.table, "run", "num_parameters").dropna(subset=["value"])
-        sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
-        rows = records(pick(self.table, "cell", "num_ok"))
-        keys = [(row["cell"], int(row["nodes"])) for row in rows]
-        return [
-            row
-            | {"label": short_label(row), "axes": axes[key]}
-            | {"parameters": sizes.get(key, math.nan)}
-            for row, key in zip(rows, keys, strict=True)
-        ]
-
-    @cached_property
-    def least(self) -> dict[str, float]:
-        """The smallest value of each fact of the runs."""
-        runs = self.table[self.table["level"] == "run"]
-        return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
-
-    def fact(self, metric: str) -> float:
-        """The smallest value of a fact over all runs; NaN where no run has it."""
-        return self.least.get(metric, math.nan)
-
     def after(self, judged: Iterable[World]) -> Evidence:
-        """This evidence where these worlds were judged; what was found in the table is kept."""
-        _ = self.groups, self.least
-        other = copy(self)
-        object.__setattr__(other, "judged", frozenset(judged))
-        return other
+        """This evidence where these worlds were judged."""
+        return replace(self, judged=frozenset(judged))
+
+    def rows(self, place: Place, level: str, *metrics: str) -> pd.DataFrame:
+        """Rows of these metrics that are of a place, ordered as by `Results.pick`."""
+        return own(self.results.pick(level, *metrics), place)
 
     def places(self, selector: Selector) -> list[Place]:
         """Every cell at every node count that the selector means, the preferred ones first.
@@ -155,7 +119,7 @@ class Evidence:
         found = [
             Place(row["cell"], int(row["nodes"]), row, options[row["arm"]], selector,
                   links.get(row["link"]))
-            for row in self.groups if _matches(row, options[row["arm"]], selector)
+            for row in self.results.places if _matches(row, options[row["arm"]], selector)
         ]  # fmt: skip
         return sorted(found, key=preference)
 
@@ -169,7 +133,7 @@ class Evidence:
     def runs(self, places: Iterable[Place], level: str = "run") -> tuple[str, ...]:
         """Ids of the finished runs of these places, timed or profiled, in the study's order."""
         keys = {place.key for place in places}
-        status = pick(self.table, level, "status")
+        status = self.results.pick(level, "status")
         ok = records(status[status["text"] == "ok"])
         return tuple(row["run_id"] for row in ok if (row["cell"], row["nodes"]) in keys)
 
@@ -180,19 +144,21 @@ class Evidence:
             return True
         if row["network"] == "emulated":
             # In dilated time each node has its cores; the ranks of a node may have to share them.
-            return bool(row["ranks_per_node"] <= self.fact("cores_per_node"))
+            return bool(row["ranks_per_node"] <= self.results.least("cores_per_node"))
         # On the loopback all ranks are processes of one machine.
         ranks = place.ranks if row["network"] == "loopback" else int(row["ranks_per_node"])
-        return bool(ranks <= self.fact("num_cores"))
+        return bool(ranks <= self.results.least("num_cores"))
 
 
 def _matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
     mixed = str(row["precision"]).startswith(("amp_", "apex_"))
     per_rank = row["global_batch"] / row["data_devices"]
+    if row["strategy"] != want.strategy:
+        return False
+    strategy = strategies.load(want.strategy, options)  # whose fields are the options with defaults
     return bool(
-        row["strategy"] == want.strategy
-        and (mixed if want.precision == "mixed" else row["precision"] == want.precision)
-        and all(options.get(key, False) == value for key, value in want.options.items())
+        (mixed if want.precision == "mixed" else row["precision"] == want.precision)
+        and all(getattr(strategy, key) == value for key, value in want.options.items())
         and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
         and want.nodes in (None, row["nodes"])
         and want.accumulation in (None, row["accumulation"])
@@ -284,7 +250,7 @@ def _worlds(
         raise NotTestableError(none)
     alone = [p for p in fit if evidence.own_core_each(p)]
     if not alone:
-        cores = plural(int(evidence.fact("num_cores")), "core")
+        cores = plural(int(evidence.results.least("num_cores")), "core")
         raise NotTestableError(
             f"{min(p.ranks for p in fit)} ranks share {cores}, so that not each has its own"
         )
@@ -300,14 +266,13 @@ def _worlds(
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
     """Why these places may not be compared, or None; precision is what most claims are about."""
-    parity = pick(evidence.table, "cell", "parity_verdict")
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"
         if row["status"] != "ok":
             return f"{at} is {row['status']} ({row['reason']})"
         if row["value"] < 2:  # of `num_ok`
             return f"{at} has one finished run, so no interval"
-        if own(parity, place)["text"].isin(UNEQUAL).any():
+        if evidence.rows(place, "cell", "parity_verdict")["text"].isin(UNEQUAL).any():
             return f"{at} did not compute the same training"
     over = {str(p.row["link"]) for p in group if p.row["cell"] != p.row["arm"]}
     if len(over) > 1 or len({p.row["network"] for p in group}) > 1:
@@ -326,5 +291,7 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> st
         one, two = work(first), work(other)
         unequal = [f.replace("_", " ") for f in one if f not in compares and one[f] != two[f]]
         if unequal:
-            return f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
+            why = f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
+            declared = "; a test that is about it says `compares: [global_batch]`"
+            return why + (declared if unequal == ["global batch"] else "")
     return None

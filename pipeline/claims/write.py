@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
@@ -15,7 +15,6 @@ from pipeline.claims.types import (
     DECIDED,
     NOT_TESTABLE,
     REPRODUCED,
-    UNDECIDED,
     VERDICTS,
     Claim,
     Verdict,
@@ -23,17 +22,13 @@ from pipeline.claims.types import (
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
-from pipeline.metrics.counts import run_counts
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
-from pipeline.metrics.select import plural
+from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
-from pipeline.text import markdown
-
-if TYPE_CHECKING:
-    import pandas as pd
+from pipeline.text import markdown, plural
 
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -50,6 +45,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "part_of": claim.part_of,
         "kind": claim.kind,
         "question": question(claim),
+        "shared_effect": claim.shared_effect,
         "verdict": verdict.verdict,
         "line": verdict.line,
         "why": verdict.why,
@@ -104,16 +100,6 @@ def read_verdicts(path: Path, study: str | None = None) -> list[dict[str, Any]]:
     return list(content["verdicts"])
 
 
-def outcome(one: Mapping[str, Any]) -> str:
-    """What became of a claim, given its verdict as `verdicts.json` holds it: one of four words.
-
-    Files of versions before the fourth word said 'not testable here' of an undecided claim too,
-    which has an effect.
-    """
-    open_ = one["verdict"] == NOT_TESTABLE and one["effect"] is not None
-    return UNDECIDED if open_ else str(one["verdict"])
-
-
 def effect_text(one: Mapping[str, Any]) -> str:
     """The effect of a verdict with its interval, or why it has none; a dash without an effect."""
     if (effect := one["effect"]) is None:
@@ -125,6 +111,16 @@ def effect_text(one: Mapping[str, Any]) -> str:
     return decide.effect_text(value)
 
 
+def in_words(one: Mapping[str, Any]) -> dict[str, str]:
+    """The effect on a claim, what was claimed and published; a dash where there is none."""
+    published = one.get("published")
+    return {
+        "measured": effect_text(one),
+        "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
+        "published": significant(published["value"]) if published else NONE,
+    }
+
+
 def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Each sentence that was split into claims, with what became of its parts together.
 
@@ -133,7 +129,7 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     parts: dict[str, list[str]] = {}
     for one in verdicts:
         if whole := one.get("part_of"):
-            parts.setdefault(whole, []).append(outcome(one))
+            parts.setdefault(whole, []).append(one["verdict"])
     found = []
     for whole, words in parts.items():
         each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
@@ -146,14 +142,15 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One word for each question, in the order in which it is first asked.
+    """One word for each effect, in the order in which it is first asked.
 
-    Claims on one effect by sources that disagree count once: the first of the four words that any
-    of them came out with, so reproduced where one of the sources is.
+    Claims on one effect, by sources that disagree or by several publications, count once: the first
+    of the four words that any of them came out with, so reproduced where one of the sources is.
     """
     found: dict[str, list[str]] = {}
     for one in verdicts:
-        found.setdefault(one.get("question") or one["id"], []).append(outcome(one))
+        effect = one.get("shared_effect") or one.get("question") or one["id"]
+        found.setdefault(effect, []).append(one["verdict"])
     return [min(words, key=VERDICTS.index) for words in found.values()]
 
 
@@ -164,7 +161,7 @@ def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """`26 claims`, or `26 claims on 23 effects` where sources disagree on some."""
+    """`26 claims`, or `26 claims on 23 effects` where several are on the same."""
     effects = len(by_question(verdicts))
     claims = plural(len(verdicts), "claim")
     return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"
@@ -176,19 +173,15 @@ def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
     Where some are decided, the error rate that they share is said too.
     """
     each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
-    return f"{total(verdicts)}: {each}{error_rate(verdicts)}"
+    text = f"{total(verdicts)}: {each}"
+    if any(one["verdict"] in DECIDED and one.get("p_value") is not None for one in verdicts):
+        text += f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+    return text
 
 
-def error_rate(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """The study-wide error rate of the decided verdicts, or nothing where none was corrected."""
-    if all(outcome(one) not in DECIDED or one.get("p_value") is None for one in verdicts):
-        return ""
-    return f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
-
-
-def finding(table: pd.DataFrame) -> str:
+def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
-    told = headline(table)
+    told = headline(results)
     lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
     return "\n".join([f"**{lead}**" if told["decided"] else lead, "", *points])
@@ -201,9 +194,9 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     """
     rows = []
     for one in verdicts:
-        claimed = one["claimed"]["text"] if one["claimed"] else NONE
-        if outcome(one) != NOT_TESTABLE:
-            cells = markdown(one["sentence"]), outcome(one), effect_text(one), claimed
+        if one["verdict"] != NOT_TESTABLE:
+            words = in_words(one)
+            cells = markdown(one["sentence"]), one["verdict"], words["measured"], words["claimed"]
             rows.append(f"| {' | '.join(cells)} |")
     head = [
         "| published sentence | verdict | effect, with its interval | claimed |",
@@ -214,12 +207,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
 
 
 def update_readme(
-    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], table: pd.DataFrame
+    path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], results: Results
 ) -> None:
     """Put the verdicts, and the finding where it has a place, between the marks of a file.
 
-    `table` is that of the metrics. Raises SamestepError where the file has no mark for verdicts.
+    Raises SamestepError where the file has no mark for verdicts.
     """
-    replace_marked(path, f"verdicts of {study}", block(study, verdicts, run_counts(table).text))
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, results.planned_text))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
-        replace_marked(path, f"finding of {study}", finding(table))
+        replace_marked(path, f"finding of {study}", finding(results))

@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline import options
 
-Declare = Callable[[argparse.ArgumentParser], object]
-"""Adds one argument, or some that belong together, to a parser."""
+Declare = Callable[[Any], object]
+"""Adds one argument, or some that belong together, to a parser or to a group of one."""
 
 
 @dataclass
@@ -25,13 +25,8 @@ class Command:
 
     summary: str
     example: str
-    arguments: tuple[Declare, ...]
+    add_arguments: Declare
     run: Callable[[argparse.Namespace], int]
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare them."""
-        for declare in self.arguments:
-            declare(parser)
 
 
 def command(commands: dict[str, Command], *arguments: Declare) -> Callable[..., Any]:
@@ -39,19 +34,27 @@ def command(commands: dict[str, Command], *arguments: Declare) -> Callable[..., 
 
     def enter(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
         summary, _, rest = str(run.__doc__).partition("\n")
-        summary = summary.strip().rstrip(".")
-        name = run.__name__
-        commands[name] = Command(
-            summary[0].lower() + summary[1:], rest.split("`")[1], arguments, run
-        )
+        summary = summary[0].lower() + summary[1:].rstrip(".")
+        commands[run.__name__] = Command(summary, rest.split("`")[1], together(*arguments), run)
         return run
 
     return enter
 
 
-def option(*names: str, **settings: Any) -> Declare:
-    """An argument as `add_argument` takes it."""
-    return lambda parser: parser.add_argument(*names, **settings)
+def option(name: str, kind: Callable[[str], Any], help: str, **settings: Any) -> Declare:
+    """An argument whose text `kind` reads, str any; `settings` are those of `add_argument`."""
+    settings |= {"help": help} if kind is str else {"help": help, "type": kind}
+    return lambda parser: parser.add_argument(name, **settings)
+
+
+def needed(name: str, kind: Callable[[str], Any], help: str) -> Declare:
+    """An option that must be given."""
+    return option(name, kind, help, required=True)
+
+
+def flag(name: str, help: str) -> Declare:
+    """An option without a value."""
+    return lambda parser: parser.add_argument(name, action="store_true", help=help)
 
 
 def arguments_of(owner: str, *words: str) -> Declare:
@@ -59,21 +62,26 @@ def arguments_of(owner: str, *words: str) -> Declare:
     return lambda parser: resolve_name(owner).add_arguments(parser, *words)
 
 
-def one_of(*choices: Declare, required: bool = False) -> Declare:
-    """Arguments that exclude each other."""
+def together(*arguments: Declare) -> Declare:
+    """Several arguments, one after the other."""
 
-    def declare(parser: argparse.ArgumentParser) -> None:
-        group: Any = parser.add_mutually_exclusive_group(required=required)
-        for choice in choices:
-            choice(group)
+    def declare(parser: Any) -> None:
+        for argument in arguments:
+            argument(parser)
 
     return declare
 
 
-SITE = option("--site", type=options.path, help="site file of a cluster, workflow/site.yaml")
-STUDY = option("--study", type=options.study, required=True, help=options.STUDY)
+def one_of(*choices: Declare, required: bool = False) -> Declare:
+    """Arguments that exclude each other."""
+    declare = together(*choices)
+    return lambda parser: declare(parser.add_mutually_exclusive_group(required=required))
+
+
+SITE = option("--site", options.path, "site file of a cluster, workflow/site.yaml")
+STUDY = needed("--study", options.study, options.STUDY)
 STUDY_OR_RESULTS = one_of(
-    option("--study", type=options.study, help=options.STUDY),
-    option("--results", type=options.folder, help="folder results/<study>"),
+    option("--study", options.study, options.STUDY),
+    option("--results", options.folder, "folder results/<study>"),
     required=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 import time
@@ -18,6 +19,8 @@ from pipeline.commands import (
     Command,
     arguments_of,
     command,
+    flag,
+    needed,
     one_of,
     option,
 )
@@ -31,8 +34,8 @@ REFRESH_SECONDS = 2.0
 
 @enter(
     one_of(
-        option("--study", type=options.study, help=f"for this study alone: {options.STUDY}"),
-        option("--site", action="store_true", help="hold workflow/site.yaml against its cluster"),
+        option("--study", options.study, f"for this study alone: {options.STUDY}"),
+        flag("--site", "hold workflow/site.yaml against its cluster"),
     )
 )
 def doctor(args: argparse.Namespace) -> int:
@@ -48,8 +51,8 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("--models", action="store_true", help="which models each takes, and why not others"),
-    option("--readme", type=options.file, help="Markdown file whose marked tables are renewed"),
+    flag("--models", "which models each takes, and why not others"),
+    option("--readme", options.file, "Markdown file whose marked tables are renewed"),
 )
 def strategies(args: argparse.Namespace) -> int:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
@@ -59,12 +62,11 @@ def strategies(args: argparse.Namespace) -> int:
     from pipeline.strategies import models_table, sent_table, table
 
     make = {"models": models_table} if args.models else {"strategies": table, "sent": sent_table}
-    tables = {name: one() for name, one in make.items()}
-    if not args.readme:
-        print("\n\n".join(tables.values()))
-        return 0
-    for name, text in tables.items():
-        replace_marked(args.readme, name, text)
+    if args.readme:
+        for name, one in make.items():
+            replace_marked(args.readme, name, one())
+    else:
+        print("\n\n".join(one() for one in make.values()))
     return 0
 
 
@@ -78,9 +80,8 @@ def check(args: argparse.Namespace) -> int:
     """
     from pipeline.accept import accept_to_run
     from pipeline.commands.rehearse import rehearse
-    from pipeline.study.load import load_study
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     accept_to_run(study)
     results = Path("results", study.name)
     if not any(results.glob("runs/*/*/*/run.json")):
@@ -101,16 +102,29 @@ def plan(args: argparse.Namespace) -> int:
     return plan.run(args)
 
 
-@enter(STUDY, option("--out", type=options.new_file, required=True, help="JSON file to write"))
+@enter(STUDY, needed("--out", options.new_file, "JSON file to write"))
 def calibrate(args: argparse.Namespace) -> int:
     """Measure single operators and collectives of this machine, from which steps are predicted.
 
     `python -m pipeline calibrate --study smoke --out calibration.json` takes under a minute for two
     nodes. No step of a training is timed (docs/planner.md).
     """
-    from pipeline.commands import predict
+    from pipeline.launch.calibrate import measured
+    from pipeline.machine import inherited
+    from pipeline.machine.control_groups import usable_cores
+    from pipeline.schemas import validate
 
-    return predict.calibrate(args)
+    study = options.loaded(args.study)
+    inherited.begin(study.environment)
+    made = measured(study, usable_cores())
+    validate(made, "calibration", args.out)
+    write_text(args.out, json.dumps(made, indent=1) + "\n")
+    print(
+        f"calibrate: {len(made['operators'])} operators, {len(made['collectives'])} times of "
+        f"collectives, {1e6 * made['host_seconds']:.0f} us of the host for an operator, memory "
+        f"{made['memory_bytes_per_second'] / 1e9:.1f} GB/s -> {args.out}"
+    )
+    return 0
 
 
 @enter(arguments_of("pipeline.commands.predict"))
@@ -127,14 +141,12 @@ def predict(args: argparse.Namespace) -> int:
 
 @enter(
     one_of(
-        option(
-            "--run", type=options.path, help="folder of a profiled run, runs/<cell>/n<nodes>/p0"
-        ),
-        option("--study", type=options.study, help=f"predict its cells: {options.STUDY}"),
+        option("--run", options.path, "folder of a profiled run, runs/<cell>/n<nodes>/p0"),
+        option("--study", options.study, f"predict its cells: {options.STUDY}"),
         required=True,
     ),
-    option("--calibration", type=options.file, help="with --study: what `calibrate` has written"),
-    option("--out", type=options.new_folder, required=True, help="folder; a file for each rank"),
+    option("--calibration", options.file, "with --study: what `calibrate` has written"),
+    needed("--out", options.new_folder, "folder; a file for each rank"),
 )
 def trace(args: argparse.Namespace) -> int:
     """Write Chakra execution traces of a profiled run, or of the predicted steps of a study.
@@ -143,12 +155,11 @@ def trace(args: argparse.Namespace) -> int:
     each rank, which simulators of networks replay; with `--study` and `--calibration` in a folder
     for each cell and number of nodes (docs/planner.md).
     """
-    from pipeline.errors import PredictionError, RecordError, StudyError
+    from pipeline.errors import PredictionError, RecordError
     from pipeline.planner import chakra, here
     from pipeline.records import read_record
     from pipeline.resolved import resolve
     from pipeline.study.expansion import expand
-    from pipeline.study.load import load_study
 
     if args.run:
         options.check_mode(args, "--run", "run out")
@@ -159,8 +170,7 @@ def trace(args: argparse.Namespace) -> int:
         return 0
     if args.calibration is None:
         raise PredictionError("--study needs --calibration, which `calibrate` writes; give it")
-    study = load_study(args.study)
-    calibration = here.Calibration.read(args.calibration, study)
+    calibration = here.Calibration.read(args.calibration, study := options.loaded(args.study))
     for spec in expand(study):
         if spec.repeat:
             continue
@@ -176,9 +186,9 @@ def trace(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("logs", type=options.path, nargs="+", metavar="LOG", help="of one training each"),
-    option("--set", metavar="NAME=VALUE,...", help="columns that a log does not print"),
-    option("--out", type=options.new_file, required=True, help="CSV to write, a row for each log"),
+    option("logs", options.path, "of one training each", nargs="+", metavar="LOG"),
+    option("--set", str, "columns that a log does not print", metavar="NAME=VALUE,..."),
+    needed("--out", options.new_file, "CSV to write, a row for each log"),
 )
 def logs(args: argparse.Namespace) -> int:
     """Read logs of Megatron-LM and torchtitan as points that were measured elsewhere.
@@ -197,7 +207,7 @@ def logs(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(STUDY, option("--cell", required=True, help="name of the cell"))
+@enter(STUDY, needed("--cell", str, "name of the cell"))
 def placements(args: argparse.Namespace) -> int:
     """Placements of the tensors of an annotated cell on its mesh.
 
@@ -209,9 +219,8 @@ def placements(args: argparse.Namespace) -> int:
     from pipeline.resolved import resolve
     from pipeline.strategies.annotated.annotations import alike
     from pipeline.study.expansion import expand
-    from pipeline.study.load import load_study
 
-    runs = expand(load_study(args.study))
+    runs = expand(options.loaded(args.study))
     sizes = [spec for spec in runs if spec.cell == args.cell]
     if not sizes:
         cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
@@ -231,9 +240,7 @@ def placements(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(
-    STUDY, option("--image", type=options.path, help="container image that the ranks run in"), SITE
-)
+@enter(STUDY, option("--image", options.path, "container image that the ranks run in"), SITE)
 def commands(args: argparse.Namespace) -> int:
     """Print the commands that the runs of a study start.
 
@@ -249,9 +256,8 @@ def commands(args: argparse.Namespace) -> int:
     from pipeline.machine.site import Site, load_site
     from pipeline.resolved import resolve
     from pipeline.study.expansion import expand
-    from pipeline.study.load import load_study
 
-    study, site = load_study(args.study), load_site(args.site) if args.site else Site()
+    study, site = options.loaded(args.study), load_site(args.site) if args.site else Site()
     results = Path("results", study.name).resolve()
     for spec in expand(study):
         if spec.repeat:
@@ -285,10 +291,9 @@ def allocate(args: argparse.Namespace) -> int:
     from pipeline.launch.slurm.request import allocation, request
     from pipeline.machine.site import load_site
     from pipeline.resolved import resolve
-    from pipeline.study.load import load_study
     from pipeline.study.real_time import planned_order
 
-    study, site = load_study(args.study), load_site()
+    study, site = options.loaded(args.study), load_site()
     accept_to_run(study)
     requests = [request(resolve(spec), site) for spec in planned_order(study)]
     for nodes in sorted({one.nodes for one in requests}):
@@ -306,10 +311,10 @@ def watch(args: argparse.Namespace) -> int:
     watches a study that a cluster makes. It ends when all runs have ended, or at Control-C; without
     a terminal it prints once.
     """
-    from pipeline.study.load import load_study, results_folder
+    from pipeline.study.load import results_folder
     from pipeline.watch import Watched
 
-    watched, shown = Watched(load_study(args.study), results_folder(args.study)), ""
+    watched, shown = Watched(options.loaded(args.study), results_folder(args.study)), ""
     with suppress(KeyboardInterrupt):
         while True:
             watched.update()
@@ -323,21 +328,17 @@ def watch(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("one", type=options.folder, metavar="A", help="results of a study, or one of its runs"),
-    option("other", type=options.folder, metavar="B", help="what to hold against A"),
-    option(
-        "--losses", type=options.tolerance, default=0.0, metavar="bit|RELATIVE",
-        help="losses and gradient norms must be equal bit for bit, or within this (default: bit)",
-    ),
-    option(
-        "--times", choices=("ignore", "interval"),
-        help="interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
-    ),
-    option(
-        "--margin", type=options.share, metavar="RELATIVE",
-        help="step times this close are the same (default: 0.05)",
-    ),
-    option("--out", type=options.new_folder, help="folder for compare.md"),
+    option("one", options.folder, "results of a study, or one of its runs", metavar="A"),
+    option("other", options.folder, "what to hold against A", metavar="B"),
+    option("--losses", options.tolerance,
+           "losses and gradient norms must be equal bit for bit, or within this (default: bit)",
+           default=0.0, metavar="bit|RELATIVE"),
+    option("--times", str,
+           "interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
+           choices=("ignore", "interval")),
+    option("--margin", options.share, "step times this close are the same (default: 0.05)",
+           metavar="RELATIVE"),
+    option("--out", options.new_folder, "folder for compare.md"),
 )  # fmt: skip
 def compare(args: argparse.Namespace) -> int:
     """Hold two result sets against one another, or two runs of one model in two layouts.
@@ -363,19 +364,15 @@ def compare(args: argparse.Namespace) -> int:
         return 0 if same else 1
     sets = ResultSet.read(args.one), ResultSet.read(args.other)
     times = args.times or "ignore"
-    compared = compare(*sets, args.losses, MARGIN if args.margin is None else args.margin)
-    equal = compared.equal(times)
+    compared = compare(*sets, args.losses, args.margin or MARGIN)
     print(write.summary(compared))
     if args.out is not None:
         write.write_all(compared, times, args.out)
         print(f"table: {args.out}")
-    return 0 if equal else 1
+    return 0 if compared.equal(times) else 1
 
 
-@enter(
-    STUDY_OR_RESULTS,
-    option("--out", type=options.new_folder, help="folder; results/<study>/artifact"),
-)
+@enter(STUDY_OR_RESULTS, option("--out", options.new_folder, "folder; results/<study>/artifact"))
 def artifact(args: argparse.Namespace) -> int:
     """Artifact description, checklist and badge self-check of a finished study.
 
@@ -397,10 +394,10 @@ def artifact(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("--results", type=options.folder, help="results"),
-    option("--out", type=options.new_file, help="page to write, and a CSV; results/index.html"),
-    option("--list", action="store_true", help="print the studies on claims that run here"),
-    option("--readme", type=options.file, help="Markdown file whose table of studies is renewed"),
+    option("--results", options.folder, "results"),
+    option("--out", options.new_file, "page to write, and a CSV; results/index.html"),
+    flag("--list", "print the studies on claims that run here"),
+    option("--readme", options.file, "Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.
@@ -419,14 +416,15 @@ def index(args: argparse.Namespace) -> int:
         return 0
     results = args.results or Path("results")
     out = args.out or results / "index.html"
-    counts = index.counts(index.write(results, out))
-    print(f"{out}: {', '.join(f'{number} {word}' for word, number in counts.items() if number)}")
+    entries = index.write(results, out)
+    counts = index.counts(entries)
+    each = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    print(f"{out}: {len(entries)} claims on {sum(counts.values())} effects, {each}")
     return 0
 
 
 @enter(
-    STUDY_OR_RESULTS,
-    option("--out", type=options.new_file, help="zip file to write; archives/<study>.zip"),
+    STUDY_OR_RESULTS, option("--out", options.new_file, "zip file to write; archives/<study>.zip")
 )
 def archive(args: argparse.Namespace) -> int:
     """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
@@ -448,7 +446,7 @@ def archive(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(option("--results", type=options.folder, required=True, help="results/from_archive/<study>"))
+@enter(needed("--results", options.folder, "results/from_archive/<study>"))
 def verify(args: argparse.Namespace) -> int:
     """Compare results that were rebuilt from an archive with the bytes that it states.
 

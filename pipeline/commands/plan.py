@@ -8,9 +8,9 @@ layouts by predicted step time. Nothing is started and no torch is loaded.
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -18,75 +18,56 @@ import psutil
 
 from pipeline import options
 from pipeline.accept import accept
-from pipeline.cost.devices import DEVICES
+from pipeline.commands import flag, one_of, option, together
+from pipeline.cost.devices import DEVICES, name_of
 from pipeline.documents import read_made
 from pipeline.errors import RecordError, SamestepError, StudyError
 from pipeline.machine.control_groups import usable_cores
-from pipeline.machine.facts import cpu_model
+from pipeline.machine.facts import cpu_model, hardware
 from pipeline.models import family, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
-from pipeline.planner.ranking import Cluster, gigabits, rank, table
-from pipeline.planner.sizes import size_of
-from pipeline.planner.tables import align
+from pipeline.planner.ranking import Cluster, rank, table
+from pipeline.planner.sizes import model_of
 from pipeline.records import RUN_FILE
 from pipeline.study.load import load_study
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import PRECISIONS, TIMED
 from pipeline.study.study import Study
+from pipeline.text import align
 from pipeline.watch import Watched
 
-_UNITS = {"MB": 10**6, "GB": 10**9, "MIB": MEBIBYTE, "GIB": GIBIBYTE}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(MB|GB|MiB|GiB)", re.IGNORECASE | re.ASCII)
-MAX_SIZE = 2**60
-"""Bytes: more than any machine has."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of the stage."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--study", type=options.study, help=options.STUDY)
-    what.add_argument(
-        "--model", metavar="SIZE",
-        help="layouts of GPT of this size (350M, 1.3B) on a cluster, by predicted step time",
-    )  # fmt: skip
-    parser.add_argument(
-        "--auto", action="store_true",
-        help="with --study: the layout that is predicted to be best, as a cell to paste",
-    )  # fmt: skip
-    parser.add_argument(
-        "--calibration", type=options.file,
-        help="with --auto, for a study on CPUs: what `calibrate` has written",
-    )  # fmt: skip
-    parser.add_argument("--nodes", type=options.count(1, 128), help="with --model (default 1)")
-    parser.add_argument(
-        "--gpus-per-node", type=options.count(1, 16), help="with --model (default 8)"
-    )
-    parser.add_argument(
-        "--link", metavar="RATE", help="with --model or --auto: of a node, as 200gbit"
-    )
-    parser.add_argument(
-        "--batch", type=options.count(1, 100_000), help="with --model: sequences (default 512)"
-    )
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, help="with --model (default bf16) or --auto"
-    )
-    memory = parser.add_mutually_exclusive_group()
-    memory.add_argument(
-        "--device-memory", metavar="SIZE", help="of one GPU, or of a machine of CPUs: 16GiB"
-    )
-    memory.add_argument("--device", choices=DEVICES, help="GPU whose memory is known here")
+add_arguments = together(
+    one_of(
+        option("--study", options.study, options.STUDY),
+        option("--model", str, "layouts on a cluster, by predicted step time, of GPT of this size "
+               "(350M, 1.3B) or of a config.json of transformers", metavar="SIZE"),
+        required=True,
+    ),
+    flag("--auto", "with --study: the layout that is predicted to be best, as a cell to paste"),
+    option("--calibration", options.file,
+           "with --auto, for a study on CPUs: what `calibrate` has written"),
+    option("--nodes", options.count(1, 128), "with --model (default 1)"),
+    option("--gpus-per-node", options.count(1, 16), "with --model (default 8, or as here)"),
+    option("--link", options.rate, "with --model or --auto: of a node, as 200gbit", metavar="RATE"),
+    option("--batch", options.count(1, 100_000), "with --model: sequences (default 512)"),
+    option("--context", options.count(1, 10**6), "with --model: positions (default: all it has)"),
+    option("--precision", str, "with --model (default bf16) or --auto", choices=PRECISIONS),
+    one_of(
+        option("--device-memory", options.memory, "of one GPU, or of a machine of CPUs: 16GiB",
+               metavar="SIZE"),
+        option("--device", str, "GPU (with --model by default this machine's)", choices=DEVICES),
+    ),
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Print a table of parts, verdicts and costs, or a ranking of layouts."""
     if args.model is not None:
         return _ranking(args)
-    limit = None if args.device_memory is None else parse_size(args.device_memory)
-    if args.device:
-        limit = DEVICES[args.device] * GIBIBYTE
+    limit = DEVICES[args.device] * GIBIBYTE if args.device else args.device_memory
     if args.auto:
         return _auto(args, limit)
     options.check_mode(args, "--study", "study device device_memory")
@@ -122,30 +103,31 @@ def run(args: argparse.Namespace) -> int:
 
 def _ranking(args: argparse.Namespace) -> int:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
-    taken = "model device nodes gpus_per_node link batch precision"
+    taken = "model device nodes gpus_per_node link batch context precision"
     options.check_mode(args, "--model", taken)
-    nodes = args.nodes or 1
-    if args.device is None or (nodes > 1 and args.link is None):
-        missing = "--device" if args.device is None else "--link"
+    gpus = [] if args.device else hardware()["gpus"]
+    device = args.device or next(filter(None, map(name_of, gpus)), None)
+    nodes, per_node = args.nodes or 1, args.gpus_per_node or len(gpus) or 8
+    if device is None or (nodes > 1 and args.link is None):
+        missing = "--device" if device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
-    cluster = Cluster(
-        args.device, DEVICES[args.device], nodes, args.gpus_per_node or 8,
-        gigabits(args.link) if args.link else 0.0,
-    )  # fmt: skip
-    size = size_of(args.model)
-    print("\n".join(table(rank(size, cluster, args.batch or 512, args.precision or "bf16"))))
+    cluster = Cluster(device, DEVICES[device], nodes, per_node, args.link or 0.0)
+    size = model_of(args.model)
+    size = replace(size, model=replace(size.model, context=args.context or size.model.context))
+    family(size.model).check(size.model, None)
+    ranked = rank(size, cluster, args.batch or 512, args.precision or "bf16")
+    print("\n".join(table(ranked)))
     return 0
 
 
 def _auto(args: argparse.Namespace, limit: int | None) -> int:
     """Print the layouts of a study by predicted step time, and the first as a cell."""
-    study = load_study(args.study)
+    study, calibration = load_study(args.study), None
     nodes, ranks = max(study.cluster.nodes), study.cluster.ranks_per_node
     on_cpus = study.cluster.device == "cpu"
     taken = "calibration device_memory" if on_cpus else "device link"
     mode = f"--auto and a study on {'CPUs' if on_cpus else 'GPUs'}"
     options.check_mode(args, mode, f"study auto precision {taken}")
-    calibration, link = None, gigabits(args.link) if args.link else 0.0
     if on_cpus:
         if args.calibration is None:
             raise StudyError(
@@ -154,27 +136,16 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
             )
         calibration = Calibration.read(args.calibration, study)
         limit = limit or psutil.virtual_memory().total // nodes
-    elif args.device is None or (nodes > 1 and not link):
+    elif args.device is None or (nodes > 1 and not args.link):
         raise StudyError(
             f"study {study.name} runs on GPUs: --auto needs --device and of several nodes --link, "
             "as --device a100-80 --link 200gbit"
         )
-    room = (limit or 0) / GIBIBYTE
+    room, link = (limit or 0) / GIBIBYTE, args.link or 0.0
     cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
     precision = args.precision or study.arms[0].precision
     print("\n".join(table(choose(study, cluster, precision, calibration))))
     return 0
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `16GiB`, `512 MiB` or `16GB`; raises StudyError on anything else."""
-    match = _SIZE.fullmatch(text.strip())
-    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
-    if not 1 <= size <= MAX_SIZE:
-        raise StudyError(
-            f"memory {text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
-        )
-    return round(size)
 
 
 _HEADINGS = (
@@ -185,52 +156,46 @@ _HEADINGS = (
 
 
 def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
-    spec, m = plan.spec, plan.memory
+    world, m = plan.spec.world, plan.memory
     parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
              m.activations + m.recomputed + m.within, m.logits, m.base, m.peak,
              plan.formula_bytes, plan.needed_bytes)  # fmt: skip
-    return (
-        spec.cell,
-        str(spec.world.nodes),
-        str(spec.world.size),
-        *(f"{part / MEBIBYTE:,.0f}" for part in parts),
-        "-" if limit is None else plan.verdict(limit),
-        str(plan.num_runs),
-        f"{plan.hours:.1f}",
-        f"{plan.hours * plan.gpus:.1f}",
-    )
+    verdict = "-" if limit is None else plan.verdict(limit)
+    hours = (f"{hours:.1f}" for hours in (plan.hours, plan.hours * plan.gpus))
+    return (plan.spec.cell, str(world.nodes), str(world.size),
+            *(f"{part / MEBIBYTE:,.0f}" for part in parts), verdict, str(plan.num_runs),
+            *hours)  # fmt: skip
 
 
 def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
-    cpu = plans[0].spec.world.device == "cpu"
-    runs, hours = sum(p.num_runs for p in plans), sum(p.hours for p in plans)
-    gpu_hours = sum(p.hours * p.gpus for p in plans)
+    model, device = plans[0].spec.model, plans[0].spec.world.device
+    hours, gpu_hours = sum(p.hours for p in plans), sum(p.hours * p.gpus for p in plans)
     notes = [
         "Memory in MiB of the rank that needs most. Gradients and activations do not peak together,"
         " so the peak is less than the sum.",
-        "Needed: " + ("all ranks of one machine." if cpu else "one GPU, with its context."),
+        "Needed: "
+        + ("all ranks of one machine." if device == "cpu" else "one GPU, with its context."),
         "Formula 24 is the study's own and has no base.",
-        f"Worst case (all runs reach their time limit): {runs} runs, {hours:.1f} hours, "
-        f"{gpu_hours:.1f} GPU hours.",
+        f"Worst case (all runs reach their time limit): {sum(p.num_runs for p in plans)} runs, "
+        f"{hours:.1f} hours, {gpu_hours:.1f} GPU hours.",
     ]
-    model = plans[0].spec.model
     every, active = num_parameters(model), family(model).active_parameters(model)
     if active < every:
         notes.append(
             f"A token uses {active:,} of {every:,} parameters: FLOPs are theirs, memory holds all."
         )
-    if idle := [p for p in plans if p.idle_share is not None and p.spec.kind == TIMED]:
-        shares = ", ".join(
-            f"{p.spec.cell} on {p.spec.world.size} ranks {100 * (p.idle_share or 0):.0f} %"
-            for p in idle
-        )
-        notes.append(f"Idle in a step by the formula of the schedule: {shares}.")
+    idle = [
+        f"{p.spec.cell} on {p.spec.world.size} ranks {100 * p.idle_share:.0f} %"
+        for p in plans
+        if p.idle_share is not None and p.spec.kind == TIMED
+    ]
+    if idle:
+        notes.append(f"Idle in a step by the formula of the schedule: {', '.join(idle)}.")
     if limit is None:
         return [*notes, "Whether it fits: give --device-memory or --device."]
-    bad = [p for p in plans if p.verdict(limit) != "fits"]
-    share = f"{100 * MARGIN[plans[0].spec.world.device]:g} %"
-    count = f"{len(plans) - len(bad)} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
-    return [*notes, f"{count}; within {share} of it is tight."]
+    fitting = sum(p.verdict(limit) == "fits" for p in plans)
+    count = f"{fitting} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
+    return [*notes, f"{count}; within {100 * MARGIN[device]:g} % of it is tight."]
 
 
 def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
@@ -241,23 +206,24 @@ def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
     """
     watched = Watched(study, results := Path("results", study.name))
     watched.update()
+    here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
     for run_id, run in watched.ended.items():
         record = results / "runs" / run_id.partition("/")[2] / RUN_FILE
         made_on = read_made(record, "", RecordError, "snakemake").get("hardware") or {}
-        here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
         if here.items() <= made_on.items():
             took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
-    known = [plan for plan in plans if (plan.spec.cell, plan.spec.world.nodes) in took]
-    if not known:
+    if not took:
         return "No estimate: no earlier records of this study on this machine."
-    hours = [
-        plan.num_runs / 3600 * median(took[plan.spec.cell, plan.spec.world.nodes]) for plan in known
-    ]
-    gpu_hours = sum(h * plan.gpus for h, plan in zip(hours, known, strict=True))
-    part = f", for {len(known)} of {len(plans)} rows; the others have no record"
+    hours = gpu_hours = known = 0.0
+    for plan in plans:
+        if seconds := took.get((plan.spec.cell, plan.spec.world.nodes)):
+            known += 1
+            hours += (own := plan.num_runs / 3600 * median(seconds))
+            gpu_hours += own * plan.gpus
+    part = f", for {known:.0f} of {len(plans)} rows; the others have no record"
     return (
-        f"Estimate: {sum(hours):.2f} hours, {gpu_hours:.2f} GPU hours, by "
+        f"Estimate: {hours:.2f} hours, {gpu_hours:.2f} GPU hours, by "
         f"{sum(map(len, took.values()))} earlier records in {results} of this machine"
-        f"{'' if len(known) == len(plans) else part}."
+        f"{'' if known == len(plans) else part}."
     )

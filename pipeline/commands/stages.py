@@ -9,35 +9,27 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from pipeline import options
-from pipeline.commands import SITE, STUDY, Command, Declare, arguments_of, command, option
+from pipeline.commands import SITE, STUDY, Command, arguments_of, command, needed, option
 from pipeline.errors import ClaimError, CorpusError, SamestepError, StudyError
 from pipeline.files import note_made, write_text
 
 STAGES: dict[str, Command] = {}
 enter = partial(command, STAGES)
-METRICS = option("--metrics", type=options.path, required=True, help="metrics.parquet")
-VERDICTS = option("--verdicts", type=options.path, help="verdicts.json, where the study has claims")
-FIGURES = option("--figures", type=options.folder, required=True, help="folder of the figures")
-TABLES = option("--tables", type=options.folder, required=True, help="folder of the tables")
-RUNS = option("--runs", type=options.folder, required=True, help="folder <cell>/n<nodes>/r<repeat>")
-
-
-def _out(kind: Any, text: str) -> Declare:
-    return option("--out", type=kind, required=True, help=text)
+METRICS = needed("--metrics", options.path, "metrics.parquet")
+VERDICTS = option("--verdicts", options.path, "verdicts.json, where the study has claims")
+FIGURES = needed("--figures", options.folder, "folder of the figures")
+TABLES = needed("--tables", options.folder, "folder of the tables")
+RUNS = needed("--runs", options.folder, "folder <cell>/n<nodes>/r<repeat>")
 
 
 @enter(
-    option("--spec", type=options.path, required=True, help="JSON file of a tokens spec"),
-    _out(options.new_folder, "folder for shards and manifest"),
-    option(
-        "--num-proc", type=options.count(1, 4096),
-        help="processes that read and encode, by default one a core; the result does not depend "
-        "on it",
-    ),
+    needed("--spec", options.path, "JSON file of a tokens spec"),
+    needed("--out", options.new_folder, "folder for shards and manifest"),
+    option("--num-proc", options.count(1, 4096), "processes that read and encode, by default one a "
+           "core; the result does not depend on it"),
 )  # fmt: skip
 def tokens(args: argparse.Namespace) -> int:
     """Turn a corpus into token shards and a manifest.
@@ -60,11 +52,9 @@ def tokens(args: argparse.Namespace) -> int:
 
 @enter(
     STUDY,
-    _out(options.new_file, "JSON file to write"),
-    option(
-        "--seconds", type=options.count(1, 3600),
-        help="of measuring; by default some for each precision and size of a micro-batch",
-    ),
+    needed("--out", options.new_file, "JSON file to write"),
+    option("--seconds", options.count(1, 3600),
+           "of measuring; by default some for each precision and size of a micro-batch"),
 )  # fmt: skip
 def yardstick(args: argparse.Namespace) -> int:
     """Measure how fast this machine computes a study's passes when nothing disturbs them.
@@ -76,9 +66,8 @@ def yardstick(args: argparse.Namespace) -> int:
     from pipeline.machine.control_groups import usable_cores
     from pipeline.schemas import validate
     from pipeline.study.expansion import expand
-    from pipeline.study.load import load_study
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     if not study.cluster.yardstick:
         raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
     inherited.begin(study.environment)
@@ -95,21 +84,16 @@ def yardstick(args: argparse.Namespace) -> int:
 
 
 @enter(
-    option("--spec", type=options.path, required=True, help="spec.json of the run"),
-    option("--tokens", type=options.path, required=True, help="folder of token shards"),
-    _out(options.new_folder, "folder for the record"),
-    option("--image", type=options.path, help="container image that the ranks run in"),
+    needed("--spec", options.path, "spec.json of the run"),
+    needed("--tokens", options.path, "folder of token shards"),
+    needed("--out", options.new_folder, "folder for the record"),
+    option("--image", options.path, "container image that the ranks run in"),
     SITE,
-    option(
-        "--yardstick", type=options.path, help="what `yardstick` measured, where the study has it"
-    ),
-    option(
-        "--attempt", type=options.count(1, 1000), default=1, help="how often the run was started"
-    ),
-    option(
-        "scheduler", nargs="*", metavar="-- COMMAND",
-        help="what starts a process on each node of an allocation, such as srun with its options",
-    ),
+    option("--yardstick", options.path, "what `yardstick` measured, where the study has it"),
+    option("--attempt", options.count(1, 1000), "how often the run was started", default=1),
+    option("scheduler", str,
+           "what starts a process on each node of an allocation, such as srun with its options",
+           nargs="*", metavar="-- COMMAND"),
 )  # fmt: skip
 def train(args: argparse.Namespace) -> int:
     """Train one run (cell x nodes x repeat) and write its validated record.
@@ -143,7 +127,7 @@ def train(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(option("--site", type=options.path, required=True, help="site file, workflow/site.yaml"))
+@enter(needed("--site", options.path, "site file, workflow/site.yaml"))
 def before(args: argparse.Namespace) -> int:
     """Print the lines that a cluster's site file runs first in each job, as one shell script.
 
@@ -158,11 +142,12 @@ def before(args: argparse.Namespace) -> int:
 @enter(
     STUDY,
     option(
-        "--results", type=options.new_folder,
-        help="results that are rebuilt from their records, if not results/<study>; none is trained",
+        "--results",
+        options.new_folder,
+        "results that are rebuilt from their records, if not results/<study>; none is trained",
     ),
-    option("workflow", nargs="+", metavar="-- COMMAND", help="what to run"),
-)  # fmt: skip
+    option("workflow", str, "what to run", nargs="+", metavar="-- COMMAND"),
+)
 def follow(args: argparse.Namespace) -> int:
     """Run the workflow of a study with its log in a file and one line of progress.
 
@@ -170,10 +155,10 @@ def follow(args: argparse.Namespace) -> int:
     command gets `--configfile=FILE`. What Snakemake says goes to a file below `logs/workflow` in
     the results folder; words that somebody should know, and the end of it on failure, are printed.
     """
-    from pipeline.study.load import load_study, results_folder
+    from pipeline.study.load import results_folder
     from pipeline.watch import Watched, follow
 
-    watched = Watched(load_study(args.study), args.results or results_folder(args.study))
+    watched = Watched(options.loaded(args.study), args.results or results_folder(args.study))
     words = [*args.workflow, f"--configfile={args.study}"]
     return follow(watched, words, retry=args.results is None)
 
@@ -181,8 +166,8 @@ def follow(args: argparse.Namespace) -> int:
 @enter(
     STUDY,
     RUNS,
-    _out(options.new_file, "metrics.parquet to write"),
-    option("--yardstick", type=options.file, help="yardstick.json by which the runs counted"),
+    needed("--out", options.new_file, "metrics.parquet to write"),
+    option("--yardstick", options.file, "yardstick.json by which the runs counted"),
 )
 def metrics(args: argparse.Namespace) -> int:
     """Run records -> one validated tidy table (Parquet).
@@ -192,16 +177,17 @@ def metrics(args: argparse.Namespace) -> int:
     """
     from pipeline.metrics import table
     from pipeline.metrics.build import build
-    from pipeline.metrics.counts import report
     from pipeline.metrics.emulation import load_uncertainty
-    from pipeline.study.load import load_study
+    from pipeline.metrics.headline import warnings
+    from pipeline.metrics.results import Results
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     if args.yardstick and not study.cluster.yardstick:
         raise StudyError(f"--yardstick: the study {study.name} has none; leave the option out")
     frame = build(study, args.runs, load_uncertainty(args.yardstick))
     table.write(frame, args.out)
-    report(frame)
+    for warning in warnings(Results(frame)):
+        print(warning, file=sys.stderr)
     return 0
 
 
@@ -212,8 +198,9 @@ def figure(args: argparse.Namespace) -> int:
     `python -m pipeline figure NAME ... --metrics FILE --out DIR`
     """
     from pipeline.figures.theme import draw_all
+    from pipeline.metrics.results import Results
 
-    draw_all(args.names, args.metrics, args.out)
+    draw_all(args.names, Results.read(args.metrics), args.out)
     return _noted(args)
 
 
@@ -223,12 +210,12 @@ def table(args: argparse.Namespace) -> int:
 
     `python -m pipeline table NAME ... --metrics FILE --out DIR`
     """
-    from pipeline.metrics import table
+    from pipeline.metrics.results import Results
     from pipeline.tables.write import write_table
 
-    frame = table.read(args.metrics)
+    results = Results.read(args.metrics)
     for name in args.names:
-        write_table(name, frame, args.out)
+        write_table(name, results, args.out)
     return _noted(args)
 
 
@@ -242,12 +229,14 @@ def _noted(args: argparse.Namespace) -> int:
     STUDY,
     METRICS,
     option(
-        "--claims", type=options.path, nargs="+",
-        help="files of claims; without it those that the study names",
+        "--claims",
+        options.path,
+        "files of claims; without it those that the study names",
+        nargs="+",
     ),
-    _out(options.new_file, "verdicts.json to write"),
-    option("--readme", type=options.path, help="Markdown file whose marked table is renewed"),
-)  # fmt: skip
+    needed("--out", options.new_file, "verdicts.json to write"),
+    option("--readme", options.path, "Markdown file whose marked table is renewed"),
+)
 def claims(args: argparse.Namespace) -> int:
     """Verdicts on the published claims that a study names.
 
@@ -257,21 +246,19 @@ def claims(args: argparse.Namespace) -> int:
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
     from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
-    from pipeline.metrics import table
-    from pipeline.metrics.emulation import bias_of
-    from pipeline.study.load import load_study
+    from pipeline.metrics.results import Results
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     files = args.claims or files_of(study)
     if not files:
         raise ClaimError(f"study {study.name!r} names no claims; add the key `claims` to it")
     known = load_claims(*files)
-    frame = table.read(args.metrics, study.name)
-    verdicts = judge_all(known, Evidence(study, frame, bias_of(frame)))
+    results = Results.read(args.metrics, study.name)
+    verdicts = judge_all(known, Evidence(study, results))
     write_verdicts(study.name, verdicts, args.out)
     shown = [to_dict(verdict) for verdict in verdicts]
     if args.readme:
-        update_readme(args.readme, study.name, shown, frame)
+        update_readme(args.readme, study.name, shown, results)
     print(counted(shown))
     return 0
 
@@ -282,10 +269,8 @@ def claims(args: argparse.Namespace) -> int:
     FIGURES,
     TABLES,
     VERDICTS,
-    option(
-        "--generated", type=options.new_folder, required=True, help="folder for numbers and copies"
-    ),
-    _out(options.new_folder, "folder for paper.{pdf,tex}"),
+    needed("--generated", options.new_folder, "folder for numbers and copies"),
+    needed("--out", options.new_folder, "folder for paper.{pdf,tex}"),
 )
 def paper(args: argparse.Namespace) -> int:
     """The manuscript with all its generated parts as PDF and LaTeX.
@@ -293,42 +278,47 @@ def paper(args: argparse.Namespace) -> int:
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.metrics import table
+    from pipeline.metrics.results import Results
     from pipeline.paper.export import write_paper
     from pipeline.paper.numbers import collect
-    from pipeline.study.load import load_study
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
-    numbers = collect(study, table.read(args.metrics, study.name), verdicts)
+    numbers = collect(study, Results.read(args.metrics, study.name), verdicts)
     write_paper(numbers, args.figures, args.tables, args.generated, args.out)
     note_made(args.out.glob("paper.*"), args.metrics)
     return 0
 
 
-@enter(STUDY, METRICS, VERDICTS, FIGURES, RUNS, _out(options.new_file, "report.html to write"))
+@enter(
+    STUDY,
+    METRICS,
+    VERDICTS,
+    FIGURES,
+    RUNS,
+    needed("--out", options.new_file, "report.html to write"),
+)
 def page(args: argparse.Namespace) -> int:
     """One self-contained HTML page: verdicts, figures, tables and every run.
 
     `python -m pipeline page --study --metrics --figures --runs --out`
     """
     from pipeline.claims.write import read_verdicts
-    from pipeline.metrics import table
-    from pipeline.page.page import Folders, render
-    from pipeline.study.load import load_study
+    from pipeline.metrics.results import Results
+    from pipeline.page.page import render
 
-    study = load_study(args.study)
+    study = options.loaded(args.study)
     verdicts = read_verdicts(args.verdicts, study.name) if args.verdicts else []
     beside = quote(Path(os.path.relpath(args.runs, args.out.parent)).as_posix())
-    folders = Folders(args.figures, args.runs, beside)
-    write_text(args.out, render(study, table.read(args.metrics, study.name), verdicts, folders))
+    results = Results.read(args.metrics, study.name)
+    write_text(args.out, render(study, results, verdicts, args.figures, args.runs, beside))
     note_made([args.out], args.metrics)
     return 0
 
 
 @enter(
-    option("--archive", type=options.path, required=True, help="zip file of `archive`"),
-    option("--into", type=options.new_folder, required=True, help="folder of the study's folder"),
+    needed("--archive", options.path, "zip file of `archive`"),
+    needed("--into", options.new_folder, "folder of the study's folder"),
 )
 def unpack(args: argparse.Namespace) -> int:
     """Check an archive and lay its records where results are rebuilt from them.
@@ -341,7 +331,7 @@ def unpack(args: argparse.Namespace) -> int:
     return 0
 
 
-@enter(STUDY, option("--confirm", default="", help="`yes`, since runs cannot be brought back"))
+@enter(STUDY, option("--confirm", str, "`yes`, since runs cannot be brought back", default=""))
 def clean(args: argparse.Namespace) -> int:
     """Remove the results of one study, measured runs included.
 

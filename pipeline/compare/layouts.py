@@ -17,9 +17,8 @@ from pipeline.compare.sets import SERIES
 from pipeline.errors import ComparisonError
 from pipeline.metrics.format import NONE, scientific, significant
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.select import plural
-from pipeline.planner.tables import align
 from pipeline.records import RunRecord, read_record
+from pipeline.text import align, plural
 
 
 def parting(folders: Sequence[Path], allowed: float) -> tuple[list[str], bool]:

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times
 from pipeline.errors import ComparisonError
+from pipeline.metrics.collect import flat
 from pipeline.metrics.facts import FORMER_CLOCK, mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.records import find_records, read_record
 from pipeline.study.spec import TIMED
 
-T = TypeVar("T")
 CellKey = tuple[str, int]
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
@@ -66,13 +66,12 @@ class ResultSet:
             parts["execution"] = {"clock": about["execution"].get("clock", FORMER_CLOCK)}
             of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
             for part in (parts, *of_ranks):
-                for key, value in _flat(part, depth=2).items():
+                for key, value in flat(part, depth=2).items():
                     facts[key].add(str(value))
         return {key: ", ".join(sorted(values)) for key, values in sorted(facts.items())}
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The first step at which two series of a rank are apart by more than was allowed."""
 
     series: str
@@ -117,7 +116,7 @@ class Match:
         """`key: a and b` for each part of the spec that differs in any repeat."""
         lines: list[str] = []
         for repeat in sorted({*self.one} & {*self.other}):
-            a, b = (_flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
+            a, b = (flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
             pairs = _differing(a, b, None).items()
             lines += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
         return list(dict.fromkeys(lines))
@@ -164,19 +163,19 @@ class Match:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets and the cells that they share; step times count as the same within `margin`."""
+    """Two sets and the cells that they share; step times count as the same within `margin`.
+
+    `finished` has the runs of each shared cell that finished in either set, `times` the step times
+    of those that did in both; `alone` are the cells that A, or B, has alone.
+    """
 
     one: ResultSet
     other: ResultSet
     matches: Sequence[Match]
     margin: float
-
-    @property
-    def alone(self) -> dict[str, list[CellKey]]:
-        """The cells that A, or B, has alone."""
-        one, other = self.one.runs, self.other.runs
-        return {"A": [key for key in one if key not in other],
-                "B": [key for key in other if key not in one]}  # fmt: skip
+    finished: Mapping[CellKey, tuple[list[Run], list[Run]]]
+    times: Mapping[CellKey, Times]
+    alone: Mapping[str, list[CellKey]]
 
     @property
     def environment(self) -> dict[str, tuple[str, str]]:
@@ -184,25 +183,14 @@ class Comparison:
         return _differing(self.one.facts(), self.other.facts(), "none")
 
     @property
-    def finished(self) -> dict[CellKey, tuple[list[Run], list[Run]]]:
-        """Runs of each cell that finished in either set."""
-        return {
-            match.place: (
-                [run for run in match.one.values() if run.ok],
-                [run for run in match.other.values() if run.ok],
-            )
-            for match in self.matches
-        }
-
-    @cached_property
-    def times(self) -> dict[CellKey, Times]:
-        """Step times of each cell that finished in both sets."""
-        return cell_times(self.finished, self.margin)
-
-    @property
     def same_coverage(self) -> bool:
         """True where both sets have the same runs and each ended alike in both."""
         return not any(self.alone.values()) and not any(m.unmatched for m in self.matches)
+
+    @property
+    def same_training(self) -> bool:
+        """True where no loss and no gradient norm is apart, in as many steps."""
+        return not any(match.differences or match.lengths_differ for match in self.matches)
 
     def count(self, verdict: str) -> int:
         """Cells whose times have this verdict."""
@@ -210,8 +198,7 @@ class Comparison:
 
     def equal(self, times: str) -> bool:
         """True where nothing that was asked for differs; `times` is `ignore` or `interval`."""
-        trained = not any(match.differences or match.lengths_differ for match in self.matches)
-        same = self.same_coverage and trained
+        same = self.same_coverage and self.same_training
         return same and (times == "ignore" or self.count(DIFFERENT) == 0)
 
 
@@ -224,19 +211,19 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
             f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    return Comparison(one, other, matches, margin)
+    finished = {
+        place: ([run for run in one.runs[place].values() if run.ok],
+                [run for run in other.runs[place].values() if run.ok])
+        for place in shared
+    }  # fmt: skip
+    sides = {"A": one.runs, "B": other.runs}
+    alone = {name: [key for key in runs if key not in shared] for name, runs in sides.items()}
+    return Comparison(one, other, matches, margin, finished, cell_times(finished, margin), alone)
 
 
-def _differing(one: Mapping[str, T], other: Mapping[str, T], absent: T) -> dict[str, tuple[T, T]]:
+def _differing(
+    one: Mapping[str, Any], other: Mapping[str, Any], absent: Any
+) -> dict[str, tuple[Any, Any]]:
     """Values of both for each key in which they differ."""
     both = {k: (one.get(k, absent), other.get(k, absent)) for k in sorted({*one, *other})}
     return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
-
-
-def _flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, Any]:
-    """The values of mappings within mappings by their path, such as `world.nodes`."""
-    flat: dict[str, Any] = {}
-    for key, part in value.items():
-        inner = isinstance(part, Mapping) and depth > 1
-        flat |= _flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
-    return flat

@@ -8,9 +8,8 @@ from pipeline.compare.sets import CellKey, Comparison, Match
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import ratio_interval, scientific, significant
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Interval
-from pipeline.text import markdown, markdown_code
+from pipeline.text import markdown, markdown_code, plural
 
 
 def summary(comparison: Comparison) -> str:
@@ -76,8 +75,7 @@ def _beside(comparison: Comparison) -> list[str]:
         decided = verdict(ratio, comparison.margin)
         lines.append(f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}")
     # The outcome: losses and gradient norms, then in how many cells the times differ.
-    apart = any(match.differences or match.lengths_differ for match in comparison.matches)
-    trained = "DIFFERENT" if apart else "same"
+    trained = "same" if comparison.same_training else "DIFFERENT"
     covered = "" if comparison.same_coverage else "; NOT THE SAME RUNS in both sets"
     same, undecided = comparison.count(SAME), comparison.count(UNDECIDED)
     return [

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.corpus.environment import settings
 from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import ShardWriter, smallest_dtype
+from pipeline.corpus.shards import smallest_dtype, write_shards
 from pipeline.corpus.sources import Source, source_of
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, SamestepError
@@ -54,7 +54,6 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
     """
     source = source_of(spec.corpus)
-    _check_kept(spec, folder)
     # A tokeniser of the hub is fetched.
     own = spec.tokenizer["kind"] != "pretrained" or Path(spec.tokenizer["name"]).is_dir()
     offline = source.is_local and own
@@ -104,9 +103,8 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
     tokeniser.check_fits(spec.model_vocab_size)
     tokeniser.tokenizer.save(str(work / TOKENIZER_FILE))
     dtype = smallest_dtype(tokeniser.vocab_size)
-    with ShardWriter(work, dtype) as writer:
-        encode(store, tokeniser, dtype, writer, work, num_proc)
-    num_tokens = sum(shard.num_tokens for shard in writer.shards)
+    shards = write_shards(work, dtype, encode(store, tokeniser, dtype, work, num_proc))
+    num_tokens = sum(shard.num_tokens for shard in shards)
     if num_tokens < spec.min_tokens:
         raise CorpusError(
             f"the corpus has {num_tokens} tokens; expected at least {spec.min_tokens}, one batch "
@@ -131,30 +129,13 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
         vocab_size=tokeniser.vocab_size,
         separator_id=tokeniser.separator_id,
         dtype=dtype,
-        shards=tuple(writer.shards),
+        shards=tuple(shards),
         versions={
             "python": platform.python_version(),
             "datasets": version("datasets"),
             "tokenizers": version("tokenizers"),
         },
     )
-
-
-def _check_kept(spec: TokensSpec, folder: Path) -> None:
-    """Raise CorpusError where what is read lies where `build` removes what was made before."""
-    read = [Path(path) for path in spec.corpus.get("paths", ())]
-    if spec.tokenizer["kind"] == "pretrained":
-        read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
-    for path in read:
-        try:
-            is_inside = path.exists() and path.resolve().parent == folder.resolve()
-        except (OSError, ValueError, RuntimeError):  # it is refused where it is read
-            continue
-        if is_inside:
-            raise CorpusError(
-                f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
-                "give another folder"
-            )
 
 
 def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from pipeline.corpus.shards import ShardWriter
 from pipeline.corpus.text_store import Kind, TextStore, read_batches
 from pipeline.corpus.tokenisers import Tokeniser, is_panic
 from pipeline.errors import CorpusError
@@ -38,18 +37,16 @@ REPORT_SECONDS = 10
 
 
 def encode(
-    store: TextStore, tokeniser: Tokeniser, dtype: str, writer: ShardWriter, work: Path,
-    num_proc: int,
-) -> None:  # fmt: skip
-    """Append the tokens of every document and a separator after each to `writer`."""
+    store: TextStore, tokeniser: Tokeniser, dtype: str, work: Path, num_proc: int
+) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+    """The tokens of every document, with a separator after each, in arrays of any length."""
     done_bytes, reported = 0, time.monotonic()
     block = work / "block.arrow"
     documents = whole_documents(store.pieces())
     # The work is spread over processes already; `environment.settings` puts the variable back.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     while num_bytes := _write_block(documents, block):
-        for tokens in _encode_block(block, tokeniser, dtype, work, num_proc):
-            writer.append(tokens)
+        yield from _encode_block(block, tokeniser, dtype, work, num_proc)
         done_bytes += num_bytes
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()

@@ -8,7 +8,6 @@ left out for the same reason.
 from __future__ import annotations
 
 import ast
-import gc
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -53,14 +52,7 @@ def units(root: Path) -> list[str]:
 
 def documents(root: Path, unit: str) -> Iterator[str]:
     """One document per help topic, or the docstrings of one module as a single document."""
-    # Parsing makes millions of objects that die together; the collector only slows it down.
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        tree = ast.parse((root / unit).read_bytes())
-    finally:
-        if was_enabled:
-            gc.enable()
+    tree = ast.parse((root / unit).read_bytes())
     if unit != TOPICS:
         yield "\n\n".join(_docstrings(tree))
         return

@@ -1,10 +1,10 @@
-"""Write a stream of tokens as files of bounded size, hashing while writing."""
+"""A stream of tokens as files of bounded size, hashed while they are written."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,49 +19,27 @@ def smallest_dtype(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
-class ShardWriter:
-    """Append tokens to `shard-00000.bin`, `shard-00001.bin`, ... below `folder`.
+def write_shards(
+    folder: Path,
+    dtype: str,
+    arrays: Iterable[npt.NDArray[np.unsignedinteger]],
+    shard_tokens: int = SHARD_TOKENS,
+) -> list[Shard]:
+    """Write arrays of tokens, shape (n,), one after another to `shard-00000.bin` and so on.
 
-    Every shard but the last holds `shard_tokens` tokens. Use as a context manager; `shards` is
-    complete once it is left.
+    Every shard but the last holds `shard_tokens` tokens of the type `dtype`, a name.
     """
-
-    def __init__(self, folder: Path, dtype: str, shard_tokens: int = SHARD_TOKENS) -> None:
-        """`dtype` is a name of `smallest_dtype`; `folder` exists."""
-        self.shards: list[Shard] = []
-        self._folder, self._shard_tokens = folder, shard_tokens
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._stream: BinaryIO | None = None
-        self._digest, self._num_tokens = hashlib.sha256(), 0
-
-    def append(self, tokens: npt.NDArray[np.unsignedinteger]) -> None:
-        """Write `tokens`, shape (n,), opening further shards as they fill."""
-        while len(tokens):
-            if self._stream is None:
-                self._stream = (self._folder / self._name()).open("wb")
-            room = self._shard_tokens - self._num_tokens
-            data = tokens[:room].astype(self._dtype, copy=False).tobytes()
-            self._stream.write(data)
-            self._digest.update(data)
-            self._num_tokens += min(room, len(tokens))
-            tokens = tokens[room:]
-            if self._num_tokens == self._shard_tokens:
-                self._finish()
-
-    def __enter__(self) -> ShardWriter:
-        """Ready to append."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close the last shard."""
-        self._finish()
-
-    def _name(self) -> str:
-        return f"shard-{len(self.shards):05d}.bin"
-
-    def _finish(self) -> None:
-        if self._stream is None:
-            return
-        self._stream.close()
-        self.shards.append(Shard(self._name(), self._num_tokens, self._digest.hexdigest()))
-        self._stream, self._digest, self._num_tokens = None, hashlib.sha256(), 0
+    shards: list[Shard] = []
+    stored, filled = np.dtype(dtype).newbyteorder("<"), (one for one in arrays if len(one))
+    tokens = next(filled, None)
+    while tokens is not None:
+        name, digest, room = f"shard-{len(shards):05d}.bin", hashlib.sha256(), shard_tokens
+        with (folder / name).open("wb") as stream:
+            while room and tokens is not None:
+                data = tokens[:room].astype(stored, copy=False).tobytes()
+                stream.write(data)
+                digest.update(data)
+                rest, room = tokens[room:], max(0, room - len(tokens))
+                tokens = rest if len(rest) else next(filled, None)
+        shards.append(Shard(name, shard_tokens - room, digest.hexdigest()))
+    return shards

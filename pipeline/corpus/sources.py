@@ -1,8 +1,8 @@
-"""Sources of text: one small class per `corpus.source` of a study.
+"""Sources of text: `source_of(section)` for the `corpus` section of a study.
 
 A source lists units (files, mostly) that may be read in parallel, and reads one unit as pieces of
-documents in a fixed order; see `pipeline.corpus.texts`. Sources are plain data, so they travel to
-worker processes.
+documents in a fixed order; see `pipeline.corpus.texts`. It is plain data, so it travels to worker
+processes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 import platform
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TextIO
+from typing import Any, TextIO
 
 from pipeline.corpus import python_docs
 from pipeline.corpus.environment import check_hub
@@ -24,183 +23,123 @@ from pipeline.errors import CorpusError
 
 Piece = tuple[str, bool]
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 
+@dataclass(frozen=True)
+class Source:
+    """Text by a study's `corpus` section, which its schema has checked.
 
-class Source(Protocol):
-    """Text in units; `is_local` says that nothing is fetched over the network."""
+    `python-docs` are the help topics and docstrings of the running CPython. A file of `json` holds
+    an array of strings, each a document; in one of `text` a document is the file, or a block
+    between blank lines. `hub` is a data set of the Hugging Face hub, or a folder in its layout.
+    """
+
+    section: Mapping[str, Any]
 
     @property
     def is_local(self) -> bool:
         """True where every byte comes from this machine."""
+        return self.section["source"] != "hub" or Path(self.section["name"]).is_dir()
 
     def units(self) -> list[str]:
         """Names of what can be read independently, in the order of the corpus."""
+        match self.section["source"]:
+            case "python-docs":
+                return python_docs.units(python_docs.standard_library())
+            case "hub":  # a stream has one order, and the network is the limit
+                return [self.section["name"]]
+        return list(self.section["paths"])
 
     def read(self, unit: str) -> Iterator[Piece]:
         """`(piece, ends_document)` in order; raises CorpusError on anything that is not text."""
-
-    def describe(self) -> dict[str, Any]:
-        """The source as the manifest has it: no absolute path, no time, no host."""
-
-
-@dataclass(frozen=True)
-class PythonDocs:
-    """Help topics and docstrings of the running CPython."""
-
-    is_local = True
-
-    def units(self) -> list[str]:
-        """The help topics and the modules of the standard library."""
-        return python_docs.units(python_docs.standard_library())
-
-    def read(self, unit: str) -> Iterator[Piece]:
-        """A document per topic or module."""
-        for text in python_docs.documents(python_docs.standard_library(), unit):
-            yield from split_document([text])
-
-    def describe(self) -> dict[str, Any]:
-        """The version of CPython, on which the text depends."""
-        return {"source": "python-docs", "python": platform.python_version()}
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files of this machine."""
-
-    paths: tuple[str, ...]
-    source: ClassVar[str]
-    is_local = True
-
-    def units(self) -> list[str]:
-        """The files as listed."""
-        return list(self.paths)
-
-    def describe(self) -> dict[str, Any]:
-        """The names of the files, without their folders."""
-        return {"source": self.source, "files": [Path(path).name for path in self.paths]}
-
-
-@dataclass(frozen=True)
-class JsonFiles(Files):
-    """Files that each hold one JSON array of strings; a string is a document."""
-
-    source = "json"
-
-    def read(self, unit: str) -> Iterator[Piece]:
-        """The strings of one file."""
-        for text in read_strings(Path(unit)):
-            yield from split_document([text])
-
-
-@dataclass(frozen=True)
-class TextFiles(Files):
-    """Text files; a document is a file, or a block between blank lines."""
-
-    document: str
-    source = "text"
-
-    def read(self, unit: str) -> Iterator[Piece]:
-        """The documents of one file, which is never in memory as a whole."""
-        with open_text(Path(unit)) as stream:
-            if self.document == "file":
-                yield from split_document(iter(lambda: stream.read(PIECE_CHARACTERS), ""))
+        match self.section["source"]:
+            case "python-docs":
+                texts = python_docs.documents(python_docs.standard_library(), unit)
+            case "json":
+                texts = read_strings(Path(unit))
+            case "hub":
+                texts = self._rows()
+            case _:  # of text, which is never in memory as a whole
+                with open_text(Path(unit)) as stream:
+                    if self.section["document"] == "file":
+                        yield from split_document(iter(lambda: stream.read(PIECE_CHARACTERS), ""))
+                        return
+                    for is_blank, parts in itertools.groupby(_line_parts(stream), itemgetter(0)):
+                        if not is_blank:
+                            block = (text for _, text in parts)
+                            yield from split_document(_without_last_line_end(block))
                 return
-            for is_blank, parts in itertools.groupby(_line_parts(stream), key=itemgetter(0)):
-                if not is_blank:
-                    block = (text for _, text in parts)
-                    yield from split_document(_without_last_line_end(block))
+        for text in texts:
+            yield from split_document([text])
 
     def describe(self) -> dict[str, Any]:
-        """Those of all files, and what a document is."""
-        return super().describe() | {"document": self.document}
+        """Everything that pins the text, for the manifest: no absolute path, no time, no host."""
+        match self.section["source"]:
+            case "python-docs":
+                return {"source": "python-docs", "python": platform.python_version()}
+            case "hub":
+                name = Path(self.section["name"]).name if self.is_local else self.section["name"]
+                return {"config": None, "max_documents": None, **self.section, "name": name}
+        files = [Path(path).name for path in self.section["paths"]]
+        return {k: v for k, v in self.section.items() if k != "paths"} | {"files": files}
 
-
-@dataclass(frozen=True)
-class Hub:
-    """A data set of the Hugging Face hub (or a local folder in its layout), streamed."""
-
-    name: str
-    config: str | None
-    split: str
-    revision: str
-    column: str
-    max_documents: int | None
-
-    @property
-    def is_local(self) -> bool:
-        """True for a folder on this machine."""
-        return Path(self.name).is_dir()
-
-    def units(self) -> list[str]:
-        """One: a stream has one order, and the network is the limit."""
-        return [self.name]
-
-    def read(self, unit: str) -> Iterator[Piece]:
-        """The rows' `column`, at most `max_documents` of them."""
+    def _rows(self) -> Iterator[str]:
+        """Texts of the `column` of a data set's rows, at most `max_documents` of them, streamed."""
         import datasets
 
+        asked = self.section
+        name, column = asked["name"], asked["column"]
         if not self.is_local:
             check_hub()
         try:
             rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(
-                unit, self.config, split=self.split, revision=self.revision, streaming=True
-            )
-            for number, row in enumerate(itertools.islice(rows, self.max_documents)):
-                yield from split_document([self._text(row, number)])
+                name, asked.get("config"), split=asked["split"], revision=asked["revision"],
+                streaming=True,
+            )  # fmt: skip
+            for number, row in enumerate(itertools.islice(rows, asked.get("max_documents"))):
+                if column not in row:
+                    raise CorpusError(
+                        f"hub data set {name!r} has no column {column!r}; set corpus.column to one "
+                        f"of {', '.join(sorted(row))}"
+                    )
+                if not isinstance(row[column], str):
+                    raise CorpusError(
+                        f"hub data set {name!r}: document {number} in column {column!r} is "
+                        f"{repr(row[column])[:60]}; expected a string, set corpus.column to a text "
+                        "column"
+                    )
+                yield row[column]
         except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise CorpusError(
-                f"hub data set {unit!r} at revision {self.revision}: {reason}; expected "
-                "a data set that can be read, check corpus.name, config, split and the network"
+                f"hub data set {name!r} at revision {asked['revision']}: {reason}; expected a data "
+                "set that can be read, check corpus.name, config, split and the network"
             ) from None
-
-    def _text(self, row: Mapping[str, Any], number: int) -> str:
-        if self.column not in row:
-            raise CorpusError(
-                f"hub data set {self.name!r} has no column {self.column!r}; "
-                f"set corpus.column to one of {', '.join(sorted(row))}"
-            )
-        text = row[self.column]
-        if not isinstance(text, str):
-            raise CorpusError(
-                f"hub data set {self.name!r}: document {number} in column {self.column!r} is "
-                f"{repr(text)[:60]}; expected a string, set corpus.column to a text column"
-            )
-        return text
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that pins the rows; a local folder is named without its path."""
-        name = Path(self.name).name if self.is_local else self.name
-        return {"source": "hub", **vars(self), "name": name}
 
 
 def source_of(corpus: Mapping[str, Any]) -> Source:
-    """The source that a study's `corpus` section, which its schema has checked, names."""
-    match corpus["source"]:
-        case "python-docs":
-            return PythonDocs()
-        case "json":
-            return JsonFiles(_each_once(corpus["paths"]))
-        case "text":
-            return TextFiles(_each_once(corpus["paths"]), corpus["document"])
-    optional = {"config": None, "max_documents": None}
-    return Hub(**optional | {key: value for key, value in corpus.items() if key != "source"})
+    """The source of a section; raises CorpusError where two paths lead to one file.
+
+    Its text would count twice. Names of one file are `a.txt`, `./a.txt` and a symlink to it.
+    """
+    known: dict[str, str] = {}
+    for path in corpus.get("paths", []):
+        # No file has a NUL in its name; reading says so.
+        place = path if "\0" in path else os.path.realpath(path)
+        if place in known:
+            raise CorpusError(
+                f"corpus.paths: {path} stands twice, also as {known[place]}; leave one out"
+            )
+        known[place] = path
+    return Source(corpus)
 
 
 def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
-    """Open every file that two sections of a study name; raises CorpusError, reads nothing.
-
-    What is to be fetched has a name that the hub can have.
-    """
+    """Open every file that two sections of a study name; raises CorpusError, reads nothing."""
     source_of(corpus)
-    if corpus["source"] == "hub":
-        _check_name(corpus["name"], "corpus.name", "data set")
     if tokenizer["kind"] == "pretrained":
         name, is_folder = tokenizer["name"], Path(tokenizer["name"]).is_dir()
-        if tokenizer["revision"] is not None and not is_folder:
-            _check_name(name, "tokenizer.name", "tokeniser")
-        elif not Path(name, "tokenizer.json").is_file():
+        of_the_hub = tokenizer["revision"] is not None and not is_folder
+        if not of_the_hub and not Path(name, "tokenizer.json").is_file():
             where = "has no tokenizer.json" if is_folder else "is no folder here"
             raise CorpusError(
                 f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, "
@@ -209,32 +148,6 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
     for path in corpus.get("paths", []):
         with open_text(Path(path)):
             pass
-
-
-def _check_name(name: str, key: str, what: str) -> None:
-    """Raise CorpusError unless a name is that of a folder here or can be one of the hub."""
-    if not (Path(name).is_dir() or _HUB_NAME.fullmatch(name)):
-        raise CorpusError(
-            f"{key} {name!r} is no name of a {what}; give a folder that is here, or `owner/name` "
-            "of the hub"
-        )
-
-
-def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
-    """The paths; raises CorpusError where two lead to the same file, whose text would count twice.
-
-    Two names of one file (`a.txt`, `./a.txt`, a symlink) are the same path.
-    """
-    known: dict[str, str] = {}
-    for path in paths:
-        # No file has a NUL in its name; reading says so.
-        place = path if "\0" in path else os.path.realpath(path)
-        if place in known:
-            raise CorpusError(
-                f"corpus.paths: {path} stands twice, also as {known[place]}; leave one out"
-            )
-        known[place] = path
-    return tuple(known.values())
 
 
 def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:

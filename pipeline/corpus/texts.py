@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,6 @@ from pipeline.files import open_regular
 
 PIECE_CHARACTERS = 2**14
 CHUNK_CHARACTERS = 2**18
-# A value cut off by the end of a chunk fails within its last escape (`\uXXXX`); an error further
-# from the end than this is in the file itself.
-_LONGEST_ESCAPE = 12
 
 
 @contextmanager
@@ -49,82 +47,41 @@ def open_text(path: Path) -> Iterator[TextIO]:
         ) from None
 
 
+_ITEM = re.compile(r'\s*([\[,])\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
+"""A string of an array with the mark before it."""
+
+_WRONG = re.compile(r'\s*(?:[^\s\[,\]]|[\[,]\s*[^\s"\]])')
+"""The beginning of what is neither such a string nor the end of the array, however it goes on."""
+
+
 def read_strings(path: Path) -> Iterator[str]:
     """The strings of the JSON array in `path`, in order; memory is one chunk plus one string.
 
     Raises CorpusError, naming the file and the document, where it is not one array of strings.
     """
     with open_text(path) as stream:
-        yield from _Reader(path, stream).strings()
-
-
-class _Reader:
-    """A window over the file's text: what is consumed is dropped, what is missing is read."""
-
-    def __init__(self, path: Path, stream: TextIO) -> None:
-        self._path, self._stream = path, stream
-        self._text, self._at, self._num_strings = "", 0, 0
-        self._decode = json.JSONDecoder().raw_decode
-
-    def strings(self) -> Iterator[str]:
-        """The strings up to the closing bracket, which only white space may follow."""
-        if self._next() != "[":
-            raise self._fault("it does not begin with '['")
-        self._at += 1
-        mark = self._next() if self._next() == "]" else ","
-        while mark == ",":
-            yield self._string()
-            self._num_strings += 1
-            mark = self._next()
-            self._at += mark == ","
-        if mark != "]":
-            raise self._fault(f"{mark or 'the end of the file'!r} follows a string")
-        self._at += 1
-        if self._next():
-            raise self._fault("text follows the closing ']'")
-
-    def _next(self) -> str:
-        """The next character that is not white space, without consuming it; '' at the end."""
+        text, at, number = "", 0, 0
         while True:
-            while self._at < len(self._text) and self._text[self._at] in " \t\n\r":
-                self._at += 1
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._read():
-                return ""
-
-    def _read(self) -> bool:
-        """Add a chunk; at least as much as is pending, so that a long string costs linear time."""
-        pending = self._text[self._at :]
-        chunk = self._stream.read(max(CHUNK_CHARACTERS, len(pending)))
-        self._text, self._at = pending + chunk, 0
-        return bool(chunk)
-
-    def _string(self) -> str:
-        if self._next() != '"':
-            while len(self._text) - self._at < 60 and self._read():
-                pass
-            value = self._text[self._at : self._at + 60].split("\n")[0]
-            raise CorpusError(
-                f"{self._path}: document {self._num_strings} is {value!r}; expected a string "
-                '(the file is one JSON array of strings), put it between "quotes" or remove it'
-            )
-        while True:
+            item = _ITEM.match(text, at)
+            if item is None and not _WRONG.match(text, at):
+                # At least as much as is pending, so that a long string costs linear time.
+                if more := stream.read(max(CHUNK_CHARACTERS, len(text) - at)):
+                    text, at = text[at:] + more, 0
+                    continue
+                if "".join(text[at:].split()) == ("]" if number else "[]"):
+                    return
             try:
-                value, self._at = self._decode(self._text, self._at)
-                return str(value)
-            except json.JSONDecodeError as error:
-                cut_off = error.msg.startswith("Unterminated") or (
-                    error.pos > len(self._text) - _LONGEST_ESCAPE
-                )
-                if not cut_off or not self._read():
-                    raise self._fault(error.msg) from None
-
-    def _fault(self, what: str) -> CorpusError:
-        return CorpusError(
-            f"{self._path}: not a JSON array of strings at document {self._num_strings}: {what}; "
-            'expected ["first document", "second document", ...], correct the file'
-        )
+                if item is None or item[1] != ("," if number else "["):
+                    found = text[at : at + 60].strip().split("\n")[0]
+                    raise ValueError(repr(found or "the end of the file"))
+                value = str(json.loads(item[2]))
+            except ValueError as error:
+                raise CorpusError(
+                    f"{path}: not a JSON array of strings at document {number}: {error}; expected "
+                    '["first document", "second document", ...], correct the file'
+                ) from None
+            yield value
+            at, number = item.end(), number + 1
 
 
 def split_document(

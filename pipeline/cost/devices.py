@@ -34,6 +34,16 @@ class Device:
     element: int
 
 
+def name_of(driver_name: str) -> str | None:
+    """The name in `DEVICES` of a GPU as its driver calls it, such as `NVIDIA A100-SXM4-80GB`."""
+    for name in DEVICES:
+        kind, size = name.split("-")
+        # Of an H200 there is one, and its driver states no size.
+        if kind in driver_name.lower() and (size in driver_name or kind == "h200"):
+            return name
+    return None
+
+
 def number_format(precision: str) -> str:
     """The name in `devices.json` of the format that a row's products have."""
     for word, name in (("bf16", "bfloat16"), ("fp16", "float16"), ("tf32", "tf32")):

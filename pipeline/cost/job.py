@@ -100,6 +100,12 @@ class Job:
         ends = self.vocab * self.hidden * (1 if self.tied else 2)
         return self.layers * self.layer_parameters + ends
 
+    @property
+    def flops_per_token(self) -> float:
+        """Model FLOPs: 6 a weight of the products, and attention; without recomputation."""
+        weights = self.layers * self.layer_parameters + self.vocab * self.hidden
+        return 6.0 * weights + 12.0 * self.layers * self.hidden * self.seq
+
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
     text = (row.get(name) or "").strip()

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from pipeline.cost.job import CONFIGURATION
 from pipeline.documents import MAX_MADE_BYTES, read_text
@@ -91,26 +92,24 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
     the most that the allocator reserved. Raises PredictionError.
     """
     text = COLOUR.sub("", read_text(path, "", PredictionError, max_bytes=MAX_MADE_BYTES))
-    name, whole, last = "", ITERATION, -1
-    timed: list[dict[str, str | None]] = []
+    name, whole = "", ITERATION
+    timed: list[dict[str, Any]] = []
     for number, line in enumerate(text.split("\n"), 1):
         is_titan = TORCHTITAN.search(line)
         if not (is_titan or MEGATRON.search(line)):
             continue
         if not name:
             name, whole = ("torchtitan", STEP) if is_titan else ("Megatron-LM", ITERATION)
-        step = whole.search(line)
-        if step is None:
+        if (step := whole.search(line)) is None:
             raise PredictionError(
                 f"{path}:{number} is cut off or of another program; expected a whole line of "
                 f"{name} on a step: take it out"
             )
-        if int(step["step"]) <= last:
+        if timed and int(step["step"]) <= (last := int(timed[-1]["step"])):
             raise PredictionError(
                 f"{path}:{number} is step {step['step']} behind step {last}; give the log of one "
                 "rank and one start"
             )
-        last = int(step["step"])
         timed.append(step.groupdict())
     if len(timed) < 2:
         raise PredictionError(
@@ -127,14 +126,14 @@ def read(path: Path, given: Mapping[str, str]) -> dict[str, str]:
                 f"{path} has tokens a second on a GPU and {', '.join(sizes)!r} as global_batch, "
                 "seq, gpus; a step time needs them: give --set gpus=8,global_batch=16,seq=8192"
             )
-        tokens = int(sizes[0]) * int(sizes[1]) / int(sizes[2])
-        seconds = [tokens / float(str(one["rate"]).replace(",", "")) for one in timed[1:]]
-        reserved = [float(one["memory"] or 0) for one in timed]
+        batch, positions, gpus = map(int, sizes)
+        rates = [float(one["rate"].replace(",", "")) for one in timed[1:]]
+        seconds = [batch * positions / gpus / rate for rate in rates]
+        reserved = [float(one["memory"]) for one in timed]
     else:
-        row |= _of_megatron(text) | {"global_batch": str(timed[-1]["batch"]), **given}
         alike = {"batch": timed[-1]["batch"], "skipped": "0"}
-        used = [one for one in timed[1:] if alike.items() <= one.items()]
-        seconds = [float(one["ms"] or 0) / 1000 for one in used]
+        row |= _of_megatron(text) | {"global_batch": alike["batch"], **given}
+        seconds = [float(one["ms"]) / 1000 for one in timed[1:] if alike.items() <= one.items()]
         reserved = [float(one) / 1024 for one in MEMORY.findall(text)]
         if not seconds:
             raise PredictionError(f"{path} skipped updates in all lines; give a longer log")
@@ -157,9 +156,8 @@ def _of_megatron(text: str) -> dict[str, str]:
         row["vocab"] = padded[1]
     if arguments:
         row["precision"] = next((n for n in ("fp8", "bf16", "fp16") if n in arguments), "fp32")
-        row["zero"] = "3" if "use_torch_fsdp2" in arguments else "0"
-        if "use_distributed_optimizer" in arguments:
-            row["zero"] = "1"
+        stages = {"use_distributed_optimizer": "1", "use_torch_fsdp2": "3"}
+        row["zero"] = next((stage for name, stage in stages.items() if name in arguments), "0")
         # Since 2024 attention is a backend, and fused unless that says not.
         backend = arguments.get("attention_backend", "unfused")
         flags = {

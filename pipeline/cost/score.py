@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -29,31 +30,30 @@ TAU_MARGIN = 1.10
 
 @dataclass(frozen=True)
 class Scored:
-    """One measured row: its step, what was predicted without its set and with all constants."""
+    """A measured row, and what was predicted without its set (`out`) and with all constants.
+
+    `at_peak`: seconds of its model FLOPs at the peak of its devices. `features`: logarithms of its
+    sizes, of which alike configurations have near ones.
+    """
 
     source: str
     row: Mapping[str, str]
-    measured: float
     out: Mapping[str, str]
     own: Mapping[str, str]
+    measured: float
     job: Job
-    flops: float
+    at_peak: float
     features: tuple[float, ...]
-    utilisation: float
 
     def error(self, which: str) -> float:
         """|predicted / measured - 1|, to the nearer end of a range where one is predicted."""
-        answer = getattr(self, which)
-        low, high = (float(answer[f"step_s_{end}"]) for end in ("low", "high"))
-        leave_out = self.source if which == "out" else ""
+        answer, leave_out = getattr(self, which), self.source if which == "out" else ""
         band = content()["band"][kind_of(self.job, Constants(leave_out))]
-        ends: tuple[float, float] = (
-            low / band[0] / self.measured - 1,
-            high / band[1] / self.measured - 1,
+        low, high = (
+            float(answer[f"step_s_{end}"]) / ratio / self.measured - 1
+            for end, ratio in zip(("low", "high"), band, strict=True)
         )
-        if ends[0] < 0 < ends[1] and ends[1] - ends[0] > 1e-4:
-            return 0.0
-        return min(map(abs, ends))
+        return 0.0 if low < 0 < high and high - low > 1e-4 else min(abs(low), abs(high))
 
 
 def source_of(row: Mapping[str, str]) -> str:
@@ -70,44 +70,33 @@ def points() -> list[dict[str, str]]:
 
 
 @cache
+def predicted() -> list[tuple[str, Mapping[str, str], dict[str, Mapping[str, str]]]]:
+    """Set, row and predictions of each row that is not suspect; of these as `Scored` has them."""
+    rows = [(source_of(row), row) for row in points() if not row["suspect"]]
+    without = {source: Constants(source) for source, _ in rows}
+    return [
+        (source, row, {"out": predict_row(row, without[source]),
+                       "own": predict_row(row, Constants())})
+        for source, row in rows
+    ]  # fmt: skip
+
+
+@cache
 def scored() -> tuple[Scored, ...]:
-    """Every measured row that is not suspect and can be predicted."""
+    """Every row that ran, has a measured step and can be predicted."""
     kept = []
-    constants = {source: Constants(source) for source in {source_of(row) for row in points()}}
-    for row in points():
-        if row["status"] != "ok" or row["suspect"] or not row["step_s"]:
-            continue
-        source = source_of(row)
-        out, own = predict_row(row, constants[source]), predict_row(row, Constants())
-        if out["reason"]:
+    for source, row, answers in predicted():
+        if row["status"] != "ok" or not row["step_s"] or answers["out"]["reason"]:
             continue
         job = jobs_of(row)[0]
-        # Model FLOPs of a step: 6 a weight and token, and attention; without recomputation.
-        weights = job.layers * job.layer_parameters + job.vocab * job.hidden
         tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
-        flops = tokens * (6.0 * weights + 12.0 * job.layers * job.hidden * job.seq)
-        peak, step = device_of(job, Constants()).peak * job.gpus, float(row["step_s"])
+        at_peak = tokens * job.flops_per_token / (device_of(job, Constants()).peak * job.gpus)
         # In their logarithms alike configurations are near.
         sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
-        features, used = tuple(map(math.log2, sizes)), flops / peak / step
-        kept.append(Scored(source, row, step, out, own, job, flops / peak, features, used))
+        features = tuple(map(math.log2, sizes))
+        kept.append(Scored(source, row, **answers, measured=float(row["step_s"]), job=job,
+                           at_peak=at_peak, features=features))  # fmt: skip
     return tuple(kept)
-
-
-def by_constant(rows: Sequence[Scored]) -> list[float]:
-    """Seconds by the one utilisation that suits the set best."""
-    tried = [[row.flops / one.utilisation for row in rows] for one in rows]
-    return min(tried, key=lambda seconds: mean(_errors(seconds, rows)))
-
-
-def by_neighbour(rows: Sequence[Scored], others: Sequence[Scored]) -> list[float]:
-    """Seconds by the utilisation of the most alike row of the other sets."""
-    near = (min(others, key=lambda one: math.dist(one.features, r.features)) for r in rows)
-    return [row.flops / one.utilisation for row, one in zip(rows, near, strict=True)]
-
-
-def _errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
-    return [abs(s / row.measured - 1) for s, row in zip(seconds, rows, strict=True)]
 
 
 def by_source() -> dict[str, list[Scored]]:
@@ -118,64 +107,74 @@ def by_source() -> dict[str, list[Scored]]:
     return dict(sorted(sets.items()))
 
 
-def inside(row: Scored) -> bool:
-    """True where the measured step lies in the band."""
-    return float(row.out["step_s_low"]) <= row.measured <= float(row.out["step_s_high"])
+def by_constant(rows: Sequence[Scored]) -> list[float]:
+    """Seconds by the one utilisation that suits the set best."""
+    tried = [[row.at_peak / one.at_peak * one.measured for row in rows] for one in rows]
+    return min(tried, key=lambda seconds: mean(errors(seconds, rows)))
 
 
-def table() -> list[dict[str, str]]:
-    """One row a set, and one of all; errors in per cent, mean and median."""
-    lines = []
-    for source, rows in by_source().items():
-        others = [row for row in scored() if row.source != source]
-        lines.append(
-            {
-                "points": source,
-                "n": str(len(rows)),
-                "constant": _pair(_errors(by_constant(rows), rows)),
-                "neighbour": _pair(_errors(by_neighbour(rows, others), rows)),
-                "model": _pair([row.error("out") for row in rows]),
-                "with its own": _pair([row.error("own") for row in rows]),
-                "in the band": f"{100 * mean(map(inside, rows)):.0f} %",
-            }
-        )
-    return lines
+def by_neighbour(rows: Sequence[Scored]) -> list[float]:
+    """Seconds by the utilisation of the most alike row of another set."""
+    others = [one for one in scored() if one.source != rows[0].source]
+    near = (min(others, key=lambda one: math.dist(one.features, r.features)) for r in rows)
+    return [r.at_peak / one.at_peak * one.measured for r, one in zip(rows, near, strict=True)]
+
+
+def errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
+    """Sizes of the errors of predicted steps."""
+    return [abs(s / row.measured - 1) for s, row in zip(seconds, rows, strict=True)]
+
+
+def in_band(rows: Sequence[Scored]) -> float:
+    """Share of rows whose measured step lies in the band."""
+    return mean(
+        float(row.out["step_s_low"]) <= row.measured <= float(row.out["step_s_high"])
+        for row in rows
+    )
 
 
 def _pair(errors: Sequence[float]) -> str:
     return f"{100 * mean(errors):.1f} / {100 * median(errors):.1f}"
 
 
-def memory_errors(which: str) -> dict[str, list[float]]:
-    """Signed errors of memory by set, without the constants derived from it (`out`) or with all."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    for row in points():
-        if row["mem_gib"] and not row["suspect"]:
-            source = source_of(row)
-            constants = Constants(source if which == "out" else "")
-            predicted = predict_row(row, constants)["mem_gib_pred"]
-            if predicted:
-                errors[source].append(float(predicted) / float(row["mem_gib"]) - 1)
-    return dict(errors)
+def table() -> list[dict[str, str]]:
+    """A row for each set; errors in per cent, mean and median."""
+    return [
+        {
+            "points": source,
+            "n": str(len(rows)),
+            "constant": _pair(errors(by_constant(rows), rows)),
+            "neighbour": _pair(errors(by_neighbour(rows), rows)),
+            "model": _pair([row.error("out") for row in rows]),
+            "with its own": _pair([row.error("own") for row in rows]),
+            "in the band": f"{100 * in_band(rows):.0f} %",
+        }
+        for source, rows in by_source().items()
+    ]
 
 
-def _spread(errors: Sequence[float]) -> tuple[float, float]:
+def spread(errors: Iterable[float]) -> tuple[float, float]:
     """Median size of errors, and that within which nine tenths lie."""
     sizes = sorted(map(abs, errors))
     return median(sizes), sizes[math.ceil(0.9 * len(sizes)) - 1]
 
 
+def memory_errors(which: str) -> dict[str, list[float]]:
+    """Signed errors of memory by set, without the constants derived from it (`out`) or with all."""
+    errors: dict[str, list[float]] = defaultdict(list)
+    for source, row, answers in predicted():
+        if row["mem_gib"] and (answer := answers[which]["mem_gib_pred"]):
+            errors[source].append(float(answer) / float(row["mem_gib"]) - 1)
+    return errors
+
+
 def fit_shares(which: str) -> tuple[float, float]:
     """Share of what ran that is predicted to fit, and of what crashed that is not."""
-    ran: list[bool] = []
-    crashed: list[bool] = []
-    for row in points():
-        if row["suspect"] or row["status"] == "memory only":
-            continue
-        constants = Constants(source_of(row) if which == "out" else "")
-        fits = predict_row(row, constants)["fits"]
-        (ran if row["status"] == "ok" else crashed).append(fits == "true")
-    return mean(ran), 1 - mean(crashed)
+    fits: dict[bool, list[bool]] = {True: [], False: []}
+    for _, row, answers in predicted():
+        if row["status"] != "memory only":
+            fits[row["status"] == "ok"].append(answers[which]["fits"] == "true")
+    return mean(fits[True]), 1 - mean(fits[False])
 
 
 def order(which: str = "out") -> tuple[float, int, int]:
@@ -184,59 +183,18 @@ def order(which: str = "out") -> tuple[float, int, int]:
     Also in how many worlds the layout ranked first is within 10 % of the best, and of how many.
     """
     worlds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for row in scored():
-        if row.source == "nanotron_h100":
-            predicted = float(getattr(row, which)["step_s_pred"])
-            worlds[row.row["model"], row.row["gpus"]].append((row.measured, predicted))
+    for row in by_source()["nanotron_h100"]:
+        step = row.measured, float(getattr(row, which)["step_s_pred"])
+        worlds[row.row["model"], row.row["gpus"]].append(step)
     right = wrong = first = 0
     for steps in worlds.values():
-        for place, (a, x) in enumerate(steps):
-            for b, y in steps[:place]:
-                if max(a, b) > TAU_MARGIN * min(a, b):
-                    right += (a - b) * (x - y) > 0
-                    wrong += (a - b) * (x - y) < 0
+        for (a, x), (b, y) in combinations(steps, 2):
+            if max(a, b) > TAU_MARGIN * min(a, b):
+                right += (a - b) * (x - y) > 0
+                wrong += (a - b) * (x - y) < 0
         chosen = min(steps, key=lambda step: step[1])[0]
         first += chosen <= TAU_MARGIN * min(measured for measured, _ in steps)
     return (right - wrong) / (right + wrong), first, len(worlds)
-
-
-def _rows(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    first, *others = ("| " + " | ".join(line) + " |" for line in (heads, *rows))
-    return [first, "|" + "---|" * len(heads), *others]
-
-
-def markdown() -> str:
-    """The tables of errors, as docs/planner.md has them."""
-    rows = table()
-    lines = _rows(list(rows[0]), [list(row.values()) for row in rows])
-    heads = ["memory of", "n", "median error", "nine tenths within", "with its own"]
-    own = memory_errors("own")
-    rows_of_memory = []
-    for source, errors in memory_errors("out").items():
-        middle, most = _spread(errors)
-        own_pair = " / ".join(f"{size:.0%}" for size in _spread(own[source]))
-        rows_of_memory.append([source, str(len(errors)), f"{middle:.0%}", f"{most:.0%}", own_pair])
-    lines += ["", *_rows(heads, rows_of_memory), "", *grown_markdown()]
-    tau, first, worlds = order()
-    own_tau, own_first, _ = order("own")
-    ran, crashed = fit_shares("out")
-    own_ran, own_crashed = fit_shares("own")
-    middle = median(
-        (float(r.own["step_s_high"]) - float(r.own["step_s_low"])) / float(r.own["step_s_pred"]) / 2
-        for r in scored()
-    )
-    lines += [
-        "",
-        f"The band holds {mean(map(inside, scored())):.0%} of all points; half its width, with "
-        f"all constants, is {middle:.0%} of the prediction in the median. Of what "
-        f"ran, {ran:.0%} is predicted to fit ({own_ran:.0%} with all constants); of what crashed, "
-        f"{crashed:.0%} not to ({own_crashed:.0%}). Order of nanotron's layouts: "
-        f"Kendall's tau {tau:.2f} ({own_tau:.2f} with its own constants); the layout "
-        f"ranked first is within 10 % of the best in {first} of "
-        f"{worlds} worlds ({own_first} with its own).",
-    ]
-    return "\n".join(lines).replace("%", " %").replace("  %", " %")
 
 
 class Grown(NamedTuple):
@@ -254,10 +212,12 @@ def grown() -> tuple[Grown, ...]:
 
     `linear` is the base's seconds for a sequence and device.
     """
-    rows = [row for row in points() if row["status"] == "ok" and not row["suspect"]]
+    ran: dict[str, list[Mapping[str, str]]] = defaultdict(list)
+    for source, row, _ in predicted():
+        if row["status"] == "ok":
+            ran[source].append(row)
     growth = []
-    for source in sorted({source_of(row) for row in rows}):
-        own = [row for row in rows if source_of(row) == source]
+    for source, own in sorted(ran.items()):
         answers = predict_from_base(own, Constants(source))
         for places in families(own):
             base = own[places[0]]
@@ -269,19 +229,48 @@ def grown() -> tuple[Grown, ...]:
                     float(r["global_batch"] or r["gpus"]) / float(r["gpus"]) for r in (row, base)
                 ]
                 linear = float(base["step_s"]) * work[0] / work[1]
-                predicted = float(answer["step_s_pred"])
-                growth.append(Grown(source, float(row["step_s"]), predicted, linear))
+                seconds = float(row["step_s"]), float(answer["step_s_pred"]), linear
+                growth.append(Grown(source, *seconds))
     return tuple(growth)
 
 
-def grown_markdown() -> list[str]:
-    """The table of errors with `--base`."""
-    lines = []
+def _rows(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    first, *others = ("| " + " | ".join(line) + " |" for line in (heads, *rows))
+    return [first, "|" + "---|" * (first.count("|") - 1), *others]
+
+
+def markdown() -> str:
+    """The tables of errors, as docs/planner.md has them."""
+    rows = table()
+    lines = _rows(rows[0], [row.values() for row in rows])
+    own, memory = memory_errors("own"), []
+    for source, signed in memory_errors("out").items():
+        sizes = (f"{size:.0%}" for size in spread(signed))
+        own_sizes = " / ".join(f"{size:.0%}" for size in spread(own[source]))
+        memory.append([source, str(len(signed)), *sizes, own_sizes])
+    heads = ["memory of", "n", "median error", "nine tenths within", "with its own"]
+    lines += ["", *_rows(heads, memory)]
+    bases = []
     for source in dict.fromkeys(one.source for one in grown()):
-        rows = [one for one in grown() if one.source == source]
-        linear, model = (
-            _pair([abs(getattr(one, way) / one.measured - 1) for one in rows])
-            for way in ("linear", "predicted")
-        )
-        lines.append([source, str(len(rows)), linear, model])
-    return _rows(["with `--base`", "n", "linear", "model"], lines)
+        larger = [one for one in grown() if one.source == source]
+        linear = _pair([abs(one.linear / one.measured - 1) for one in larger])
+        model = _pair([abs(one.predicted / one.measured - 1) for one in larger])
+        bases.append([source, str(len(larger)), linear, model])
+    lines += ["", *_rows(["with `--base`", "n", "linear", "model"], bases), ""]
+    (tau, first, worlds), (own_tau, own_first, _) = order(), order("own")
+    (ran, crashed), (own_ran, own_crashed) = fit_shares("out"), fit_shares("own")
+    middle = median(
+        (float(r.own["step_s_high"]) - float(r.own["step_s_low"])) / float(r.own["step_s_pred"]) / 2
+        for r in scored()
+    )
+    lines.append(
+        f"The band holds {in_band(scored()):.0%} of all points; half its width, with "
+        f"all constants, is {middle:.0%} of the prediction in the median. Of what "
+        f"ran, {ran:.0%} is predicted to fit ({own_ran:.0%} with all constants); of what crashed, "
+        f"{crashed:.0%} not to ({own_crashed:.0%}). Order of nanotron's layouts: "
+        f"Kendall's tau {tau:.2f} ({own_tau:.2f} with its own constants); the layout "
+        f"ranked first is within 10 % of the best in {first} of "
+        f"{worlds} worlds ({own_first} with its own)."
+    )
+    return "\n".join(lines).replace("%", " %").replace("  %", " %")

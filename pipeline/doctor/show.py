@@ -13,11 +13,11 @@ from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes as machine
 from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, missing, note, ok
 from pipeline.errors import CorpusError, StudyError, UnsupportedError
-from pipeline.metrics.select import plural
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.spec import RunSpec
+from pipeline.text import plural
 from pipeline.training.devices import without_kernels
 
 PREFIX = "study:"

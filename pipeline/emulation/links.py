@@ -30,19 +30,13 @@ QUEUE_BYTES = 64_000_000
 INTERFACE = "eth0"
 
 
-def address(copy: int, node: int) -> str:
-    """IPv4 address of a node; the copies of a world do not see one another."""
-    return f"10.77.{copy}.{node + 1}"
+BRIDGES, UPLINK_ENDS = ("switch", "switchb"), ("uplinka", "uplinkb")
+"""The switch and the one on the other side of an uplink, and the ends of the cable between them."""
 
 
-def bridge(copy: int, side: int = 0) -> str:
-    """Name of the switch of one copy, or of that on the other side of an uplink."""
-    return f"switch{copy}{'b' if side else ''}"
-
-
-def uplink(copy: int, side: int) -> str:
-    """Name of one end of the cable between the two switches of a copy."""
-    return f"uplink{copy}{'b' if side else 'a'}"
+def address(node: int) -> str:
+    """IPv4 address of a node."""
+    return f"10.77.0.{node + 1}"
 
 
 def side_of(node: int, count: int, link: LinkSpec) -> int:
@@ -50,38 +44,37 @@ def side_of(node: int, count: int, link: LinkSpec) -> int:
     return int(link.uplink_mbits is not None and node >= (count + 1) // 2)
 
 
-def port(copy: int, node: int) -> str:
+def port(node: int) -> str:
     """Name of a node's port at the switch."""
-    return f"port{copy}n{node}"
+    return f"port{node}"
 
 
-def switch_commands(copy: int, link: LinkSpec) -> list[str]:
-    """For `ip -batch`: the switch of one copy, or the two with the uplink between them."""
-    sides = (0,) if link.uplink_mbits is None else (0, 1)
+def switch_commands(link: LinkSpec) -> list[str]:
+    """For `ip -batch`: the switch, or the two with the uplink between them."""
     commands = []
-    for name in (bridge(copy, side) for side in sides):
+    for name in BRIDGES[:1] if link.uplink_mbits is None else BRIDGES:
         commands += [f"link add {name} type bridge", f"link set {name} up"]
-    if len(sides) == 2:
-        ends = [uplink(copy, side) for side in sides]
-        commands.append(f"link add {ends[0]} mtu {MTU} type veth peer name {ends[1]} mtu {MTU}")
-        commands += [f"link set {ends[n]} master {bridge(copy, n)} {SIZE} up" for n in sides]
+    if link.uplink_mbits is not None:
+        one, other = UPLINK_ENDS
+        commands.append(f"link add {one} mtu {MTU} type veth peer name {other} mtu {MTU}")
+        ends = zip(UPLINK_ENDS, BRIDGES, strict=True)
+        commands += [f"link set {end} master {bridge} {SIZE} up" for end, bridge in ends]
     return commands
 
 
-def uplink_commands(copy: int, link: LinkSpec, factor: float) -> list[str]:
+def uplink_commands(link: LinkSpec, factor: float) -> list[str]:
     """For `tc -batch`: the uplink is shaped both ways, where there is one; it adds no delay."""
     if link.uplink_mbits is None:
         return []
     shape = _shape(link.uplink_mbits, factor)
-    return [f"qdisc add dev {uplink(copy, n)} root handle 1: tbf {shape}" for n in (0, 1)]
+    return [f"qdisc add dev {end} root handle 1: tbf {shape}" for end in UPLINK_ENDS]
 
 
-def plug_commands(copy: int, node: int, keeper: int) -> list[str]:
+def plug_commands(node: int, keeper: int) -> list[str]:
     """For `ip -batch` within the node: its interface, whose other end goes to process `keeper`."""
     return [
-        f"link add {INTERFACE} mtu {MTU} type veth "
-        f"peer name {port(copy, node)} mtu {MTU} netns {keeper}",
-        f"addr add {address(copy, node)}/24 dev {INTERFACE}",
+        f"link add {INTERFACE} mtu {MTU} type veth peer name {port(node)} mtu {MTU} netns {keeper}",
+        f"addr add {address(node)}/24 dev {INTERFACE}",
         f"link set {INTERFACE} {SIZE} up",
         "link set lo up",
     ]

@@ -6,12 +6,11 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from pipeline.emulation import links, probes
 from pipeline.emulation.cores import Shares
-from pipeline.emulation.dilation import Dilation
 from pipeline.emulation.nodes import Nodes
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
@@ -50,7 +49,7 @@ def measure(
     spec: RunSpec,
     nodes: Nodes,
     shares: Shares,
-    dilation: Dilation,
+    dilation: float,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Shares and rates as set and as measured, in units of the emulated cluster.
@@ -62,7 +61,7 @@ def measure(
     """
     link, width = spec.world.link, spec.world.cores_per_node
     assert link is not None and width is not None
-    same = json.dumps([link.to_dict(), nodes.count, width, shares.places, asdict(dilation)])
+    same = json.dumps([link.to_dict(), nodes.count, width, shares.places, dilation])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
     least_share = _least_share(dilation) * width
     in_vain = session.recall("busy", BUSY_SECONDS)
@@ -81,7 +80,7 @@ def measure(
                     tell("the machine is quiet again")
                 disturber = ""
                 break
-        had = zip(shares.places, cores, strict=False)  # of the measured copy
+        had = zip(shares.places, cores, strict=True)
         late = [core for place, share in had if share < least_share for core in place]
         first, disturber = not disturber, busy_programs(PAUSE_SECONDS, late)
         if first:
@@ -95,8 +94,7 @@ def measure(
         latency = _latency(nodes, shares, dilation)
         session.keep(same, {"rates": reached, "latency": latency, "run": spec.run_id})
     return {
-        "dilation": dilation.factor,
-        "copies": dilation.copies,
+        "dilation": dilation,
         "cores_per_node": width,
         "shares": shares.kind,
         "measured_cores": cores,
@@ -110,16 +108,16 @@ def measure(
     }
 
 
-def check_quota(quota: float | None, spec: RunSpec, dilation: Dilation) -> None:
+def check_quota(quota: float | None, spec: RunSpec, dilation: float) -> None:
     """Raise UnsupportedError where a CPU quota, in cores, never lets a node have its cores."""
     width = spec.world.cores_per_node or 1
     if quota is None:
         return
-    share = quota * dilation.factor / (spec.world.nodes * dilation.copies)
+    share = quota * dilation / spec.world.nodes
     if share < _least_share(dilation) * width:
         raise UnsupportedError(
             f"a node of {width} cores gets {share:.2f} of them under the CPU quota of {quota:g} "
-            f"cores (time dilated by {dilation.factor:g}); raise the quota, of a container by "
+            f"cores (time dilated by {dilation:g}); raise the quota, of a container by "
             "--cpus, or set cluster.network to loopback"
         )
 
@@ -149,9 +147,9 @@ def check_rates(measured: dict[str, Any]) -> None:
     )
 
 
-def _least_share(dilation: Dilation) -> float:
+def _least_share(dilation: float) -> float:
     """Nodes that are not dilated run in real time, whether or not their study asks for it."""
-    return REAL_TIME_SHARE if dilation.factor == 1 else LEAST_SHARE
+    return REAL_TIME_SHARE if dilation == 1 else LEAST_SHARE
 
 
 def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
@@ -160,59 +158,49 @@ def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
     return all(rate >= LEAST_RATE * mbits for rate, mbits in zip(rates, expected, strict=True))
 
 
-def _cores(width: int, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
-    """Cores of each node of the measured copy, all nodes of all copies having `width` busy threads.
+def _cores(width: int, nodes: Nodes, shares: Shares, dilation: float) -> list[float]:
+    """Cores of each node, all of them having `width` busy threads.
 
     At most all that it counts as having: headroom is not its own.
     """
-    threads = nodes.copies * nodes.count * width
-    spun = probes.measure([probes.spin] * threads, lambda i: shares.of(i // width))
+    spun = probes.measure([probes.spin] * nodes.count * width, lambda i: shares.of(i // width))
     return [
-        min(width, sum(spun[node * width : (node + 1) * width]) * dilation.factor)
+        min(width, sum(spun[node * width : (node + 1) * width]) * dilation)
         for node in range(nodes.count)
     ]
 
 
-def _latency(nodes: Nodes, shares: Shares, dilation: Dilation) -> float:
+@contextmanager
+def _inside(nodes: Nodes, shares: Shares, node: int) -> Iterator[None]:
+    """Be in the network and on the cores of a node; a probe, in its own process, stays there."""
+    nodes.enter(node)
+    with shares.of(node):
+        yield
+
+
+def _latency(nodes: Nodes, shares: Shares, dilation: float) -> float:
     """Microseconds of the cluster for one byte from a node to the next, nothing else on the way.
 
     The kernel's work and its wake-ups take their own time at every factor, so the larger the
     factor, the less of the cluster's time is left of them.
     """
-
-    @contextmanager
-    def inside(node: int) -> Iterator[None]:
-        nodes.enter(0, node)
-        with shares.of(node):
-            yield
-
-    address = links.address(0, 0)
-    _, seconds = probes.measure([probes.echo(address), probes.ping(address)], inside)
-    return round(seconds / dilation.factor * 1e6, 2)
+    address = links.address(0)
+    pair = [probes.echo(address), probes.ping(address)]
+    _, seconds = probes.measure(pair, partial(_inside, nodes, shares))
+    return round(seconds / dilation * 1e6, 2)
 
 
-def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: Dilation) -> list[float]:
-    """Mbit/s into each node of the measured copy, while every node of all copies sends."""
-    places = [(copy, node) for copy in range(nodes.copies) for node in range(nodes.count)]
-
-    @contextmanager
-    def inside(place: int) -> Iterator[None]:
-        nodes.enter(*places[place])
-        with shares.of(place):
-            yield
-
+def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: float) -> list[float]:
+    """Mbit/s into each node while all of them send, each to the next."""
     rates: list[float] = []
     for trial in TRIALS:
+        seconds, count = probes.SEND_SECONDS * trial, nodes.count
         ring = [
-            probes.ring(
-                links.address(copy, node),
-                links.address(copy, (node + 1) % nodes.count),
-                probes.SEND_SECONDS * trial,
-            )
-            for copy, node in places
+            probes.ring(links.address(node), links.address((node + 1) % count), seconds)
+            for node in range(count)
         ]
-        bits = probes.measure(ring, inside)[: nodes.count]
-        rates = [rate * dilation.factor / 1e6 for rate in bits]
+        bits = probes.measure(ring, partial(_inside, nodes, shares))
+        rates = [rate * dilation / 1e6 for rate in bits]
         if _reached(rates, link):
             break
     return rates

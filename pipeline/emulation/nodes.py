@@ -60,31 +60,35 @@ def enter_private_network() -> None:
 
 
 class Nodes:
-    """`count` nodes at each of `copies` switches, below the network that this process is in.
+    """`count` nodes at a switch, below the network that this process is in.
 
     Namespaces are held by file descriptors of this process and by whoever is inside.
     """
 
-    def __init__(self, count: int, copies: int, link: LinkSpec, factor: float) -> None:
-        self.count, self.copies = count, copies
+    def __init__(self, count: int, link: LinkSpec, factor: float) -> None:
+        self.count = count
         self._home = _open_own()
-        self._networks: dict[tuple[int, int], int] = {}
-        keeper = _start_keeper()
+        self._networks: list[int] = []
+        # It stays in the switch's network while this process moves: cables lead to it.
+        if (keeper := os.fork()) == 0:
+            die_with_parent()
+            signal.alarm(60)
+            signal.pause()
+            os._exit(0)
         try:
-            for copy in range(copies):
-                self._build(copy, keeper, link, factor)
+            self._build(keeper, link, factor)
         finally:
             os.kill(keeper, signal.SIGKILL)
             os.waitpid(keeper, 0)
 
-    def enter(self, copy: int, node: int) -> None:
+    def enter(self, node: int) -> None:
         """Move this thread into the network of a node."""
-        _set(self._networks[copy, node])
+        _set(self._networks[node])
 
     @contextmanager
-    def inside(self, copy: int, node: int) -> Iterator[None]:
+    def inside(self, node: int) -> Iterator[None]:
         """Be in the network of a node for a while."""
-        self.enter(copy, node)
+        self.enter(node)
         try:
             yield
         finally:
@@ -92,29 +96,29 @@ class Nodes:
 
     def tcp(self) -> dict[str, Any]:
         """Settings of TCP in the nodes, all of which were made alike."""
-        with self.inside(0, 0):
+        with self.inside(0):
             return tcp.held(str(program("ip")), links.INTERFACE)
 
-    def _build(self, copy: int, keeper: int, link: LinkSpec, factor: float) -> None:
+    def _build(self, keeper: int, link: LinkSpec, factor: float) -> None:
         """Each program is started as seldom as may be: once in a node, once for all ports."""
-        _batch("ip", links.switch_commands(copy, link))
-        ports, queues = [], links.uplink_commands(copy, link, factor)
+        _batch("ip", links.switch_commands(link))
+        ports, queues = [], links.uplink_commands(link, factor)
         for node in range(self.count):
             if _libc.unshare(CLONE_NEWNET) != 0:
                 reason = os.strerror(ctypes.get_errno())
                 raise LaunchError(f"cannot make a network namespace: {reason}")
-            self._networks[copy, node] = _open_own()
+            self._networks.append(_open_own())
             _set(self._home)
-            address = links.address(copy, node)
-            with self.inside(copy, node):
+            with self.inside(node):
                 tcp.without_ipv6()
                 tcp.configure()
-                plug = links.plug_commands(copy, node, keeper)
-                _batch("ip", [*plug, *tcp.route_commands(address, links.INTERFACE, factor)])
+                plug = links.plug_commands(node, keeper)
+                routes = tcp.route_commands(links.address(node), links.INTERFACE, factor)
+                _batch("ip", [*plug, *routes])
                 shaped = links.shaping_commands(links.INTERFACE, link.rate_mbits, link, factor)
                 _batch("tc", shaped)
-            port, side = links.port(copy, node), links.side_of(node, self.count, link)
-            ports.append(f"link set {port} master {links.bridge(copy, side)} {links.SIZE} up")
+            port, bridge = links.port(node), links.BRIDGES[links.side_of(node, self.count, link)]
+            ports.append(f"link set {port} master {bridge} {links.SIZE} up")
             # At both ends of the cable: several senders could fill it several times over.
             queues += links.shaping_commands(port, links.towards_node(link), link, factor)
         _batch("ip", ports)
@@ -130,17 +134,6 @@ def _set(network: int) -> None:
     """Move this thread into a network."""
     if _libc.setns(network, CLONE_NEWNET) != 0:
         raise LaunchError(f"cannot enter a network namespace: {os.strerror(ctypes.get_errno())}")
-
-
-def _start_keeper() -> int:
-    """A process that stays in the switch's network while this one moves: cables lead to it."""
-    keeper = os.fork()
-    if keeper == 0:
-        die_with_parent()
-        signal.alarm(60)
-        signal.pause()
-        os._exit(0)
-    return keeper
 
 
 def _batch(name: str, commands: Sequence[str]) -> None:
@@ -199,7 +192,7 @@ def _try(link: LinkSpec) -> str | None:
         code = 1
         try:
             enter_private_network()
-            Nodes(1, 1, link, 1.0).enter(0, 0)
+            Nodes(1, link, 1.0).enter(0)
             code = 0
         except (SamestepError, OSError) as error:
             os.write(write, str(error).encode())

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import NoReturn
 
 from pipeline.errors import LaunchError
+from pipeline.machine.processes import die_with_parent
 
 SPIN_SECONDS = 0.2
 SEND_SECONDS = 0.25
@@ -51,15 +53,13 @@ def measure(
     it began lasts until all have theirs.
     """
     go_read, go_write = os.pipe()
-    stay_read, stay_write = os.pipe()
     running = []
     for place, probe in enumerate(probes):
         result_read, result_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(go_write)
-            os.close(stay_write)
-            _run_probe(probe, within(place), (go_read, stay_read), result_write)
+            _run_probe(probe, within(place), go_read, result_write)
         os.close(result_write)
         running.append((pid, result_read))
     for _, result in running:
@@ -69,34 +69,27 @@ def measure(
     try:
         return [_result(result) for _, result in running]
     finally:
-        os.close(stay_write)
-        os.close(stay_read)
         for pid, result in running:
             os.close(result)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def _run_probe(
-    probe: Probe,
-    place: AbstractContextManager[None],
-    signals: tuple[int, int],
-    result: int,
-) -> None:
-    """In the child: say that it is ready, wait for the others, leave the figure; never returns.
+def _run_probe(probe: Probe, place: AbstractContextManager[None], go: int, result: int) -> NoReturn:
+    """In the child: say that it is ready, wait for the others, leave the figure, wait for the end.
 
-    `signals` are two pipes that end when it may go, and when it need not stay.
+    `go` is a pipe that ends when all are ready.
     """
-    go, stay = signals
+
+    def wait_for_all() -> None:
+        os.write(result, b"r")
+        os.read(go, 1)
+
     try:
-
-        def wait_for_all() -> None:
-            os.write(result, b"r")
-            os.read(go, 1)
-
+        die_with_parent()
         with place:
             os.write(result, json.dumps(probe(wait_for_all)).encode() + END)
-            os.read(stay, 1)
+            signal.pause()  # its load lasts until it is killed
     except BaseException as error:
         os.write(result, f"{type(error).__name__}: {error}".encode() + END)
     finally:

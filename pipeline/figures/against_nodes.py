@@ -14,22 +14,14 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.figures import panels, theme
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import (
-    interval_notes,
-    links,
-    node_counts,
-    over,
-    over_link,
-    pick,
-    plural,
-    records,
-)
+from pipeline.metrics.results import Results, interval_notes, records
+from pipeline.text import plural
 
 _IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 
 
 def draw(
-    table: pd.DataFrame,
+    results: Results,
     values: pd.DataFrame,
     label: str,
     remark: str = "",
@@ -42,46 +34,44 @@ def draw(
     there is a ranking instead.
     """
     if values.empty:
-        return theme.nothing(table)
+        return theme.nothing(results)
     remark = f"{remark}Bars: {interval_notes(values)}."
     counts = values.groupby("arm")["nodes"].nunique()
     if len(counts) > 1 and counts.max() == 1:
-        return _ranking(table, values, label, remark)
-    figure, axes_of = panels.grid(len(links(table)), 2.4, sharey=True)
-    ideals = pick(table, "cell", "ideal_speedup")
-    for link, axes in zip(links(table), axes_of, strict=True):
-        panels.name_panel(axes, over(link))
+        return _ranking(results, values, label, remark)
+    figure, over_links = panels.of_links(results, 2.4, sharey=True)
+    ideals = results.pick("cell", "ideal_speedup")
+    for axes, own in over_links:
         axes.set_xscale("log", base=2)
-        own = over_link(table, link)
-        _lines(axes, values[values["cell"].isin(own)], table)
+        _lines(axes, values[values["cell"].isin(own)], results)
         for base, rows in ideals[ideals["cell"].isin(own)].groupby("base", sort=False):
             nodes = rows["nodes"].astype(float)
             slope = (rows["value"] / nodes).max() * (scale[str(base)] if scale else 1.0)
             ends = [nodes.min(), nodes.max()]
             axes.plot(ends, [slope * end for end in ends], **_IDEAL)
-        axes.xaxis.set_major_locator(FixedLocator(node_counts(table)))
+        axes.xaxis.set_major_locator(FixedLocator(results.node_counts))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
     # The ideal may lie far above everything measured; the measurements set the scale.
     low, high = panels.extent(values)
-    panels.log_axis(axes_of[0].yaxis, low / 1.2, high * 1.2)
-    panels.label(axes_of, "Nodes", label)
+    panels.log_axis(over_links[0][0].yaxis, low / 1.2, high * 1.2)
+    panels.label([axes for axes, _ in over_links], "Nodes", label)
     extra = [Line2D([], [], label="ideal scaling from each base", **_IDEAL)]
-    return theme.finish(figure, table, set(values["cell"]), remark, extra=extra)
+    return theme.finish(figure, results, values, remark, extra=extra)
 
 
-def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
+def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
     """Lines and intervals, moved sideways a little so that no point hides another.
 
     `values` are over one link: over each the line of an arm begins with the point of its one node.
     """
-    looks, arms = theme.styles(table), panels.arms_of(table, values)
+    looks, arms = theme.styles(results), results.arms(values)
     step = min(0.05, 0.36 / max(len(arms), 1))
     aside = 2 ** (step * (values["arm"].map(arms.index) - (len(arms) - 1) / 2))
     values = values.assign(x=values["nodes"].astype(float) * aside)
     sns.lineplot(
         values, x="x", y="value", ax=axes, legend=False, errorbar=None,
-        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(table),
+        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(results),
     )  # fmt: skip
     for arm, rows in values.groupby("arm", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
@@ -90,14 +80,14 @@ def _lines(axes: Axes, values: pd.DataFrame, table: pd.DataFrame) -> None:
                       elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
 
 
-def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str) -> Figure:
+def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) -> Figure:
     """A panel for each link with a row for each cell, the largest of `values` first."""
     height = 0.5 + 0.17 * values["arm"].nunique()
-    figure, axes_of = panels.grid(len(links(table)), height, per_line=2)
-    looks, top = theme.styles(table), panels.extent(values)[1]
+    figure, over_links = panels.of_links(results, height, per_line=2)
+    looks, top = theme.styles(results), panels.extent(values)[1]
     most = int(values["nodes"].max())
-    for link, axes in zip(links(table), axes_of, strict=True):
-        over_it = values[values["cell"].isin(over_link(table, link))]
+    for axes, cells in over_links:
+        over_it = values[values["cell"].isin(cells)]
         own = records(over_it.sort_values("value", ascending=False))
         for place, row in enumerate(own):
             ends = (row["low"], row["high"])
@@ -113,6 +103,5 @@ def _ranking(table: pd.DataFrame, values: pd.DataFrame, label: str, remark: str)
         axes.set_xlim(0, 1.15 * top)
         axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter("{x:,.10g}")
-        panels.name_panel(axes, over(link))
-    panels.label(axes_of, f"{label} on {plural(most, 'node')}")
-    return theme.finish(figure, table, set(values["cell"]), remark, named=True)
+    panels.label([axes for axes, _ in over_links], f"{label} on {plural(most, 'node')}")
+    return theme.finish(figure, results, values, remark, named=True)

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.comparison import declared_by_study
 from pipeline.metrics.format import limit
 from pipeline.metrics.headline import end_of_training
-from pipeline.metrics.select import most_sent, pick, plural, records
+from pipeline.metrics.results import Results, records
+from pipeline.text import plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
@@ -25,33 +25,27 @@ COMPARES = {"precision"}
 _SMALLEST, _LARGEST = 1e-9, 1e2
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """A panel of the loss, and one of the deviation where any cell has a reference.
 
-    Where a study compares cells that take other steps, a panel of the loss over bytes sent.
+    Where a study compares cells that take other steps, a panel of the loss over bytes sent; where
+    runs are of several lengths, one over time.
     """
-    loss, deviation = pick(table, "step", "loss"), pick(table, "step", "loss_deviation")
+    loss, deviation = (results.pick("step", name) for name in ("loss", "loss_deviation"))
     if loss["value"].isna().all():
-        return theme.nothing(table)
-    over_bytes, over_time = _over_bytes(table, loss), _over_time(table, loss)
-    more = sum(not one.empty for one in (over_bytes, over_time, deviation))
-    figure, (first, *others) = panels.grid(1 + more, 1.85)
-    _curves(first, loss, table, "median")
-    first.set_ylabel("Loss [nats/token]")
+        return theme.nothing(results)
+    over_bytes, over_time = _over_bytes(results, loss), _over_time(results, loss)
+    shown: list[tuple[pd.DataFrame, dict[str, str]]] = [(loss, {})]
     remark = ""
     if not over_bytes.empty:
-        second, *others = others
-        _curves(second, over_bytes, table, "median")
-        second.set(xscale="log", xlabel="Sent so far [MB]", ylabel="Loss [nats/token]")
+        shown.append((over_bytes, {"xscale": "log", "xlabel": "Sent so far [MB]"}))
         nodes = plural(int(over_bytes["nodes"].iloc[0]), "node")
         remark = (
             f"Steps differ by intent. Sent: by the rank that sends most, on {nodes}, counted in "
             "the profiled runs. "
         )
     if not over_time.empty:
-        second, *others = others
-        _curves(second, over_time, table, "median")
-        second.set(xlabel="Training [s]", ylabel="Loss [nats/token]")
+        shown.append((over_time, {"xlabel": "Training [s]"}))
         nodes = plural(int(over_time["nodes"].iloc[0]), "node")
         remark += (
             "Loss against time is not of a run to the end of each cell: it is the loss of the runs "
@@ -61,14 +55,18 @@ def draw(table: pd.DataFrame) -> Figure:
         for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
             apart = float(ends.loc[ends["step"] == length, "value"].max())
             remark += f"At step {int(length) + 1} runs of that length are within {apart:.1g}. "
-    if end := end_of_training(table):
+    if end := end_of_training(results):
         remark += f"{end} "
-    texts = pick(table, "cell", "parity_loss_early")["text"].dropna()
+    texts = results.pick("cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
     top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
-    for axes in others:
+    figure, axes_of = panels.grid(len(shown) + (not deviation.empty), 1.85)
+    for axes, (steps, looks) in zip(axes_of, shown, strict=False):
+        _curves(axes, steps, results, "median")
+        axes.set(ylabel="Loss [nats/token]", **looks)
+    for axes in axes_of[len(shown) :]:
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
-        _curves(axes, deviation.assign(value=clipped), table, "max")
+        _curves(axes, deviation.assign(value=clipped), results, "max")
         for tolerance in tolerances:
             axes.axhline(tolerance, color=theme.GREY, lw=0.9, ls=(0, (6, 3)), zorder=1)
             axes.annotate(
@@ -82,16 +80,16 @@ def draw(table: pd.DataFrame) -> Figure:
     remark += (
         f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
     )
-    return theme.finish(figure, table, set(loss["cell"]), remark)
+    return theme.finish(figure, results, loss, remark)
 
 
-def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
+def _over_bytes(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
     """Losses with the megabytes sent so far as their `step`, on the most nodes.
 
     Empty where all cells take the same step, or where nothing was counted.
     """
-    sent = most_sent(table)
-    if "schedule" not in declared_by_study(table) or sent.empty:
+    sent = results.most_sent()
+    if "schedule" not in results.declared or sent.empty:
         return loss.iloc[:0]
     here = loss[loss["nodes"] == sent["nodes"].max()]
     most = sent[sent["nodes"] == sent["nodes"].max()].groupby("cell")["value"].max()
@@ -100,14 +98,14 @@ def _over_bytes(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
     return so_far
 
 
-def _over_time(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
+def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
     """Losses of the longest runs with the seconds until then as their `step`, on the most nodes.
 
     A row for each cell and step: the median loss over these runs, the time by the cell's median
     step. Empty where all runs have as many steps.
     """
     last = loss.groupby("run_id")["step"].transform("max")
-    times = pick(table, "cell", "step_seconds")
+    times = results.pick("cell", "step_seconds")
     if last.nunique() < 2 or times.empty:
         return loss.iloc[:0]
     whole = loss[last == last.max()].groupby("step", as_index=False)["value"].median()
@@ -118,10 +116,10 @@ def _over_time(table: pd.DataFrame, loss: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(curves)
 
 
-def _curves(axes: Axes, steps: pd.DataFrame, table: pd.DataFrame, estimator: str) -> None:
+def _curves(axes: Axes, steps: pd.DataFrame, results: Results, estimator: str) -> None:
     sns.lineplot(
         steps, x="step", y="value", estimator=estimator, errorbar=None, ax=axes, legend=False,
-        markersize=4.5, markeredgewidth=0.4, linewidth=1.2, **theme.semantics(table),
+        markersize=4.5, markeredgewidth=0.4, linewidth=1.2, **theme.semantics(results),
     )  # fmt: skip
     # Equal work makes equal curves: staggered along the line, each arm still shows its markers.
     drawn = [line for line in axes.lines if np.size(line.get_xdata())]

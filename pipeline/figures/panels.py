@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from pipeline.figures.theme import WIDTH_INCHES, Style
-from pipeline.metrics.select import cells, links, node_counts, over_link, plural
+from pipeline.metrics.results import Results
+from pipeline.study.expansion import FALLBACK
+from pipeline.text import plural
 
 _TITLE_LETTERS = 92
 """Of a title as wide as the figure."""
@@ -37,17 +39,28 @@ def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Fi
     return figure, list(axes.flat[:count])
 
 
+def of_links(
+    results: Results, height: float, **share: Any
+) -> tuple[Figure, list[tuple[Axes, list[str]]]]:
+    """A panel for each link that the study compares, with the cells that ran over it."""
+    figure, axes_of = grid(len(results.links), height, **share)
+    for axes, link in zip(axes_of, results.links, strict=True):
+        name_panel(axes, f"links of {link}" if link not in ("", FALLBACK) else link)
+    over = [results.over_link(link) for link in results.links]
+    return figure, list(zip(axes_of, over, strict=True))
+
+
 def of_places(
-    table: pd.DataFrame, frame: pd.DataFrame, height: float, **share: Any
+    results: Results, frame: pd.DataFrame, height: float, **share: Any
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
     """A titled panel for each number of nodes and link of which `frame` has rows, with these.
 
     Runs on one node, which use no link, are shown with the first link only.
     """
-    places, shown, on_link = [], set[str](), cells(table).set_index("cell")["link"]
-    for link in links(table):
-        own = frame[frame["cell"].isin(set(over_link(table, link)) - shown)]
-        for nodes in node_counts(table):
+    places, shown, on_link = [], set[str](), results.cells.set_index("cell")["link"]
+    for link in results.links:
+        own = frame[frame["cell"].isin(set(results.over_link(link)) - shown)]
+        for nodes in results.node_counts:
             rows = own[own["nodes"] == nodes]
             if not rows.empty:
                 over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
@@ -57,12 +70,6 @@ def of_places(
     for one, (title, _) in zip(axes, places, strict=True):
         name_panel(one, title)
     return figure, [(one, rows) for one, (_, rows) in zip(axes, places, strict=True)]
-
-
-def arms_of(table: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Short names of the arms that `frame` has, in the order of the study: rows of a panel."""
-    names = cells(table)
-    return list(dict.fromkeys(names.loc[names["cell"].isin(frame["cell"]), "arm"]))
 
 
 def name_panel(axes: Axes, text: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import against_nodes
-from pipeline.metrics.select import listed, pick, speedup_name
+from pipeline.metrics.results import Results
+from pipeline.text import listed
 
 CAPTION = (
     "Speedup: throughput over that of the base, with the interval of the ratio. The base is the "
@@ -20,16 +20,16 @@ CAPTION = (
 COMPARES = {"precision"}
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
-    name = speedup_name(table)
+    name = results.speedup_name
     label = f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder")
     # Each base with its absolute throughput, and for which cells it is one.
     bases = []
-    for base, rows in pick(table, "cell", "base_tokens_per_second").groupby("base", sort=False):
+    for base, rows in results.pick("cell", "base_tokens_per_second").groupby("base", sort=False):
         arms = list(dict.fromkeys(rows["arm"]))
         own = [str(base).split(", ")[0]] == arms
         whose = "itself, which has no single device of its precision" if own else listed(arms)
         bases.append(f"{base} ({rows['value'].iloc[0]:,.0f} tokens/s) for {whose}")
     remark = f"Bases: {'; '.join(bases)}. "
-    return against_nodes.draw(table, pick(table, "cell", "speedup"), label, remark)
+    return against_nodes.draw(results, results.pick("cell", "speedup"), label, remark)

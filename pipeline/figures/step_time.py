@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.select import pick
+from pipeline.metrics.results import Results
 
 CAPTION = (
     "Spread of the timed step times over all repeats: each over the median of its cell at that "
@@ -17,17 +16,19 @@ CAPTION = (
 COMPARES = {"precision"}
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """A panel for each node count and link, one box for each cell."""
-    steps = pick(table, "step", "step_seconds")
+    steps = results.pick("step", "step_seconds")
     steps = steps[steps["timed"].fillna(False).astype(bool)]
     if steps.empty:
-        return theme.nothing(table)
+        return theme.nothing(results)
     median = steps.groupby(["cell", "nodes"])["value"].transform("median")
     steps = steps.assign(spread=steps["value"] / median)
-    arms = panels.arms_of(table, steps)
-    palette = theme.semantics(table)["palette"]
-    figure, places = panels.of_places(table, steps, 0.6 + 0.2 * len(arms), sharex=True, sharey=True)
+    arms = results.arms(steps)
+    palette = theme.semantics(results)["palette"]
+    figure, places = panels.of_places(
+        results, steps, 0.6 + 0.2 * len(arms), sharex=True, sharey=True
+    )
     low, high = steps["spread"].min(), steps["spread"].max()
     for axes, rows in places:
         sns.boxplot(
@@ -39,4 +40,4 @@ def draw(table: pd.DataFrame) -> Figure:
         panels.log_axis(axes.xaxis, low / 1.03, high * 1.03, most=5)
     panels.label([axes for axes, _ in places], "Step time / median")
     remark = "Time of a step: its slowest rank."
-    return theme.finish(figure, table, set(steps["cell"]), remark, named=True)
+    return theme.finish(figure, results, steps, remark, named=True)

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.contrasts import FASTER, SLOWER, compared
-from pipeline.metrics.select import pick, plural, records
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.results import Results, records
+from pipeline.text import plural
 
 CAPTION = (
     "What each change adds: throughput with it over throughput without it, of two cells that "
@@ -24,17 +25,16 @@ NEEDS = "switches"
 _COLOURS = ("#0072B2", "#8A8A8A", "#D55E00")
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """A panel for each link and number of nodes, a band for each change, a point for each pair."""
-    pairs = pick(table, "cell", "switch")
     found = []
-    for row in records(pairs):
+    for row in records(results.pick("cell", "switch")):
         nodes = int(row["nodes"])
-        test = compared(table, (row["cell"], nodes), (str(row["other"]), nodes))
+        test = results.compared((row["cell"], nodes), (str(row["other"]), nodes))
         if test is not None and test.ratio > 0:
             found.append(row | vars(test) | {"others": row["n"]})
     if not found:
-        return theme.nothing(table, "no two cells that differ in one thing alone both finished")
+        return theme.nothing(results, "no two cells that differ in one thing alone both finished")
     frame = pd.DataFrame(found).astype({"link": "object"}).fillna({"link": ""})
     changes = list(dict.fromkeys(frame["text"]))
     places = frame[["link", "nodes"]].drop_duplicates().itertuples(index=False)
@@ -62,8 +62,8 @@ def draw(table: pd.DataFrame) -> Figure:
     entries = [Line2D([], [], color=_COLOURS[n], marker="o", ms=5, lw=1.3, label=names[n])
                for n in used]  # fmt: skip
     remark = "Bars: 95 % intervals of ratios of medians."
-    shown_cells = {*frame["cell"], *frame["other"]}
-    return theme.finish(figure, table, shown_cells, remark, named=True, extra=entries)
+    both = pd.DataFrame({"cell": [*frame["cell"], *frame["other"]]})
+    return theme.finish(figure, results, both, remark, named=True, extra=entries)
 
 
 def _place(row: dict[str, object]) -> int:

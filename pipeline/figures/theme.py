@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import textwrap
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,16 +32,7 @@ from matplotlib.text import Text
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
-from pipeline.metrics import table as tidy
-from pipeline.metrics.comparison import require_equal_work
-from pipeline.metrics.select import (
-    cells,
-    missing_cells,
-    mixed_notes,
-    records,
-    repeats,
-    setting,
-)
+from pipeline.metrics.results import Results, records
 from pipeline.text import one_line
 
 FORMATS = ("pdf", "svg", "png")
@@ -70,7 +61,7 @@ class Style:
 
 
 def apply() -> None:
-    """Set the shared theme; fonts are embedded and SVG ids do not change."""
+    """Set the shared theme, `samestep.mplstyle`; fonts are embedded and SVG ids do not change."""
     matplotlib.rcdefaults()  # a person's matplotlibrc would change what is saved
     # seaborn 0.13 still passes an argument of boxplots that matplotlib 3.11 has renamed.
     warnings.filterwarnings("ignore", message="vert: bool", category=MatplotlibDeprecationWarning)
@@ -81,51 +72,27 @@ def apply() -> None:
         # It has one weight, which stands for bold too.
         logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)
         families.append(FAMILY)
-    plt.rcParams.update(
-        {
-            # The last is for browsers that have none of them.
-            "font.family": [*families, "sans-serif"],
-            "font.sans-serif": [PLAIN],
-            "axes.edgecolor": "#444444",
-            "axes.linewidth": 0.8,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlesize": 8.5,
-            "axes.labelsize": 8,
-            "axes.grid.axis": "y",
-            "grid.color": "#E2E2E2",
-            "grid.linewidth": 0.6,
-            "legend.fontsize": 7.5,
-            "xtick.labelsize": 7.5,
-            "ytick.labelsize": 7.5,
-            "xtick.bottom": True,
-            "pdf.fonttype": 42,
-            # Words stay text, so that the paper embeds their font and can be searched.
-            "svg.fonttype": "none",
-            "svg.hashsalt": "samestep",
-            # Two dollars in a label are no formula.
-            "text.parse_math": False,
-            "figure.dpi": 100,
-        }
-    )
+    plt.style.use(Path(__file__).with_name("samestep.mplstyle"))
+    # The last is for browsers that have none of them.
+    plt.rcParams.update({"font.family": [*families, "sans-serif"], "font.sans-serif": [PLAIN]})
 
 
-def styles(table: pd.DataFrame) -> dict[str, Style]:
+def styles(results: Results) -> dict[str, Style]:
     """Style of every arm of the study, also of those that are not in this figure.
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
     looks = {}
-    for i, arm in enumerate(dict.fromkeys(cells(table)["arm"])):
+    for i, arm in enumerate(results.arms()):
         # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
         shifted = (i + i // 8) % 8
         looks[arm] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
     return looks
 
 
-def semantics(table: pd.DataFrame) -> dict[str, Any]:
+def semantics(results: Results) -> dict[str, Any]:
     """The looks of all arms, as `lineplot` of seaborn takes them."""
-    looks = styles(table)
+    looks = styles(results)
     return {
         "hue": "arm",
         "style": "arm",
@@ -137,8 +104,8 @@ def semantics(table: pd.DataFrame) -> dict[str, Any]:
 
 def finish(
     figure: Figure,
-    table: pd.DataFrame,
-    shown: Collection[str],
+    results: Results,
+    values: pd.DataFrame,
     remark: str,
     *,
     named: bool = False,
@@ -146,13 +113,14 @@ def finish(
 ) -> Figure:
     """Put the legend and the notes below the panels, in space added for them.
 
-    The notes say which runs are missing, without the reasons, which page and paper give once, and
-    what the numbers are. `named` is True where an axis has the short names of the cells, which the
-    notes then explain in place of a legend.
+    The legend has the arms of `values`, the rows that are drawn. The notes say which runs are
+    missing, without the reasons, which page and paper give once, and what the numbers are. `named`
+    is True where an axis has the short names of the cells, which the notes then explain in place of
+    a legend.
     """
-    names = cells(table)
-    present = records(names[names["cell"].isin(list(shown))].drop_duplicates("arm"))
-    handles, looks, key = [*extra], styles(table), ""
+    names = results.cells
+    present = records(names[names["cell"].isin(values["cell"])].drop_duplicates("arm"))
+    handles, looks, key = [*extra], styles(results), ""
     if named:
         key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
     else:
@@ -162,11 +130,11 @@ def finish(
             dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
-    notes = [f"Mixed runs: {note}." for note in mixed_notes(table)]
-    if missing := missing_cells(table):
+    notes = [f"Mixed runs: {note}." for note in results.mixed]
+    if missing := "; ".join(dict.fromkeys(said for said, _ in results.unfinished().values())):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
     remark += f" Cells: {key}." if key else ""
-    notes.append(f"{setting(table)}; {repeats(table)}. {remark}")
+    notes.append(f"{results.setting}; {results.repeats}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes
@@ -196,11 +164,11 @@ def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
     note.set_y((inches[-1] + 0.05) / height)
 
 
-def nothing(table: pd.DataFrame, text: str = "no run finished") -> Figure:
+def nothing(results: Results, text: str = "no run finished") -> Figure:
     """A figure without points: why, and what became of the cells."""
     figure, axes = plt.subplots(figsize=(WIDTH_INCHES, 2.0), layout="constrained")
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
-    return finish(figure, table, (), "")
+    return finish(figure, results, results.cells.iloc[:0], "")
 
 
 def save(figure: Figure, folder: Path, name: str) -> None:
@@ -227,14 +195,13 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     plt.close(figure)
 
 
-def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
+def draw_all(names: Sequence[str], results: Results, out: Path) -> None:
     """Check equal work, draw these figures and write all formats; an empty one is an error."""
-    frame = tidy.read(metrics)
     apply()
     for name in names:
         module = import_module(f"pipeline.figures.{name}")
-        require_equal_work(frame, module.COMPARES, f"figure {name}")
-        figure = module.draw(frame)
+        results.require_equal_work(module.COMPARES, f"figure {name}")
+        figure = module.draw(results)
         # seaborn leaves lines without a point; `nothing` has its text.
         if not any(
             axes.texts or axes.patches or axes.collections
@@ -243,6 +210,6 @@ def draw_all(names: Sequence[str], metrics: Path, out: Path) -> None:
         ):  # fmt: skip
             raise SamestepError(
                 f"figure {name} is empty: pipeline/figures/{name}.py picks rows that this table "
-                "has not; name metrics that it has, or return theme.nothing(table)"
+                "has not; name metrics that it has, or return theme.nothing(results)"
             )
         save(figure, out, name)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import against_nodes
-from pipeline.metrics.select import pick
+from pipeline.metrics.results import Results
 
 CAPTION = (
-    "Training throughput: the tokens of one step over the median step time, with its interval. "
+    "Training throughput: the tokens of one step over its time, with the interval of that. "
     "Where cells ran at several numbers of nodes, both axes are logarithmic, dashed lines show "
     "ideal scaling from each base, points are moved sideways a little so that none hides another, "
     "and nothing was measured between the points that a line joins."
@@ -17,9 +16,9 @@ CAPTION = (
 COMPARES = {"precision"}
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """Tokens per second of every cell at every node count, a panel for each link."""
-    values = pick(table, "cell", "tokens_per_second")
-    bases = pick(table, "cell", "base_tokens_per_second")
+    values = results.pick("cell", "tokens_per_second")
+    bases = results.pick("cell", "base_tokens_per_second")
     scale = dict(zip(bases["base"], bases["value"], strict=True))
-    return against_nodes.draw(table, values, "Throughput [tokens/s]", scale=scale)
+    return against_nodes.draw(results, values, "Throughput [tokens/s]", scale=scale)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from pipeline.figures import panels, theme
 from pipeline.metrics.format import significant
-from pipeline.metrics.select import listed, not_profiled, pick, records
+from pipeline.metrics.results import Results, records
 from pipeline.study.profiling import (
     BACKWARD,
     COMMUNICATION,
@@ -22,6 +21,7 @@ from pipeline.study.profiling import (
     PHASES,
     REST,
 )
+from pipeline.text import listed
 
 CAPTION = (
     "What share of a step goes where, from profiled runs that are apart from the timed ones: means "
@@ -44,16 +44,18 @@ _LOOK: dict[str, dict[str, Any]] = {
 _EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """A panel for each node count and link, one stacked bar for each cell, in per cent."""
-    means = pick(table, "cell", *(f"phase_mean_seconds:{name}" for name in PHASES))
+    means = results.pick("cell", *(f"phase_mean_seconds:{name}" for name in PHASES))
     if means.empty:
-        return theme.nothing(table, "no profiled run finished")
-    arms = panels.arms_of(table, means)
+        return theme.nothing(results, "no profiled run finished")
+    arms = results.arms(means)
     means["phase"] = means["metric"].str.partition(":")[2]
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
-    shares = pick(table, "cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
-    figure, places = panels.of_places(table, means, 0.6 + 0.2 * len(arms), sharex=True, sharey=True)
+    shares = results.pick("cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
+    figure, places = panels.of_places(
+        results, means, 0.6 + 0.2 * len(arms), sharex=True, sharey=True
+    )
     for axes, rows in places:
         for row in records(rows.drop_duplicates("cell")):
             place, y = (row["nodes"], row["cell"]), arms.index(row["arm"])
@@ -76,9 +78,8 @@ def draw(table: pd.DataFrame) -> Figure:
     unseen = [str(cell) for cell in marked.index[marked == 0]]
     remarks = [
         f"Bars: means over {counts} steps of profiled runs, of each its slowest rank.",
-        *(f"Not profiled: {note}." for note in not_profiled(table)),
+        *(f"Not profiled: {note}." for note in results.not_profiled),
         *([f"Without phases, drawn as rest: {listed(unseen)}."] if unseen else []),
         f"Reading the batch, before the step, took {significant(spent[DATA].max(), 2)} ms at most.",
     ]
-    shown = set(means["cell"])
-    return theme.finish(figure, table, shown, " ".join(remarks), named=True, extra=entries)
+    return theme.finish(figure, results, means, " ".join(remarks), named=True, extra=entries)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.contrasts import against_plain
-from pipeline.metrics.select import interval_notes, listed, plural, records
+from pipeline.metrics.results import Results, interval_notes, records
+from pipeline.text import listed, plural
 
 CAPTION = (
     "Step time under a condition over the step time of the same cell, on as many nodes, over the "
@@ -24,17 +23,17 @@ COMPARES = {"precision"}
 NEEDS = "conditions"
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def draw(results: Results) -> Figure:
     """A panel for each node count, a band for each condition, a point for each cell."""
-    ratios = against_plain(table).dropna(subset=["ratio"])
+    ratios = results.against_plain.dropna(subset=["ratio"])
     if ratios.empty:
-        return theme.nothing(table, "no cell finished both with and without a condition")
+        return theme.nothing(results, "no cell finished both with and without a condition")
     nodes = sorted({int(n) for n in ratios["nodes"]})
-    bands, arms = list(dict.fromkeys(ratios["condition"])), panels.arms_of(table, ratios)
+    bands, arms = list(dict.fromkeys(ratios["condition"])), results.arms(ratios)
     height = 0.8 + len(bands) * (0.2 + 0.14 * len(arms))
     figure, axes_of = panels.grid(len(nodes), height, sharex=True, sharey=True)
     low, high = panels.extent(ratios.rename(columns={"ratio": "value"}))
-    looks, step = theme.styles(table), 0.7 / len(arms)
+    looks, step = theme.styles(results), 0.7 / len(arms)
     # Below the name of a condition stands what it adds to the link.
     names = []
     for band in bands:
@@ -58,4 +57,4 @@ def draw(table: pd.DataFrame) -> Figure:
     panels.label(axes_of, title)
     plain = listed(dict.fromkeys(ratios["plain_link"]))
     remark = f"Without a condition: links of {plain}. Bars: {interval_notes(ratios)}."
-    return theme.finish(figure, table, set(ratios["cell"]), remark)
+    return theme.finish(figure, results, ratios, remark)

@@ -46,16 +46,6 @@ class Ended:
     stopped: Sequence[int] = ()
     oom_kills: int | None = None
 
-    @property
-    def killed_by(self) -> int | None:
-        """The signal that ended a launcher or a rank, None where there was none.
-
-        SIGKILL before others: ranks that lose a peer may abort, which is a signal too.
-        """
-        own = {processes.signal_of(code) for code in self.exit_codes} - {None}
-        signals = sorted(own | {*self.rank_signals}, key=lambda number: (number != SIGKILL, number))
-        return next(iter(signals), None)
-
 
 def make_record(
     run: ResolvedRun,
@@ -161,8 +151,10 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     """
     errors = _loaded(paths.ranks, "rank*.error.json")
     killed: Judgement | None = None
-    if (number := ended.killed_by) is not None and not ended.timed_out:
-        counted = ""
+    of_launchers = filter(None, map(processes.signal_of, ended.exit_codes))
+    if (signals := {*of_launchers, *ended.rank_signals}) and not ended.timed_out:
+        # SIGKILL before others: ranks that lose a peer may abort, which is a signal too.
+        number, counted = SIGKILL if SIGKILL in signals else min(signals), ""
         if number == SIGKILL and ended.oom_kills is not None:
             counted = f" (the kernel counted {ended.oom_kills} kills for want of memory meanwhile)"
         reason = f"killed by signal {number}{counted}; see {paths.log.name}"

@@ -21,14 +21,14 @@ from pipeline.launch.torchrun import (
     Launch,
     RunPaths,
     StartPlace,
-    here,
+    has_allocation,
     is_sent_again,
     is_to_end,
     network_text,
     on_this_machine,
     plan,
 )
-from pipeline.machine import image, limits, processes
+from pipeline.machine import addresses, image, limits, processes
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
@@ -74,7 +74,13 @@ def train(
     run = resolve(spec)
     run.layout.check_batch(spec)
     limits.check(run.ranks_per_machine)
-    place = here(spec, len(usable_cores()), tuple(scheduler), image_file, site)
+    # This machine is the first node.
+    site, address, command = site or Site(), limits.LOOPBACK, tuple(scheduler)
+    if spec.world.num_machines > 1 and has_allocation(command):
+        address = addresses.own_address(site.environment.get(addresses.INTERFACE))
+    place = StartPlace(
+        len(usable_cores()), free_port(address), address, command, image_file, site=site
+    )
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)

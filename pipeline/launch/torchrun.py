@@ -19,12 +19,11 @@ from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.launch import preloaded
-from pipeline.machine import addresses, inherited, limits
 from pipeline.machine import image as container
+from pipeline.machine import inherited, limits
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.site import PYXIS, Site
 from pipeline.resolved import ResolvedRun
-from pipeline.study.spec import RunSpec
 
 NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
@@ -110,8 +109,7 @@ def network_text(run: ResolvedRun) -> str:
     """The network in words that the keys of checkpoints hold: on another one times are others."""
     if run.network != "emulated":
         return f"the {run.network} network"
-    dilation = dilate(run.spec.world, len(usable_cores()))
-    return f"emulated nodes (copies {dilation.copies}, dilation {dilation.factor:g})"
+    return f"emulated nodes (dilation {dilate(run.spec.world, len(usable_cores())):g})"
 
 
 def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
@@ -139,7 +137,7 @@ def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
             f"links, and {there}; how far emulated times are off is not measured"
         )
     if run.network == "emulated":
-        count = dilate(world, cores).copies * run.layout.num_processes
+        count = run.layout.num_processes
         wanted, free = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
         if wanted > free:
             return (
@@ -220,21 +218,6 @@ def worker_options(paths: RunPaths, place: StartPlace, image_digest: str | None)
         *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
         *([f"--image-digest={image_digest}"] if image_digest else []),
     )
-
-
-def here(
-    spec: RunSpec,
-    num_cores: int,
-    scheduler: tuple[str, ...] = (),
-    image: Path | None = None,
-    site: Site | None = None,
-) -> StartPlace:
-    """This machine as the first node, with a port that is free at this moment."""
-    site = site or Site()
-    several = spec.world.num_machines > 1 and has_allocation(scheduler)
-    chosen = site.environment.get(addresses.INTERFACE)
-    address = addresses.own_address(chosen) if several else limits.LOOPBACK
-    return StartPlace(num_cores, limits.free_port(address), address, scheduler, image, site=site)
 
 
 def has_allocation(scheduler: tuple[str, ...]) -> bool:

@@ -80,7 +80,11 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
     `alone` says that there is no other rank, so no interface. Ranks on GPUs meet over NCCL, which
     chooses its network by itself and tells of it (see nccl.py).
     """
-    interface = None if alone or device.type == "cuda" else interface_to_others()
+    named = os.environ.get(addresses.INTERFACE)  # Gloo's; where none is named it chose by itself
+    interface = named.partition(",")[0] if named and not alone and device.type != "cuda" else None
+    stats = None if interface is None else psutil.net_if_stats().get(interface)
+    # What the driver states: 0 is unknown, and virtual interfaces say -1, which arrives as 65535.
+    mbits = int(stats.speed) if stats is not None and 0 < stats.speed < 0xFFFF else None
     return {
         "host": socket.gethostname(),
         **_processor(),
@@ -88,21 +92,8 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
         "virtualisation": virtualisation(),
         **_device(device),
         "interface": interface,
-        "interface_mbits": None if interface is None else interface_mbits(interface),
+        "interface_mbits": mbits,
     }
-
-
-def interface_to_others() -> str | None:
-    """The interface that Gloo was told to use; None where it chose by itself."""
-    named = os.environ.get(addresses.INTERFACE)
-    return named.partition(",")[0] if named else None
-
-
-def interface_mbits(interface: str) -> int | None:
-    """The rate in Mbit/s that the interface's driver states; None where it states none."""
-    stats = psutil.net_if_stats().get(interface)
-    # 0 is unknown, and drivers of virtual interfaces say -1, which arrives as 65535.
-    return int(stats.speed) if stats is not None and 0 < stats.speed < 0xFFFF else None
 
 
 def virtualisation() -> str | None:

@@ -32,10 +32,9 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
     continued: it then sees that this one took over, and ends. Of a stopped start of another run it
     is said how to continue it.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    path = _own_folder() / FILE
+    path, about = _own_folder() / FILE, f", for {one_line(str(out.resolve()))}"
     try:
-        stream = os.open(path, flags, 0o600)
+        stream = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LaunchError(
             f"the lock of timed runs {path} cannot be opened ({error.strerror}); remove what is "
@@ -43,13 +42,7 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
         ) from None
     try:
         try:
-            if not _taken(stream):
-                print(
-                    f"note: {run_id} waits for another timed run on this machine: "
-                    f"{_holder(stream)}",
-                    file=sys.stderr,
-                )
-                _wait(stream, out)
+            _take(stream, run_id, about)
         except OSError as error:
             raise LaunchError(
                 f"the lock of timed runs {path} cannot be had ({error.strerror}); set TMPDIR to a "
@@ -60,32 +53,30 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
         who = f"{run_id}, process {os.getpid()} since {since:%Y-%m-%d %H:%M:%S %Z}"
         with contextlib.suppress(OSError):
             os.ftruncate(stream, 0)
-            text = f"{who}, in {Path.cwd()}{_about(out)}"
-            os.pwrite(stream, text.encode(errors="replace"), 0)
+            os.pwrite(stream, f"{who}, in {Path.cwd()}{about}".encode(errors="replace"), 0)
         yield
     finally:
         os.close(stream)
 
 
-def _taken(stream: int) -> bool:
-    """Take the lock; False where another has it. Raises OSError where there are no locks."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _wait(stream: int, out: Path) -> None:
-    """Wait for the lock; a holder that is stopped would never let go of it."""
-    noted = None
-    while not _taken(stream):
-        holder = _holder(stream)
+def _take(stream: int, run_id: str, about: str) -> None:
+    """Take the lock, or wait for it; a holder that is stopped would never let go of it."""
+    waits, noted = False, ""
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            holder = one_line(os.pread(stream, 10_000, 0).decode(errors="replace"))
+        if not waits:
+            told = f"note: {run_id} waits for another timed run on this machine: {holder}"
+            print(told, file=sys.stderr)
+            waits = True
         named = re.search(r", process ([0-9]{1,9}) since ", holder)
-        if named and is_stopped(pid := int(named[1])):
-            if holder.endswith(_about(out)):
+        if named and is_stopped(int(pid := named[1])):
+            if holder.endswith(about):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGCONT)
+                    os.kill(int(pid), signal.SIGCONT)
             elif noted != pid:
                 noted = pid
                 print(
@@ -94,15 +85,6 @@ def _wait(stream: int, out: Path) -> None:
                     file=sys.stderr,
                 )
         time.sleep(POLL_SECONDS)
-
-
-def _about(out: Path) -> str:
-    return f", for {one_line(str(out.resolve()))}"
-
-
-def _holder(stream: int) -> str:
-    """The holder's own line."""
-    return one_line(os.pread(stream, 10_000, 0).decode(errors="replace"))
 
 
 def _own_folder() -> Path:

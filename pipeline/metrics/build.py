@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.ranks import NOT_TESTED, drift
-from pipeline.metrics.runs import Run, load_run, run_rows
+from pipeline.metrics.runs import FREELY, Run, free_seconds, load_run, run_rows
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.real_time import in_real_time
@@ -37,12 +38,18 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     real = read_all(study, in_real_time(study), runs)
     labels = cell_labels(study, records)
     loaded = [load_run(record, label_of(labels, record)) for record in records]
+    about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
+    # One clock for all throughputs of a study: emulated nodes and earlier records have one alone.
+    free = [free_seconds(run.record) for run in loaded]
+    if None not in [seconds for seconds, run in zip(free, loaded, strict=True) if run.ok]:
+        pairs = zip(free, loaded, strict=True)
+        loaded = [replace(run, free_seconds=seconds) for seconds, run in pairs]
+        about.append({"metric": "throughput_clock", "text": FREELY})
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from(accurate, uncertainty)
     if bias is None and not real and are_in_real_time(records):
         bias = 0.0
-    about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     plan = [spec.run_id for spec in run_order(planned)]
     if bias is not None:
         about.append(table.row("emulation_bias", "1", bias))

@@ -14,7 +14,6 @@ from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
 from pipeline.metrics.runs import Run
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import (
     Floats,
     Interval,
@@ -25,6 +24,7 @@ from pipeline.metrics.statistics import (
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.expansion import without_conditions
 from pipeline.study.link import LinkSpec
+from pipeline.text import plural
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class CellRuns:
 
     @cached_property
     def run_rates(self) -> Floats:
-        """Tokens per second of each finished run at its median step time, shape (runs,)."""
-        medians = [np.median(run.timed_seconds) for run in self.ok]
+        """Tokens per second of each finished run, shape (runs,)."""
+        medians = [np.median(run.throughput_seconds) for run in self.ok]
         return np.asarray(self.context["global_batch_tokens"] / np.asarray(medians))
 
     @cached_property
@@ -70,8 +70,9 @@ class CellRuns:
 
     @cached_property
     def rate(self) -> Interval:
-        """Tokens per second at that time."""
-        return self.step_seconds.rate(self.context["global_batch_tokens"])
+        """Tokens per second, over the repeats, by the clock of throughput."""
+        seconds = repeats_interval([run.throughput_seconds for run in self.ok])
+        return seconds.rate(self.context["global_batch_tokens"])
 
 
 Groups = Mapping[tuple[str, int], CellRuns]

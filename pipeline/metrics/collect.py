@@ -41,10 +41,13 @@ def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunReco
             continue
         records.append(record)
         if record.spec.identity() != spec.identity():
-            key = _first_difference(spec.training().to_dict(), record.spec.training().to_dict())
+            asked, ran = (flat(one.training().to_dict()) for one in (spec, record.spec))
+            differ = (key for key in sorted({*asked, *ran}) if asked.get(key) != ran.get(key))
+            key = next(differ, "*")
             faults.append(
-                f"{folder / 'run.json'} at $.spec.{key}: the run was made from another version of "
-                "the study; delete the folder and run the training again"
+                f"{folder / 'run.json'} at $.spec.{key} is {ran.get(key)!r}, the study says "
+                f"{asked.get(key)!r}: the run was made from another version of the study; delete "
+                "the folder and run the training again"
             )
     if faults:
         more = f" (and {len(faults) - 1} more: {'; '.join(faults[1:4])})" if faults[1:] else ""
@@ -54,12 +57,10 @@ def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunReco
     return records
 
 
-def _first_difference(expected: Mapping[str, Any], actual: Mapping[str, Any], at: str = "") -> str:
-    for key in sorted({*expected, *actual}):
-        one, other = expected.get(key), actual.get(key)
-        if one == other:
-            continue
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            return _first_difference(one, other, f"{at}{key}.")
-        return f"{at}{key} is {other!r}, the study says {one!r}"
-    return f"{at}*"
+def flat(value: Mapping[str, Any], at: str = "", depth: int = 99) -> dict[str, Any]:
+    """The values of mappings within mappings by their path, such as `world.nodes`."""
+    values: dict[str, Any] = {}
+    for key, part in value.items():
+        inner = isinstance(part, Mapping) and depth > 1
+        values |= flat(part, f"{at}{key}.", depth - 1) if inner else {f"{at}{key}": part}
+    return values

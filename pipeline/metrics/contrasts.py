@@ -1,7 +1,7 @@
 """Tests between cells: rows of level `comparison`, the only source of the words faster and slower.
 
-`contrast_rows` makes them; `compared`, `comparisons` and `against_plain` read them back for claims,
-figures, tables and texts, which write `faster` or `slower` only where a verdict says so.
+Claims, figures, tables and texts ask `Results` for them, and write `faster` or `slower` only where
+a verdict says so.
 
 Every two cells at one node count are compared, every cell with the base of its speedup, and every
 cell under a condition with itself without it. The values are the throughputs of the runs. A verdict
@@ -15,12 +15,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import combinations, count
-from math import comb, inf, nan
+from math import comb, inf
 from typing import Any
-
-import pandas as pd
 
 from pipeline.metrics.cells import CellRuns, Groups, base_name, find_base, find_plain
 from pipeline.metrics.comparison import unequal_work
@@ -34,11 +31,11 @@ from pipeline.metrics.ranks import (
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.select import KEYS, beside, bounds_of, cells, pick, plural, records
 from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
+from pipeline.text import plural
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
 
@@ -190,105 +187,3 @@ def _values(
         row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]
-
-
-@dataclass(frozen=True)
-class SpeedTest:
-    """Answer on a pair of cells; all figures are NaN where they were not to be compared.
-
-    `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
-    `p_value` is corrected for the number of comparisons, `effect_size` is epsilon squared, `n` the
-    smaller number of repeats.
-    """
-
-    verdict: str
-    ratio: float
-    low: float
-    high: float
-    p_value: float
-    effect_size: float
-    n: int
-
-    @property
-    def compared(self) -> bool:
-        """True where the two may be compared; else `verdict` says why not."""
-        return not self.verdict.startswith(NOT_COMPARED)
-
-    @property
-    def too_few(self) -> bool:
-        """True where so few repeats could not have decided it, whatever they had measured."""
-        return self.verdict == TOO_FEW
-
-
-def compared(table: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
-    """Is (cell, nodes) `one` faster than `other`? None where that comparison was not planned."""
-    planned = table[table["level"] == "comparison"]
-    for asked, met in ((one, other), (other, one)):
-        rows = planned[(planned["cell"] == asked[0]) & (planned["nodes"] == asked[1])]
-        rows = rows[(rows["other"] == met[0]) & (rows["other_nodes"] == met[1])]
-        if not rows.empty:
-            break
-    else:
-        return None
-    by_metric = {row["metric"]: row for row in records(rows)}
-    text = str(by_metric["speed_verdict"]["text"])
-    if "rate_ratio" not in by_metric:
-        return SpeedTest(text, nan, nan, nan, nan, nan, n=0)
-    ratio, p_value, effect = (by_metric[m] for m in ("rate_ratio", "p_value", "effect_size"))
-    value, low, high = (float(ratio[name]) for name in ("value", "low", "high"))
-    if asked != one:
-        # The inverse ratio: `b` over `a` from `a` over `b`.
-        text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
-        value, low, high = 1 / value, 1 / high, 1 / low
-    n, p = int(ratio["n"]), float(p_value["value"])
-    return SpeedTest(text, value, low, high, p, float(effect["value"]), n)
-
-
-_PAIR = [*KEYS, "other", "other_nodes"]
-_FIGURES = ("p_value", "smallest_p_value", "effect_size", "largest_effect_size")
-
-
-def comparisons(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each comparison; the ratio is the throughput of the cell over the other one's."""
-    frame = pick(table, "comparison", "speed_verdict")[[*_PAIR, "arm", "link", "base", "text"]]
-    frame = frame.rename(columns={"text": "verdict"})
-    frame["other_arm"] = frame["other"].map(cells(table).set_index("cell")["arm"])
-    names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
-    frame = beside(frame, table, "rate_ratio", names, "comparison", _PAIR)
-    for metric in _FIGURES:
-        frame = beside(frame, table, metric, {"value": metric}, "comparison", _PAIR)
-    return frame
-
-
-def against_plain(table: pd.DataFrame) -> pd.DataFrame:
-    """One row for each cell under a condition at each node count, condition by condition.
-
-    Only conditions call for a comparison of two cells of one arm on as many nodes. `cell` and
-    `plain` are the two, `condition` is the name of the link, `adds` what it adds to the text of
-    `plain_link`; `ratio`, `low` and `high` are of step times, NaN where the two are not compared.
-    """
-    frame, known = comparisons(table), cells(table).set_index("cell")
-    frame = frame[(frame["other_arm"] == frame["arm"]) & (frame["nodes"] == frame["other_nodes"])]
-    frame = frame.rename(columns={"other": "plain"})
-    plain_link = frame["plain"].map(known["link"])
-    names = zip(frame["cell"], frame["arm"], strict=True)
-    texts = zip(frame["link"], plain_link, strict=True)
-    place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
-    frame = frame.assign(
-        arm_label=frame["cell"].map(known["arm_label"]),
-        condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
-        adds=[link.removeprefix(f"{plain}, ") for link, plain in texts],
-        plain_link=plain_link,
-        ratio=1 / frame["rate_ratio"],
-        low=1 / frame["rate_ratio_high"],
-        high=1 / frame["rate_ratio_low"],
-        place=frame["link"].map(place),
-    )
-    frame = frame.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
-    frame = beside(frame, table, "step_seconds", bounds_of("seconds"))
-    of_plain = bounds_of("plain_seconds")
-    seconds = pick(table, "cell", "step_seconds")[[*KEYS, *of_plain]]
-    frame = frame.merge(seconds.rename(columns={"cell": "plain", **of_plain}), how="left")
-    columns = ["arm", "arm_label", "condition", "adds", "link", "plain_link", "verdict"]
-    numbers = ["interval", "ratio", "low", "high", "p_value", *bounds_of("seconds").values()]
-    return frame[["cell", "plain", "nodes", *columns, *numbers, *of_plain.values()]]

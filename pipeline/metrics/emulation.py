@@ -12,15 +12,12 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from pipeline.emulation.measured import REAL_TIME_SHARE
 from pipeline.errors import RecordError
 from pipeline.metrics.cells import Groups
-from pipeline.metrics.format import ratio_interval
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.runs import load_run, outcome_rows
-from pipeline.metrics.select import pick, plural, records
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Interval,
@@ -101,38 +98,6 @@ def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:
         rows(run_context(one, label_of(labels, one)) | {"level": "real_time"}, outcome_rows(one))
         for one in records
     ]
-
-
-def bias_of(table: pd.DataFrame) -> float | None:
-    """Share by which a ratio of emulated times may be off here; None where it was not measured."""
-    values = pick(table, "study", "emulation_bias")["value"]
-    return None if values.empty else float(values.iloc[0])
-
-
-def bias_sentence(table: pd.DataFrame) -> str:
-    """The bias of emulated times in a sentence, the same in all documents; empty without any."""
-    if not (pick(table, "run", "status")["network"] == "emulated").any():
-        return ""
-    # Of the cells that have an interval, the least ratio first.
-    accurate = pick(table, "cell", "accuracy").dropna(subset=["low", "high"])
-    bias, rows = bias_of(table), records(accurate.sort_values("value", kind="stable"))
-    if bias == 0.0:
-        return "Each emulated node had cores of its own, so no time was dilated."
-    if bias is None or not rows:
-        return (
-            "How far emulated times are off was not measured here, so nothing is decided by them "
-            f"({HOW_TO_MEASURE})."
-        )
-    extremes = [
-        f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
-        f"{plural(int(one['nodes']), 'node')}"
-        for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
-    ]
-    return (
-        f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
-        f"what is outside of that is decided: emulated over real time, measured on this machine, "
-        f"was {' to '.join(extremes)}."
-    )
 
 
 def load_uncertainty(path: Path | None) -> float:

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.metrics.flops import flops_per_token, padding_share
-from pipeline.metrics.select import listed
 from pipeline.metrics.table import row
 from pipeline.records import RunRecord, texts
+from pipeline.text import listed
 
 FORMER_CLOCK = "own rank, with the report"
 """Of records that do not say when their clock started: no barrier, the loss averaged within."""
@@ -79,7 +79,9 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
 
 def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of the emulated nodes and what they really got, the least of all nodes."""
-    facts = {name: emulation[name] for name in ("dilation", "copies", "shares", "cores_per_node")}
+    # Records from before 2026-11-27 count copies of a small world that filled the machine.
+    names = [one for one in ("dilation", "copies", "shares", "cores_per_node") if one in emulation]
+    facts = {name: emulation[name] for name in names}
     facts["mtu"] = emulation.get("mtu", FORMER_MTU)
     facts["measured_cores"] = min(emulation["measured_cores"])
     if emulation["measured_mbits"]:

@@ -13,40 +13,32 @@ from typing import Any
 import pandas as pd
 
 from pipeline import models
-from pipeline.metrics.contrasts import FASTER, against_plain, compared
-from pipeline.metrics.emulation import bias_sentence
+from pipeline.metrics.contrasts import FASTER
+from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import ratio_interval, with_interval
-from pipeline.metrics.select import (
-    FEW,
-    fact,
-    few,
-    listed,
-    most_sent,
-    node_counts,
-    pick,
-    plural,
-    records,
-)
+from pipeline.metrics.parity import UNEQUAL
+from pipeline.metrics.ranks import DRIFT
+from pipeline.metrics.results import LEVELS, Results, records
+from pipeline.metrics.runs import TIMER_SHARE
 from pipeline.study.profiling import COMMUNICATION
+from pipeline.text import FEW, few, listed, plural
 
-_SHARE = f"phase_share:{COMMUNICATION}"
 
-
-def measured_on(table: pd.DataFrame) -> str:
+def measured_on(results: Results) -> str:
     """`GPT-2 with 0.17 M parameters on 1, 2 and 4 nodes, emulated on 2 cores (Intel Xeon)`."""
-    runs = pick(table, "run", "status")
+    runs = results.runs
     families = dict.fromkeys(str(model).split()[0] for model in runs["model"])
-    sizes = sorted({value / 1e6 for value in pick(table, "run", "num_parameters")["value"]})
+    sizes = sorted({value / 1e6 for value in results.pick("run", "num_parameters")["value"]})
     with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
     model = listed(map(models.label, families)) + with_size
-    counts = node_counts(table)
+    counts = results.node_counts
     nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
-    cores = sorted({int(one) for one in pick(table, "run", "num_cores")["value"].dropna()})
+    cores = sorted({int(one) for one in results.pick("run", "num_cores")["value"].dropna()})
     # `Intel Xeon @ 2.80GHz`: as the machine names it, without marks of trade.
-    named = fact(table, "cpu_model")
+    named = results.fact("cpu_model")
     words = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", named).split()
     shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({' '.join(words) or named})"
-    gpus = set(fact(table, "gpus", "none").split(", ")) - {"none"}
+    gpus = set(results.fact("gpus", "none").split(", ")) - {"none"}
     most = int(runs["world_size"].max())
     ranks = ("up to " if most > 1 else "") + plural(most, "rank")
     on = listed(sorted(gpus)) if gpus and (runs["device"] == "cuda").any() else ""
@@ -59,16 +51,6 @@ def measured_on(table: pd.DataFrame) -> str:
     return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"
 
 
-def last_place(table: pd.DataFrame) -> pd.DataFrame:
-    """Throughputs of the cells at the most nodes, over the last link without conditions."""
-    rates = pick(table, "cell", "tokens_per_second")
-    most = rates[rates["nodes"] == rates["nodes"].max()]
-    plain = most[~most["link"].isin(set(against_plain(table)["link"]))]
-    links = plain["link"].where(plain["cell"] != plain["arm"]).dropna()
-    over_last: pd.DataFrame = plain[plain["link"] == links.iloc[-1]] if len(links) else plain
-    return over_last
-
-
 def place_name(rows: pd.DataFrame) -> str:
     """`4 nodes over 1 Gbit/s`: where these cells ran; the link where the study compares several."""
     if rows.empty:
@@ -78,7 +60,7 @@ def place_name(rows: pd.DataFrame) -> str:
     return plural(int(first["nodes"]), "node") + over
 
 
-def headline(table: pd.DataFrame) -> dict[str, Any]:
+def headline(results: Results) -> dict[str, Any]:
     """The sentences, by what each is about; an empty text where there is nothing to say.
 
     `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
@@ -86,34 +68,42 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
     what is not decided, `why` what goes with the order, and `bias` how far emulated times may be
     off. `place` and `communication` (a range of shares) are for tiles.
     """
-    place = last_place(table)
+    place = results.last_place
     nodes = int(place["nodes"].iloc[0]) if len(place) else 0
     # The cells of one precision, best first: of fp32, or where that has under two, of the most.
     counts = place["precision"].value_counts()
     chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax() if len(counts) else ""
     same = place[place["precision"] == chosen]
     same = same.sort_values("value", ascending=False, kind="stable")
-    winner, rest = _ranking(table, same, nodes)
-    where, lead = measured_on(table), winner or rest
-    costs = {row["arm_label"]: _cost(table, row["cell"], nodes) for row in records(place)}
+    winner, rest = _ranking(results, same, nodes)
+    where, lead = measured_on(results), winner or rest
+    # What goes with the order of these cells, of each the rank that sends most and its share of
+    # communication; nothing without profiled runs.
+    exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")
+    exposed = exposed[(exposed["nodes"] == nodes) & (exposed["world_size"] > 1)]
+    share_of = dict(zip(exposed["cell"], 100 * exposed["value"], strict=True))
+    most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
+               if one["nodes"] == nodes}  # fmt: skip
+    shares: dict[str, float] = {}
+    sent: dict[str, float] = {}
+    texts: dict[str, str] = {}
     # In the order of the study, which names no winner.
-    own = {label: costs[label] for label in same.sort_values("cell_order")["arm_label"]}
-    shares = sorted(one["share"] for one in costs.values() if "share" in one)
-    # What goes with the order of these cells; nothing without profiled runs.
+    for row in records(same.sort_values("cell_order")):
+        cell, label = row["cell"], row["arm_label"]
+        if cell in share_of:
+            shares[label] = share_of[cell]
+        if cell in most_of:
+            sent[label] = most_of[cell]["value"]
+            calls = listed(_calls(results, most_of[cell]))
+            texts[label] = f"{sent[label] / 1e6:.2f} MB in {label}"
+            texts[label] += f" ({calls})" if calls else ""
     why = []
-    if sent := {
-        label: f"{one['sent'] / 1e6:.2f} MB in {label}"
-        + (f" ({one['calls']})" if one["calls"] else "")
-        for label, one in own.items()
-        if "sent" in one
-    }:
-        bytes_sent = few_or_ends(sent, {label: own[label]["sent"] for label in sent})
-        why.append(f"The rank that sends most sent {bytes_sent} in a step.")
-    if hid := {
-        label: f"{one['share']:.0f} % in {label}" for label, one in own.items() if "share" in one
-    }:
-        shares_hid = few_or_ends(hid, {label: own[label]["share"] for label in hid})
-        why.append(f"Of a step, communication that no computing hides was {shares_hid}.")
+    if sent:
+        why.append(f"The rank that sends most sent {few_or_ends(texts, sent)} in a step.")
+    if shares:
+        hid = few_or_ends({name: f"{own:.0f} % in {name}" for name, own in shares.items()}, shares)
+        why.append(f"Of a step, communication that no computing hides was {hid}.")
+    ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
         "measured_on": where,
         "place": place_name(place),
@@ -122,20 +112,29 @@ def headline(table: pd.DataFrame) -> dict[str, Any]:
         "result": lead,
         "rest": rest if winner else "",
         "why": " ".join(why),
-        "bias": bias_sentence(table),
-        "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in shares[:1] + shares[-1:])),
+        "bias": bias_sentence(results),
+        "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in ends[:1] + ends[-1:])),
     }
 
 
-def end_of_training(table: pd.DataFrame) -> str:
+def _calls(results: Results, most: Mapping[str, Any]) -> list[str]:
+    """The collectives of a step of one rank of a profiled run, axis by axis."""
+    table = results.table
+    own = (table["run_id"] == most["run_id"]) & (table["rank"] == most["rank"])
+    named = table["metric"].astype(str).str.startswith("sent_bytes:")
+    return list(table.loc[own & named, "text"].dropna())
+
+
+def end_of_training(results: Results) -> str:
     """Losses of the trainings that went to their end; empty where none recorded unseen text.
 
     Their last losses are of text that no step before had, so they are held against its entropy.
     """
+    losses = results.pick("run", "unseen_loss")
+    entropies = results.pick("run", "unigram_entropy").groupby("run_id")["value"].first()
     told = []
-    for one in records(pick(table, "run", "unseen_loss")):
-        own = table[(table["run_id"] == one["run_id"]) & (table["metric"] == "unigram_entropy")]
-        entropy, loss = float(own["value"].iloc[0]), one["value"]
+    for one in records(losses):
+        entropy, loss = float(entropies[one["run_id"]]), one["value"]
         told.append(
             f"{one['label']} on {plural(int(one['nodes']), 'node')} {loss:.3f} nats per token, "
             f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
@@ -143,11 +142,70 @@ def end_of_training(table: pd.DataFrame) -> str:
         )
     if not told:
         return ""
-    steps = int(pick(table, "run", "unseen_loss")["n"].max())
+    steps = int(losses["n"].max())
     return f"Loss of the last {steps} steps, on text that no step before had: {listed(told)}."
 
 
-def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
+def bias_sentence(results: Results) -> str:
+    """The bias of emulated times in a sentence, the same in all documents; empty without any."""
+    if not (results.runs["network"] == "emulated").any():
+        return ""
+    # Of the cells that have an interval, the least ratio first.
+    accurate = results.pick("cell", "accuracy").dropna(subset=["low", "high"])
+    bias, rows = results.bias, records(accurate.sort_values("value", kind="stable"))
+    if bias == 0.0:
+        return "Each emulated node had cores of its own, so no time was dilated."
+    if bias is None or not rows:
+        return (
+            "How far emulated times are off was not measured here, so nothing is decided by them "
+            f"({HOW_TO_MEASURE})."
+        )
+    extremes = [
+        f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
+        f"{plural(int(one['nodes']), 'node')}"
+        for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
+    ]
+    return (
+        f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
+        f"what is outside of that is decided: emulated over real time, measured on this machine, "
+        f"was {' to '.join(extremes)}."
+    )
+
+
+def warnings(results: Results) -> list[str]:
+    """Lines on what whoever makes these results must not miss, printed by `metrics`."""
+    frame = results.table
+    status = frame[frame.level.isin(LEVELS) & (frame.metric == "status")]
+    notes = [
+        f"{row['run_id']}: {row['status']}: {row['reason']}"
+        for row in records(status[status.status != "ok"])
+    ]
+    drifts = frame[frame.metric.isin(["drift", "order_drift"]) & (frame.text == DRIFT)]
+    for row in records(drifts):
+        what = "the runs in their order" if row["level"] == "study" else row["run_id"]
+        notes.append(f"{what}: step times drifted by {100 * row['value']:+.1f} %")
+    slow = frame[(frame.metric == "timer_overhead_share") & (frame.value > TIMER_SHARE)]
+    notes += [
+        f"{row['run_id']}: reading the clock takes {100 * row['value']:.1f} % of a step, over "
+        f"{100 * TIMER_SHARE:g} %; make the steps longer"
+        for row in records(slow)
+    ]
+    clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
+    if len(clocks) > 1:
+        notes.append(
+            f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step "
+            "times differ by more than what is compared; train them again with one version"
+        )
+    notes += [f"mixed: {note}" for note in results.mixed]
+    verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
+    return notes + [
+        f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
+        f"training against {row['base']}"
+        for row in records(verdicts)
+    ]
+
+
+def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
     """Who wins, and what else was measured; no winner without a decided comparison."""
     if same.empty:
         return "", ""
@@ -159,7 +217,7 @@ def _ranking(table: pd.DataFrame, same: pd.DataFrame, nodes: int) -> tuple[str, 
     # `bf16` of `torch amp O2, bf16`.
     kind = str(first["precision_ran"]).replace(",", "").split()[-1]
     cell, name = first["cell"], first["arm_label"]
-    answers = [(row, compared(table, (cell, nodes), (row["cell"], nodes))) for row in others]
+    answers = [(row, results.compared((cell, nodes), (row["cell"], nodes))) for row in others]
     beaten = [(row, one) for row, one in answers if one and one.verdict == FASTER]
     undecided = [row for row, one in answers if one and one.compared and one.verdict != FASTER]
     apart = [row["arm_label"] for row, one in answers if one is None or not one.compared]
@@ -197,16 +255,3 @@ def few_or_ends(texts: Mapping[str, str], values: Mapping[str, float]) -> str:
         return listed(texts.values())
     ends = min(texts, key=values.__getitem__), max(texts, key=values.__getitem__)
     return " to ".join(texts[one] for one in ends)
-
-
-def _cost(table: pd.DataFrame, cell: str, nodes: int) -> dict[str, Any]:
-    """Per step: bytes and collectives of the rank that sends most, per cent of communication."""
-    here = table[(table["cell"] == cell) & (table["nodes"] == nodes)]
-    share = pick(here[here["world_size"] > 1], "cell", _SHARE)["value"]
-    cost: dict[str, Any] = {} if share.empty else {"share": 100 * float(share.iloc[0])}
-    if len(sent := most_sent(here)):
-        most = sent.iloc[0]
-        of_rank = here[(here["run_id"] == most["run_id"]) & (here["rank"] == most["rank"])]
-        calls = of_rank.loc[of_rank["metric"].str.startswith("sent_bytes:"), "text"].dropna()
-        cost |= {"sent": float(most["value"]), "calls": listed(calls)}
-    return cost

@@ -20,7 +20,6 @@ from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run, outcome_rows, period_of
-from pipeline.metrics.select import plural
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE, Sends
@@ -28,6 +27,7 @@ from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import resolve
 from pipeline.study.profiling import IN_STEP, PHASES
+from pipeline.text import plural
 
 MEAN = "arithmetic mean over the profiled steps, each of its slowest rank; the parts add up to it"
 
@@ -91,9 +91,9 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
     A record that counted nothing, as older ones, has the formula alone. What an axis that no
     formula names sends is counted under its own name.
     """
-    values = []
+    values, run = [], resolve(record.spec)
     for rank in record.run["ranks"]:
-        predicted = {one.axis: one for one in predict_sent(record.spec, rank["rank"])}
+        predicted = {one.axis: one for one in predict_sent(run, rank["rank"])}
         calls = rank["sent"]["collectives"] if "sent" in rank else None
         counted = () if calls is None else [each["axis"] for each in calls]
         about = {"rank": rank["rank"]}

@@ -17,6 +17,7 @@ from pipeline.metrics.statistics import Floats, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts
+from pipeline.resolved import resolve
 from pipeline.study.expansion import plugin
 from pipeline.study.spec import RunSpec
 
@@ -25,6 +26,8 @@ TIMER_SHARE = 0.05
 
 STEPS_FOR_P95 = 100
 """Timed steps from which a run has a 95th percentile: five of them are above it."""
+
+FREELY = "by steps that ran freely"
 
 _SERIES = ("seconds", "loss", "grad_norm", "timed")
 
@@ -43,6 +46,8 @@ class Run:
     grad_norm: Floats
     timed: np.ndarray[Any, np.dtype[np.bool_]]
     period: int = 1
+    free_seconds: float | None = None
+    """Time of a freely running step of the slowest rank, if its throughput is by these."""
 
     @property
     def ok(self) -> bool:
@@ -69,19 +74,29 @@ class Run:
         return means
 
     @property
+    def throughput_seconds(self) -> Floats:
+        """Step times by whose median throughput is: that of freely running steps, or all."""
+        return self.timed_seconds if self.free_seconds is None else np.array([self.free_seconds])
+
+    @property
     def tails(self) -> dict[str, float]:
         """Step times beside the median: the slowest one, and P95 where there are steps for it.
 
-        On a GPU also a freely running step, of the slowest rank.
+        Also that of freely running steps where the record has some.
         """
         seconds = self.timed_seconds
         times = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
             times["p95_step_seconds"] = float(np.percentile(seconds, 95))
-        free = [rank.get("free_running") for rank in self.record.run["ranks"]]
-        if None not in free:
-            times["free_step_seconds"] = max(float(one["step_seconds"]) for one in free)
+        if (free := free_seconds(self.record)) is not None:
+            times["free_step_seconds"] = free
         return times
+
+
+def free_seconds(record: RunRecord) -> float | None:
+    """Seconds of a freely running step of the slowest rank; None where a rank timed none."""
+    free = [rank.get("free_running") for rank in record.run["ranks"]]
+    return None if None in free or not free else max(float(one["step_seconds"]) for one in free)
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
@@ -129,14 +144,17 @@ def run_rows(run: Run) -> list[Rows]:
         return [rows(context, values)]
     tokens, ranks = run.record.spec.global_batch_tokens, run.record.run["ranks"]
     timed = median_interval(run.timed_seconds)
+    rate = median_interval(run.throughput_seconds).rate(tokens)
     peak = float(max(rank["peak_memory_bytes"] for rank in ranks))
     values += [
         interval_row("step_seconds", "s", timed),
-        interval_row("tokens_per_second", "tokens/s", timed.rate(tokens)),
+        interval_row("tokens_per_second", "tokens/s", rate)
+        if run.free_seconds is None
+        else row("tokens_per_second", "tokens/s", rate.value, text=FREELY),
         row("peak_memory_bytes", "bytes", peak, text="largest rank"),
     ]
     # Where the ranks measured a peak.
-    if shares := flops.utilisations(run.record, tokens / timed.value):
+    if shares := flops.utilisations(run.record, rate.value):
         text = "over the measured peak of matrix products"
         pairs = zip(flops.NAMES, shares, strict=True)
         values += [row(name, "1", share, text=text) for name, share in pairs]
@@ -186,7 +204,7 @@ def _rank_rows(run: Run) -> Rows:
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
     later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
-    measured, predicted = [], []
+    measured, predicted, resolved = [], [], resolve(spec)
     for rank in record["ranks"]:
         number = rank["rank"]
         figures = [
@@ -197,8 +215,8 @@ def _rank_rows(run: Run) -> Rows:
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
         memory = {
             "base_memory_bytes": rank.get("base_memory_bytes", CPU_BASE if cpu else 0) + later,
-            "predicted_memory_bytes": predict(spec, number).model_peak,
-            "formula_memory_bytes": formula_24(spec),
+            "predicted_memory_bytes": predict(resolved, number).model_peak,
+            "formula_memory_bytes": formula_24(resolved),
         }
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
     return rows({**run.context, "level": "rank"}, [*measured, *predicted])

@@ -7,7 +7,7 @@ from interpolated order statistics (Hettmansperger & Sheather 1986), and a ratio
 gets its interval from the two intervals (Zou & Donner 2008).
 
 A bootstrap would be the usual choice, but that of a median of few values is too narrow
-(docs/lab-notes.md); tests/unit/metrics/test_coverage.py measures what these intervals cover.
+(docs/lab-notes.md); tests/unit/metrics/test_statistics.py measures what these intervals cover.
 """
 
 from __future__ import annotations

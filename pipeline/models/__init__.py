@@ -97,14 +97,8 @@ class Family(Protocol):
     def attention_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Bytes of it that are not kept where attention is recomputed, of all blocks."""
 
-    def input_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
-        """Bytes kept instead of `activation_bytes` where blocks are recomputed."""
-
     def gradient_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
         """Gradients of activations at their most, less the activations that are gone by then."""
-
-    def logit_bytes(self, model: ModelSpec, sequences: int) -> int:
-        """The loss at its peak."""
 
     def loaded_bytes(self) -> int:
         """Resident bytes on a CPU of the modules that a rank imports to build one of its models."""
@@ -190,6 +184,21 @@ def axis_cuts(model: ModelSpec) -> AxisCuts:
 def flops_per_token(model: ModelSpec) -> float:
     """Model FLOPs of one forward and backward pass, per token."""
     return family(model).flops_per_token(model)
+
+
+def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+    """Bytes kept where blocks are recomputed: their inputs, and those outside of blocks."""
+    work, layers = (model, sequences, formats), model.num_layers
+    inputs = sequences * model.context * layers * formats.norm * model.width
+    sizes = family(model)
+    outside = sizes.activation_bytes(*work) - layers * sizes.block_bytes(*work)
+    return inputs + max(0, outside)
+
+
+def logit_bytes(model: ModelSpec, sequences: int) -> int:
+    """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
+    tokens = sequences * model.context
+    return tokens * (3 * FP32 * model.vocab_rows + 2 * INT64)
 
 
 def tensor_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
@@ -296,7 +305,7 @@ class AxisCuts:
 
 @dataclass(frozen=True)
 class StageCuts:
-    """How a model may be cut into consecutive stages, between any two of its `blocks`.
+    """Cuts of a model into consecutive stages, between any two of its `blocks`.
 
     `before` are the modules that make the input of the first block of ids, `after` those that make
     logits of the output of the last one, by name. The model's `stage(layers, is_first=, is_last=)`
@@ -325,3 +334,7 @@ class Formats:
     product: int
     norm: int
     copies_weights: bool
+
+    def copied(self, weights: int) -> int:
+        """Bytes of the narrow copies of so many weights of products."""
+        return self.product * weights if self.copies_weights else 0

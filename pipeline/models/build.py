@@ -20,13 +20,17 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         return family(spec).build(spec)
 
 
-def compile_blocks(model: nn.Module) -> None:
-    """Compile each block by itself.
+def compile_model(model: nn.Module, *, whole: bool = False) -> None:
+    """Compile each block by itself, or the `whole` model, embedding and loss too, as one graph.
 
-    A model compiled whole has one backward pass, after which all gradients are there at once, and
-    nothing is left with which DDP and Horovod could overlap their reduction.
+    One graph has one backward pass, after which all gradients are there at once, and nothing is
+    left with which Horovod could overlap its reduction; torch cuts it at the buckets of its DDP.
     """
-    blocks: Any = model.blocks
+    import torch._dynamo  # slow, and seldom needed
+
+    # Blocks need no cuts, for which torch knows no buckets under 1 MiB.
+    torch._dynamo.config.optimize_ddp = whole
+    blocks: Any = [model] if whole else model.blocks
     for block in blocks:
         block.compile()
 

@@ -36,12 +36,12 @@ class Write:
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws from the generator."""
+        """True where it draws from the generator."""
         return torch.Tag.nondeterministic_seeded in self.operator.tags
 
     @property
     def overwrites(self) -> bool:
-        """Whether the tensor's former values are of no meaning to it."""
+        """True where the tensor's former values are of no meaning to it."""
         return self.operator.overloadpacket.__name__ in OVERWRITES
 
     def apply(self, tensor: Tensor, generator: torch.Generator) -> None:

@@ -12,21 +12,16 @@ import pandas as pd
 from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
-from pipeline.claims.write import effect_text, outcome, question, read_verdicts
+from pipeline.claims.write import effect_text, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
-from pipeline.metrics.select import plural
 from pipeline.page import HERE, TEMPLATES
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
-from pipeline.text import markdown
+from pipeline.text import markdown, plural
 
 NOT_RUN = "not run"
-COLUMNS = (
-    "publication", "id", "sentence", "place", "study", "verdict", "effect", "low", "high",
-    "repeats", "claimed", "predicted", "predicted_low", "predicted_high", "prediction", "why",
-)  # fmt: skip
 _VERDICTS = Path("claims/verdicts.json")
 
 
@@ -87,7 +82,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
             tested = known.get((claim.document, claim.id), [])
             own = [(study, one) for study, one in tested if _is_on(one, claim)]
             best = min(
-                own, key=lambda of: (order[outcome(of[1])], -len(of[1]["runs"])), default=None
+                own, key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])), default=None
             )
             row = _row(claim, *(best or ("", None)))
             if tested and not own:
@@ -113,7 +108,7 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "sentence": claim.sentence,
         "place": claim.source,
         "study": study,
-        "verdict": outcome(one) if one else NOT_RUN,
+        "verdict": one["verdict"] if one else NOT_RUN,
         "effect": effect.get("value"),
         "low": effect.get("low"),
         "high": effect.get("high"),
@@ -124,15 +119,22 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "predicted_high": model.high,
         "prediction": model.line,
         "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
+        "about": claim.shared_effect or question(claim),
         "shown": effect_text(one or {"effect": None}),
         "expected": model.shown,
     }
 
 
 def counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Number of rows by verdict; those that were not run come last."""
-    words = [str(one["verdict"]) for one in entries]
-    return {word: words.count(word) for word in (*VERDICTS, NOT_RUN)}
+    """Number of effects by verdict; those that were not run come last.
+
+    Several claims on one effect count once, by the first of the words that any of them has.
+    """
+    order, found = (*VERDICTS, NOT_RUN), dict[str, list[str]]()
+    for one in entries:
+        found.setdefault(one["about"], []).append(one["verdict"])
+    words = [min(each, key=order.index) for each in found.values()]
+    return {word: words.count(word) for word in order}
 
 
 def write(results: Path, out: Path) -> list[dict[str, Any]]:
@@ -149,6 +151,7 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     page = TEMPLATES.get_template("index.html.j2").render(
         style=(HERE / "style.css").read_text(encoding="utf-8"),
         publications={name: (counts(own), own) for name, own in publications.items()},
+        entries=entries,
         total=counts(entries),
         studies=sorted({one["study"] for one in entries} - {""}),
         results=os.path.relpath(results, out.parent),
@@ -156,6 +159,6 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     )
     write_text(out, page)
     # As objects, so that a column of whole numbers with gaps stays one.
-    table = pd.DataFrame(entries, columns=list(COLUMNS), dtype=object)
+    table = pd.DataFrame(entries, dtype=object).drop(columns=["shown", "expected"])
     write_text(table_file, table.to_csv(index=False, lineterminator="\n"))
     return entries

@@ -6,8 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
-from pipeline.claims.write import count, effect_text, outcome
+from pipeline.claims.write import count, in_words
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
-from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.select import fact, pick, records, repeats, setting
+from pipeline.metrics.results import STATUSES, Results, records
 from pipeline.page import HERE, TEMPLATES
 from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
@@ -52,26 +50,29 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 _LONG_PATH = re.compile(r"(?<![\w.:/-])/(?:[^\s/:\"'<>|]+/)+((?:[^\s/:\"'<>|]+/){2}[^\s/:\"'<>|]+)")
 
 
-@dataclass(frozen=True)
-class Folders:
-    """Folders of figures and runs of a study; `records` leads from the page to the last."""
-
-    figures: Path
-    runs: Path
-    records: str = "runs"
-
-
 def render(
-    study: Study, table: pd.DataFrame, verdicts: Sequence[dict[str, Any]], folders: Folders
+    study: Study,
+    results: Results,
+    verdicts: Sequence[dict[str, Any]],
+    drawings: Path,
+    runs: Path,
+    records_at: str = "runs",
 ) -> str:
-    """The page; equal inputs give equal text. Raises SamestepError on a missing part."""
+    """The page; equal inputs give equal text. Raises SamestepError on a missing part.
+
+    `drawings` and `runs` are the folders of the figures and the runs; `records_at` leads from the
+    page to the latter.
+    """
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    groups = run_groups(table, folders.runs)
+    groups = run_groups(results, runs)
     counts = Counter(run["status"] for group in groups for run in group["runs"])
-    numbers = collect(study, table, verdicts)
+    numbers = collect(study, results, verdicts)
     # Decided claims come first, then what was measured and left open, then the rest.
     interest = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
-    shown = [_verdict(one) for one in sorted(verdicts, key=lambda one: interest[outcome(one)])]
+    shown = [
+        {"predicted": None, **one, **in_words(one)}
+        for one in sorted(verdicts, key=lambda one: interest[one["verdict"]])
+    ]
     drawn = figures.catalogue.shown(study)
     tabled = set(tables.catalogue.shown(study))
     # Where nothing was sent, or nothing went wrong.
@@ -81,10 +82,10 @@ def render(
         tabled.discard("status")
 
     def figures_of(*names: str) -> list[Any]:
-        return [_figure(folders.figures, name) for name in names if name in drawn]
+        return [_figure(drawings, name) for name in names if name in drawn]
 
     def tables_of(*names: str) -> list[Any]:
-        return [_table(name, table) for name in names if name in tabled]
+        return [_table(name, results) for name in names if name in tabled]
 
     # New figures and tables show up without an edit here.
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
@@ -96,23 +97,23 @@ def render(
          "tables": tables_of(*shown_here)}
         for name, question, short, shown_here in (*_SECTIONS, more)
     ]  # fmt: skip
-    runs = table[table["level"] == "run"]
+    data = results.runs["data"].dropna().unique()
     return TEMPLATES.get_template("page.html.j2").render(
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         numbers=numbers,
-        setting=setting(table),
-        repeats=repeats(table),
+        setting=results.setting,
+        repeats=results.repeats,
         # In full; the table of the environment shortens the hashes.
         provenance=[
-            ("Git commit", fact(runs, "git_commit")),
-            ("Image digest", fact(runs, "image_digest")),
-            ("Token manifest SHA-256", ", ".join(sorted(runs["data"].dropna().unique())) or NONE),
-            ("Samestep", fact(runs, "version:samestep")),
+            ("Git commit", results.fact("git_commit")),
+            ("Image digest", results.fact("image_digest")),
+            ("Token manifest SHA-256", ", ".join(sorted(data)) or NONE),
+            ("Samestep", results.fact("version:samestep")),
         ],
         # Runs in which NCCL sent over TCP sockets.
-        over_tcp=int((table["metric"] == "nccl_tcp").sum()),
+        over_tcp=int((results.table["metric"] == "nccl_tcp").sum()),
         counts=[(status, counts[status]) for status in STATUSES if counts[status]],
         verdicts=shown,
         tested=[one for one in shown if one["verdict"] != NOT_TESTABLE],
@@ -121,9 +122,9 @@ def render(
         result={"figures": figures_of("throughput"), "tables": tables_of("summary")},
         sections=[one for one in sections if one["figures"] or one["tables"]],
         run_tables=tables_of("status"),
-        environment=_table("environment", table),
+        environment=_table("environment", results),
         groups=groups,
-        records=folders.records,
+        records=records_at,
         exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
@@ -146,9 +147,9 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _table(name: str, table: pd.DataFrame) -> dict[str, Any]:
+def _table(name: str, results: Results) -> dict[str, Any]:
     """A table as texts, with the columns that are aligned right."""
-    shown, caption = printed_form(made(name, table)[1], tables.catalogue.captions[name])
+    shown, caption = printed_form(made(name, results)[1], tables.catalogue.captions[name])
     rights = is_right(shown)
     texts = [[one_line(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
     return {
@@ -160,25 +161,15 @@ def _table(name: str, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _verdict(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A verdict with its numbers as texts."""
-    texts = {"measured": effect_text(one), "claimed": NONE, "published": NONE}
-    if one["claimed"]:
-        texts["claimed"] = one["claimed"]["text"]
-    if one["published"]:
-        texts["published"] = significant(one["published"]["value"])
-    return {"predicted": None, **one, "verdict": outcome(one), **texts}
-
-
-def run_groups(table: pd.DataFrame, runs: Path) -> list[dict[str, Any]]:
+def run_groups(results: Results, runs: Path) -> list[dict[str, Any]]:
     """The runs of each cell at each number of nodes, those with an exception first.
 
     A profiled run has no step time. `runs` is the folder in which their logs and steps lie.
     """
-    times = pick(table, "run", "step_seconds").set_index("run_id")["value"]
+    times = results.pick("run", "step_seconds").set_index("run_id")["value"]
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for level, kind in (("run", TIMED), ("real_time", REAL_TIME), ("profile", PROFILED)):
-        for row in records(pick(table, level, "status")):
+        for row in records(results.pick(level, "status")):
             name, seconds = row["run_id"].partition("/")[2], times.get(row["run_id"])
             steps, (log, note) = runs / name / "steps.jsonl", log_end(runs / name / "log.txt")
             groups.setdefault((row["label"], int(row["nodes"])), []).append({

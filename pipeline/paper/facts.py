@@ -9,22 +9,22 @@ from typing import Any
 import pandas as pd
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
-from pipeline.claims.write import compound, count, counted, effect_text, outcome, total
+from pipeline.claims.write import compound, count, counted, in_words, total
 from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
-from pipeline.metrics.emulation import bias_of
-from pipeline.metrics.format import NONE, limit, scientific, significant
+from pipeline.metrics.format import limit, scientific, significant
 from pipeline.metrics.headline import end_of_training
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.ranks import ALPHA, DRIFT_ALPHA, DRIFT_SHARE
-from pipeline.metrics.select import fact, listed, not_profiled, pick, plural, records
+from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
+from pipeline.text import listed, plural
 
 
-def emulation(table: pd.DataFrame) -> dict[str, Any]:
+def emulation(results: Results) -> dict[str, Any]:
     """Facts of the runs on emulated nodes; `any` is false where there are none."""
-    dilation, reasons = pick(table, "run", "dilation"), pick(table, "run", "network_reason")
+    dilation, reasons = results.pick("run", "dilation"), results.pick("run", "network_reason")
     # Runs that were to be emulated and were made on the loopback, and why.
     fell_back = {} if reasons.empty else {
         "runs": plural(len(reasons), "timed run"),
@@ -32,28 +32,30 @@ def emulation(table: pd.DataFrame) -> dict[str, Any]:
     }  # fmt: skip
     if dilation.empty:
         return {"any": False, "fell_back": fell_back}
-    real = pick(table, "real_time", "status")
+    real = results.pick("real_time", "status")
     return {
         "any": True,
         "fell_back": fell_back,
         "links": listed(dict.fromkeys(dilation["link"].dropna())),
-        "mtu": listed(f"{one:g}" for one in sorted(pick(table, "run", "mtu")["value"].unique())),
-        "cores": f"{pick(table, 'run', 'cores_per_node')['value'].max():g}",
+        "mtu": listed(f"{one:g}" for one in sorted(results.pick("run", "mtu")["value"].unique())),
+        "cores": f"{results.pick('run', 'cores_per_node')['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
         # Nodes of earlier versions shared cores otherwise, or had TCP in real time.
-        "as_today": {*pick(table, "run", "shares")["text"]} <= {OWN, PACED}
-        and len(pick(table, "run", "tcp_congestion_control")) == len(dilation),
-        "yardstick": not pick(table, "run", "machine_speed").empty,
+        "as_today": {*results.pick("run", "shares")["text"]} <= {OWN, PACED}
+        and len(results.pick("run", "tcp_congestion_control")) == len(dilation),
+        "yardstick": not results.pick("run", "machine_speed").empty,
+        "copies": not results.pick("run", "copies").empty,
         "accuracy": {
-            "measured": bias_of(table) is not None and not real.empty,
+            "measured": results.bias is not None and not real.empty,
             "runs": plural(len(real), "run"),
             "reasons": "; ".join(real["reason"].dropna().unique()),
         },
     }
 
 
-def measurement(table: pd.DataFrame) -> dict[str, Any]:
+def measurement(results: Results) -> dict[str, Any]:
     """The method of measurement: intervals, order and drift."""
+    table = results.table
     of_study = {row["metric"]: row for row in records(table[table["level"] == "study"])}
     # How exact the speedups are; nothing where none has several runs.
     sizing = {}
@@ -67,39 +69,41 @@ def measurement(table: pd.DataFrame) -> dict[str, Any]:
         "percent": f"{100 * CONFIDENCE:g}",
         "min_repeats": MIN_REPEATS,
         "alpha": f"{ALPHA:g}",
-        "few": bool((pick(table, "cell", "num_ok")["value"] < MIN_REPEATS).any()),
+        "few": bool((results.pick("cell", "num_ok")["value"] < MIN_REPEATS).any()),
         "sizing": sizing,
-        "order": fact(table, "order_kept"),
+        "freely": "throughput_clock" in of_study,
+        "order": results.fact("order_kept"),
         "drift_percent": f"{100 * DRIFT_SHARE:g}",
         "drift_alpha": f"{DRIFT_ALPHA:g}",
     }
 
 
-def split(table: pd.DataFrame) -> dict[str, Any]:
+def split(results: Results) -> dict[str, Any]:
     """Number of profiled runs, and how far they are from the timed ones; empty where none is asked.
 
     `deviation` is relative, of losses and norms, `slowdown` of the median step; both are empty
     where no profiled run finished beside a timed one.
     """
-    status = pick(table, "profile", "status")
+    status = results.pick("profile", "status")
     if status.empty:
         return {}
+    table = results.table
     ended = table[(table["level"] == "profile") & (table["status"] == "ok")]
-    apart = pick(table, "profile", "profile_deviation")["value"]
-    slower = pick(table, "profile", "profile_slowdown")["value"].agg(["min", "max"])
+    apart = results.pick("profile", "profile_deviation")["value"]
+    slower = results.pick("profile", "profile_slowdown")["value"].agg(["min", "max"])
     return {
         "runs": plural(len(status), "profiled run"),
         "finished": int((status["text"] == "ok").sum()),
         "sent": bool(ended["metric"].str.startswith("predicted_sent_bytes:").any()),
-        "missing": not_profiled(table),
+        "missing": results.not_profiled,
         "deviation": scientific(float(apart.max())) if len(apart) else "",
         "slowdown": " to ".join(dict.fromkeys(f"{value:.2f}" for value in slower)),
     }
 
 
-def loss(table: pd.DataFrame) -> dict[str, Any]:
+def loss(results: Results) -> dict[str, Any]:
     """First and final loss over all cells and repeats, in nats per token."""
-    steps = pick(table, "step", "loss").dropna(subset=["value"])
+    steps = results.pick("step", "loss").dropna(subset=["value"])
     if steps.empty:
         return {}
     first = steps[steps["step"] == steps["step"].min()]["value"]
@@ -109,23 +113,23 @@ def loss(table: pd.DataFrame) -> dict[str, Any]:
         "first": f"{first.median():.2f}",
         "last": " to ".join(ends),
         "falls": bool(last.max() < first.min()),
-        "end": end_of_training(table),
+        "end": end_of_training(results),
     }
 
 
-def parity(table: pd.DataFrame) -> dict[str, Any]:
+def parity(results: Results) -> dict[str, Any]:
     """Counts of the verdicts, the worst deviations and the bands that were applied."""
-    verdicts = pick(table, "cell", "parity_verdict")
+    verdicts = results.pick("cell", "parity_verdict")
     equal, unequal = verdicts[verdicts["text"] == EQUAL], verdicts[verdicts["text"].isin(UNEQUAL)]
     skipped = verdicts[~verdicts["text"].isin([EQUAL, *UNEQUAL])]
-    keys, band_of = ["cell", "nodes", "base"], pick(table, "cell", "parity_band")
-    again = pick(table, "cell", "repeats_bit_equal")
-    steps = pick(table, "cell", "parity_steps")["value"].dropna()
+    keys, band_of = ["cell", "nodes", "base"], results.pick("cell", "parity_band")
+    again = results.pick("cell", "repeats_bit_equal")
+    steps = results.pick("cell", "parity_steps")["value"].dropna()
 
     def largest(band: str, *metrics: str) -> str:
         """Of the comparisons that fall under a band."""
         under = band_of.loc[band_of["text"] == band, keys]
-        rows = pick(table, "cell", *(f"parity_{metric}" for metric in metrics))
+        rows = results.pick("cell", *(f"parity_{metric}" for metric in metrics))
         return scientific(float(rows.merge(under, on=keys)["value"].max()))
 
     def place(row: Mapping[str, Any]) -> str:
@@ -165,8 +169,8 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if not verdicts:
         return {}
     number = count(verdicts)
-    tested = [one for one in verdicts if outcome(one) != NOT_TESTABLE]
-    untested = [one for one in verdicts if outcome(one) == NOT_TESTABLE]
+    tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    untested = [one for one in verdicts if one["verdict"] == NOT_TESTABLE]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
         "total": total(verdicts),
@@ -183,9 +187,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for whole, became in compound(verdicts)
         ],
         "tested": [
-            {"sentence": one["sentence"], "outcome": outcome(one), "measured": effect_text(one),
-             "claimed": (one["claimed"] or {}).get("text", NONE),
-             "published": significant(one["published"]["value"]) if one["published"] else NONE}
+            {"sentence": one["sentence"], "outcome": one["verdict"], **in_words(one)}
             for one in tested
         ],
         "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],

@@ -12,25 +12,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
-from pipeline.metrics.comparison import declared_by_study
-from pipeline.metrics.counts import LEVELS, run_counts
 from pipeline.metrics.format import NONE
 from pipeline.metrics.headline import headline
-from pipeline.metrics.select import (
-    cells,
-    listed,
-    missing_notes,
-    mixed_notes,
-    node_counts,
-    pick,
-    plural,
-    records,
-    speedup_name,
-)
+from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
 from pipeline.study.expansion import compares_conditions
@@ -38,7 +24,7 @@ from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
 from pipeline.tables.write import made
-from pipeline.text import markdown_code
+from pipeline.text import listed, markdown_code, plural
 
 _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},
@@ -49,46 +35,38 @@ MOST_COMPARED = 20
 
 
 def collect(
-    study: Study, table: pd.DataFrame, verdicts: Sequence[dict[str, Any]] = ()
+    study: Study, results: Results, verdicts: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     """The content of numbers.json; JSON types only."""
-    counts = run_counts(table)
-    label, source = family(study.model).label(study.model)
     # The day on which the last run ended: the one date that the records themselves fix.
-    ended = max(text for level in LEVELS for text in pick(table, level, "ended_at")["text"])
+    ended = max(text for level in LEVELS for text in results.pick(level, "ended_at")["text"])
     day = date.fromisoformat(ended[:10])
     return {
-        "study": _study(study, table),
+        "study": _study(study, results),
         "corpus": _corpus(study),
-        "model": {
-            **{key: _plain(value) for key, value in vars(study.model).items()
-               if key != "vocab_size"},
-            "family": label,
-            "source": source,
-            "vocabulary": f"{study.model.vocab_size:,}",
-        },
+        "model": _model(study),
         "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
         | _OPTIMISERS[study.content["optimiser"]["name"]],
-        "workload": _workload(study, table),
-        "cluster": _cluster(study, table),
-        "emulation": facts.emulation(table),
+        "workload": _workload(study, results),
+        "cluster": _cluster(study, results),
+        "emulation": facts.emulation(results),
         "runs": {
-            "mixed": mixed_notes(table),
-            "planned": counts.text,
-            "finished": counts.finished,
-            "any_finished": counts.ok["timed"] > 0,
-            "all_finished": counts.ok == counts.planned,
-            "exceptions": len(made("status", table)[1]),
-            "missing": missing_notes(table),
+            "mixed": results.mixed,
+            "planned": results.planned_text,
+            "finished": sum(results.finished.values()),
+            "any_finished": results.finished["timed"] > 0,
+            "all_finished": results.finished == results.planned,
+            "exceptions": len(made("status", results)[1]),
+            "missing": results.missing,
         },
-        "measurement": facts.measurement(table),
-        "parity": facts.parity(table),
-        "loss": facts.loss(table),
-        "split": facts.split(table),
+        "measurement": facts.measurement(results),
+        "parity": facts.parity(results),
+        "loss": facts.loss(results),
+        "split": facts.split(results),
         "claims": facts.claims(verdicts),
         "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
                  "year": day.year, "month": day.month, "day": day.day},
-        "headline": headline(table),
+        "headline": headline(results),
     }  # fmt: skip
 
 
@@ -96,11 +74,11 @@ def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
+def _study(study: Study, results: Results) -> dict[str, Any]:
     name = study.name
     shipped = shipped_studies().get(name)
     config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
-    names, nodes = cells(table), node_counts(table)
+    names, nodes = results.cells, results.node_counts
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
@@ -134,7 +112,33 @@ def _study(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "conditions": compares_conditions(study),
         "switches": bool(switches(study)),
         "any_links": bool(names["link"].notna().any()),
-        "declared": listed(sorted(f.replace("_", " ") for f in declared_by_study(table))),
+        "declared": listed(sorted(f.replace("_", " ") for f in results.declared)),
+    }
+
+
+def _model(study: Study) -> dict[str, Any]:
+    """Its name and sizes, what its configuration has besides, and what it learns."""
+    model, task = study.model, study.objective
+    label, source = family(model).label(model)
+    besides, learns = "", ""
+    if model.config_sha256:
+        besides = f"all else by a configuration of SHA-256 {model.config_sha256[:12]}"
+    elif model.config:
+        given = (markdown_code(f"{name}: {value}") for name, value in model.config.items())
+        besides = f"by its configuration {listed(given)}"
+    if task is not None and task.kind == "causal":
+        learns = "Documents that share a sequence are kept apart."
+    elif task is not None:
+        hidden = "words" if task.whole_words else "tokens"
+        learns = f"It learns to tell the {100 * task.share:g} % of the {hidden} that are hidden"
+        learns += ", and whether one segment follows another." if task.pads else "."
+    return {
+        "family": label,
+        "source": source,
+        **{name: getattr(model, name) for name in ("num_layers", "width", "num_heads", "context")},
+        "vocabulary": f"{model.vocab_size:,}",
+        "besides": besides,
+        "learns": learns,
     }
 
 
@@ -159,8 +163,8 @@ def _corpus(study: Study) -> dict[str, Any]:
     return {"source": sources[corpus["source"]], "tokenizer": kinds[tokenizer["kind"]]}
 
 
-def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
-    work, runs = study.workload, pick(table, "run", "status")
+def _workload(study: Study, results: Results) -> dict[str, Any]:
+    work, runs = study.workload, results.runs
     # All cells share the batch of a step, or under weak scaling that of each device.
     batch_differs = runs["global_batch"].nunique() > 1
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
@@ -177,7 +181,7 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
         "equal": not batch_differs or per_device,
         "same": same,
         "batch_differs": batch_differs,
-        "speedup": speedup_name(table),
+        "speedup": results.speedup_name,
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
         "phases": listed(
@@ -189,11 +193,11 @@ def _workload(study: Study, table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _cluster(study: Study, table: pd.DataFrame) -> dict[str, Any]:
-    cluster, runs = study.cluster, pick(table, "run", "status")
+def _cluster(study: Study, results: Results) -> dict[str, Any]:
+    cluster, runs = study.cluster, results.runs
     networks = set(runs["network"])
     together = runs.loc[runs["network"] == "loopback", "world_size"]
-    cores = pick(table, "run", "num_cores")["value"].dropna()
+    cores = results.pick("run", "num_cores")["value"].dropna()
     return {
         "device": {"cpu": "CPU", "cuda": "GPU"}[cluster.device],
         "emulated": "emulated" in networks,

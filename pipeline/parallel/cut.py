@@ -55,22 +55,12 @@ class Cut:
         """The whole of which every rank gives its part. Collective."""
         shape = list(part.shape)
         shape[self.dim] = self.length
-        whole = part.new_empty(shape)
-        pieces = list(self._pieces(whole))
-        lengths = [
-            sum(run[rank].shape[self.dim] for run in pieces) for rank in range(self.ranks.size())
-        ]
-        others = shape[: self.dim] + shape[self.dim + 1 :]
-        padded = part.new_zeros(max(lengths), *others)
-        padded[: part.shape[self.dim]] = part.movedim(self.dim, 0)
-        gathered = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(gathered, padded, self.ranks)
-        for rank, theirs in enumerate(gathered):
-            own = theirs[: lengths[rank]].movedim(0, self.dim)
-            targets = [run[rank] for run in pieces]
-            sizes = [target.shape[self.dim] for target in targets]
-            for target, piece in zip(targets, torch.split(own, sizes, self.dim), strict=True):
-                target.copy_(piece)
+        whole, rank = part.new_zeros(shape), self.ranks.rank()
+        own = [run[rank] for run in self._pieces(whole)]
+        lengths = [piece.shape[self.dim] for piece in own]
+        for piece, values in zip(own, torch.split(part, lengths, self.dim), strict=True):
+            piece.copy_(values)
+        dist.all_reduce(whole, group=self.ranks)  # each number is added to zeros
         return whole
 
     def spans(self) -> list[tuple[int, int]]:

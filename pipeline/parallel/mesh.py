@@ -145,6 +145,18 @@ class Layout:
         }
 
 
+def axis_size(strategy: str, axis: str, ranks: int, world: WorldSpec) -> int:
+    """Ranks of an axis, all where 0 are asked for; StudyError where they do not divide these."""
+    size = ranks or world.size
+    if world.size % size:
+        raise StudyError(
+            f"strategy {strategy}: {size} {axis} ranks do not divide {world.size} ranks; set the "
+            "cell's option ranks to a divisor of every world size, or to 0 for all; the nearest "
+            f"that divides these is {nearest(size, world.size)}"
+        )
+    return size
+
+
 def divisors(number: int) -> list[int]:
     """All of them, ascending."""
     return [n for n in range(1, number + 1) if number % n == 0]

@@ -6,14 +6,14 @@ whose wider gradients these buckets take too, does it in Python as here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import buckets, flattened
@@ -39,43 +39,23 @@ class Reduction:
     """Reduces buckets in their order, so that it is the same on all ranks."""
 
     def __init__(self, buckets: Iterable[Bucket]) -> None:
-        self.buckets, self._passes, self._hold = list(buckets), 1, False
-        self._overlaps = False
-        self._reset()
-
-    def _reset(self) -> None:
-        """Nothing is reduced yet, and all gradients are still to come."""
-        self._missing = [self._passes * len(bucket.parameters) for bucket in self.buckets]
-        self._next = 0
-
-    def overlap(self, passes: int = 1) -> None:
-        """From now on reduce in the last of so many backward passes of a step."""
-        self._passes = passes
-        self._reset()
-        if self._overlaps:
-            return
-        self._overlaps = True
+        self.buckets, self._next = list(buckets), 0
+        self._missing = [0] * len(self.buckets)
         for index, bucket in enumerate(self.buckets):
             for parameter in bucket.parameters:
                 any_parameter: Any = parameter
                 any_parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
 
+    def begin(self, passes: int) -> None:
+        """A step of so many backward passes begins, in the last of which buckets are reduced."""
+        self._missing = [passes * len(bucket.parameters) for bucket in self.buckets]
+        self._next = 0
+
     def _ready(self, index: int, parameter: Tensor) -> None:
-        if self._hold:
-            return
         self._missing[index] -= 1
         while self._next < len(self.buckets) and not self._missing[self._next]:
             self.buckets[self._next].reduce()
             self._next += 1
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Gradients stay whole and are added up on their own rank within this context."""
-        self._hold = True
-        try:
-            yield
-        finally:
-            self._hold = False
 
     def finish(self) -> None:
         """Reduce what no backward pass has, and wait for all."""
@@ -83,7 +63,6 @@ class Reduction:
             bucket.reduce()
         for bucket in self.buckets:
             bucket.reduced()
-        self._reset()
 
 
 class MeanBucket:
@@ -118,6 +97,30 @@ class MeanBucket:
         pieces = torch.split(flat.to(dtype), [parameter.numel() for parameter in self.parameters])
         for parameter, piece in zip(self.parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
+
+
+def averaged(
+    parts: Parts, ranks: dist.ProcessGroup | None = None, bucket_bytes: float = BUCKET_BYTES
+) -> dict[str, Any]:
+    """Options of the shared step with which its last backward pass averages over a group.
+
+    By torch's DDP, or by our own buckets where gradients are wider than weights. Over all ranks
+    unless the group is given. Collective.
+    """
+    ranks = ranks or dist.group.WORLD
+    assert ranks is not None
+    if parts.precision.wide_gradients:
+        return {"reduction": mean_of(parts, ranks, bucket_bytes)}
+    wrapped = DistributedDataParallel(
+        parts.model,
+        process_group=ranks,
+        # torch's own default has a smaller first bucket, which it has under no other size.
+        bucket_cap_mb=None if bucket_bytes == BUCKET_BYTES else bucket_bytes / 2**20,
+        gradient_as_bucket_view=True,
+    )
+    # Buffers are constants here, such as the frequencies of rotary positions.
+    wrapped.broadcast_buffers = False
+    return {"forward": wrapped}
 
 
 def mean_of(

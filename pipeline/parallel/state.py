@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import NAME, cut_of, held
+from pipeline.parallel.cut import NAME, cut_of, held, rows_of
 from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
 from pipeline.precision import Precision
 
@@ -36,6 +36,7 @@ def capture(
     of those that hold the same: it alone copies. Nothing is put together and nothing is sent.
     """
     pieces: list[Piece] = []
+    rows = dict[str, Tensor]()
 
     def copy(parameter: str, name: str, tensor: Tensor, like: Tensor) -> None:
         pieces.extend(pieces_of(name, tensor, like, partial(is_first_with, parameter)))
@@ -46,8 +47,11 @@ def capture(
                 copy(name, slot_name(name, slot), value, owner)
         if owner is not weight and owner.dtype != weight.dtype:  # wider, not just rows of it
             copy(name, slot_name(name, MASTER), owner, owner)
+        if rows_of(owner) is not None:  # the weight itself may be that of the step before
+            rows[name] = owner
     for name, parameter in model.named_parameters():
-        copy(name, weight_name(name), parameter, parameter)
+        own = rows.get(name, parameter)
+        copy(name, weight_name(name), own.to(parameter.dtype), own)
     return Shards(pieces, precision.scalars())
 
 
@@ -72,10 +76,14 @@ def restore(
     Raises StudyError where a name is missing or a tensor has another shape.
     """
     slots = slots_of(state)
+    owners = list(precision.owners(model, optimiser))
+    # Whole weights of which this rank has rows are gathered before they are used.
+    gathered = {name for name, _, owner in owners if rows_of(owner) is not None}
     with reading(state), torch.no_grad():
         for name, parameter in model.named_parameters():
-            fill(parameter, parameter, state, weight_name(name))
-        for name, weight, owner in precision.owners(model, optimiser):
+            if name not in gathered:
+                fill(parameter, parameter, state, weight_name(name))
+        for name, weight, owner in owners:
             kept = set(slots[name])
             # FSDP2's narrow weights are no parameters: what it saves as weights are masters.
             if MASTER in kept:

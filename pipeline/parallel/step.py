@@ -61,9 +61,6 @@ class Stepper:
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
         self.reduction = reduction
-        if reduction is not None:
-            reduction.overlap()
-            self.accumulating = reduction.held
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -120,6 +117,8 @@ class Stepper:
         self.precision.zero_grad(self.optimiser)
         total = torch.zeros((), device=microbatches[0].inputs.device)
         weighted, count = microbatches[0].weights is not None, len(microbatches)
+        if self.reduction is not None:
+            self.reduction.begin(count)
         for index, batch in enumerate(self.weighed(microbatches)):
             last = index == count - 1
             with nullcontext() if last else self.accumulating():
@@ -191,6 +190,9 @@ class Stepper:
         bad = torch.full((), float(not good), device=self.loss.device)
         return float(self.group.mean(bad)) == 0.0
 
+    def complete(self) -> None:
+        """Have the weights of the last step, where they are sent in the next one. Collective."""
+
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
         return capture(self.model, self.optimiser, self.precision, self.is_first_with)
@@ -205,6 +207,7 @@ class Stepper:
 
     def close(self) -> str:
         """Hash the final weights and leave the group of ranks."""
+        self.complete()
         digest = weights_sha256(self.model)
         self.group.leave()
         return digest

@@ -23,7 +23,7 @@ from pipeline.cost.predict import Prediction
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, write_text
 from pipeline.parallel.mesh import PIPELINE, Degrees, Layout
-from pipeline.parallel.wire import ALL_REDUCE, ANSWERED, HALVES, RECEIVE, SEND
+from pipeline.parallel.wire import ALL_REDUCE, HALVES, RECEIVE, SEND
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import ResolvedRun, resolve
@@ -33,6 +33,8 @@ COMPUTE, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7  # NodeType
 COLLECTIVES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4,
                "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}  # fmt: skip
 """CollectiveCommType of the kinds of `pipeline.parallel.wire`."""
+KINDS = {HALVES: ("reduce_scatter", "all_gather"), ALL_REDUCE: (ALL_REDUCE,)}
+"""Collectives of a predicted kind; the others are messages."""
 VALUES = {"is_cpu_op": 27, "comm_src": 7, "comm_dst": 7, "comm_tag": 7, "comm_type": 9,
           "comm_size": 9, "wire_bytes": 9, "pg_name": 29, "source": 29, "origin": 29}  # fmt: skip
 """Attributes with the field of their value: bool 27, int32 7, int64 9, string 29.
@@ -105,24 +107,21 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
     chunks = (run.strategy.degrees(spec, layout) or Degrees()).chunks
     each = prediction.computation / (pieces * chunks) / 3
     after = {OPTIMISER: prediction.optimiser, "host": prediction.host}
-    kinds_of = {HALVES: ("reduce_scatter", "all_gather"), ALL_REDUCE: (ALL_REDUCE,)}
     steps = []
     for rank in range(layout.num_processes):
         stages = range(layout.coordinate(rank).get(PIPELINE, 0), size * chunks, size)
         passes = [(FORWARD, stage, m, each) for stage in stages for m in range(pieces)]
         passes += [(BACKWARD, s, m, 2 * each) for s in reversed(stages) for m in range(pieces)]
         calls = []
-        for one in predict_sent(spec, rank):
-            ranks, kinds = len(_line(layout, one.axis, rank)), kinds_of.get(one.kind, (SEND,))
+        for one in predict_sent(run, rank):
+            ranks, kinds = len(_line(layout, one.axis, rank)), KINDS.get(one.kind, (SEND,))
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
-            times = 1.0 if one.kind in (SEND, ANSWERED) else ranks / (ranks - 1) / 2
-            calls += [
-                {"kind": kind, "axis": one.axis, "ranks": ranks,
-                 "count": max(1, round(one.messages)),
-                 "payload_bytes": round(times * one.wire_bytes),
-                 "wire_bytes": _share(round(one.wire_bytes), len(kinds), number)}
-                for number, kind in enumerate(kinds)
-            ]  # fmt: skip
+            times = ranks / (ranks - 1) / 2 if one.kind in KINDS else 1.0
+            alike = {"axis": one.axis, "ranks": ranks, "count": max(1, round(one.messages)),
+                     "payload_bytes": round(times * one.wire_bytes)}  # fmt: skip
+            for number, kind in enumerate(kinds):
+                wire_bytes = _share(round(one.wire_bytes), len(kinds), number)
+                calls.append({"kind": kind, **alike, "wire_bytes": wire_bytes})
         steps.append(RankStep(passes, prediction.communication, after, calls))
     return layout, steps
 
@@ -137,30 +136,30 @@ def trace(
     placed = defaultdict[tuple[int, int, Place], list[Node]](list)
     for tag, (source, target, axis, size, left, arrived) in enumerate(_messages(layout, steps)):
         about = {"comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": size}
-        sent, received = {**about, "wire_bytes": size}, {**about, "wire_bytes": 0}
-        placed[SENDS, source, left].append(Node(SENDS, f"send {axis}", 0.0, sent))
-        placed[RECEIVES, target, arrived].append(Node(RECEIVES, f"receive {axis}", 0.0, received))
+        send = Node(SENDS, f"send {axis}", 0.0, {**about, "wire_bytes": size})
+        receive = Node(RECEIVES, f"receive {axis}", 0.0, {**about, "wire_bytes": 0})
+        placed[SENDS, source, left].append(send)
+        placed[RECEIVES, target, arrived].append(receive)
     nodes: list[list[Node]] = []
     groups: dict[tuple[int, ...], str] = {}
     for rank, step in enumerate(steps):
         own = placed[SENDS, rank, START] + placed[RECEIVES, rank, START]
         for kind, stage, piece, seconds in step.passes:
-            name = f"{kind} stage {stage} micro-batch {piece}"
             own += placed[RECEIVES, rank, (kind, stage, piece)]
-            own.append(Node(COMPUTE, name, seconds, {}))
+            own.append(Node(COMPUTE, f"{kind} stage {stage} micro-batch {piece}", seconds, {}))
             own += placed[SENDS, rank, (kind, stage, piece)]
         for call in step.calls:
             if call["kind"] not in (SEND, RECEIVE):
                 own += _collectives(layout, steps, rank, call, groups)
         own += placed[SENDS, rank, END] + placed[RECEIVES, rank, END]
-        communicating = [node for node in own if node.kind != COMPUTE]
-        total = sum(int(node.attributes["comm_size"]) for node in communicating)
-        for node in communicating:
-            node.seconds = step.communication * int(node.attributes["comm_size"]) / max(1, total)
+        sizes = {place: int(node.attributes["comm_size"]) for place, node in enumerate(own)
+                 if node.kind != COMPUTE}  # fmt: skip
+        total = sum(sizes.values())
+        for place, size in sizes.items():
+            own[place].seconds = step.communication * size / max(1, total)
         # Where nothing is sent, waiting is other work.
         after = step.after if total else {**step.after, COMMUNICATION: step.communication}
-        own += [Node(COMPUTE, name, seconds, {}) for name, seconds in after.items()]
-        nodes.append(own)
+        nodes.append([*own, *(Node(COMPUTE, name, each, {}) for name, each in after.items())])
     return nodes, groups
 
 
@@ -273,11 +272,8 @@ def write(out: Path, layout: Layout, steps: Sequence[RankStep], source: str, ori
 
 def _varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; the eighth bit says that more follow."""
-    content = []
-    while number > 0x7F:
-        content.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*content, number])
+    low, more = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + _varint(more) if more else bytes([low])
 
 
 def _delimited(content: bytes) -> bytes:
@@ -289,9 +285,8 @@ def _field(number: int, value: int | str | bytes) -> bytes:
     """A field of a message: its number with the wire type (0 varint, 2 bytes), and its value."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _delimited(
-        value.encode() if isinstance(value, str) else value
-    )
+    content = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _delimited(content)
 
 
 def _attribute(field: int, name: str, value: bool | int | str) -> bytes:

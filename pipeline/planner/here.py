@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from pipeline import models, schemas
 from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed
+from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
@@ -34,12 +34,12 @@ from pipeline.planner.operators import (
     most_threads,
     work_of,
 )
-from pipeline.planner.tables import align
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
+from pipeline.text import align
 
 BAND = "unknown inner"
 """Band of the published points for an implementation without constants of its own."""
@@ -56,10 +56,9 @@ class Calibration:
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Calibration:
         """That of the figures of `pipeline.launch.calibrate`."""
-        times: dict[tuple[str | None, int, str], list[tuple[int, float]]] = {}
+        times = defaultdict[tuple[str | None, int, str], list[tuple[int, float]]](list)
         for one in content["collectives"]:
-            key = one["link"], one["ranks"], one["kind"]
-            times.setdefault(key, []).append((one["bytes"], one["seconds"]))
+            times[one["link"], one["ranks"], one["kind"]].append((one["bytes"], one["seconds"]))
         return cls(
             {Operator(one["kind"], one["dtype"], tuple(one["sizes"])): one["seconds"]
              for one in content["operators"]},
@@ -76,22 +75,18 @@ class Calibration:
         content = schemas.read(path, "calibration", "python -m pipeline calibrate")
         # A link's name says nothing: another study may call other cables so.
         links = {link.name: link.to_dict() for link in study.cluster.links}
-        machine = hardware()
-        now = {
-            "links": links,
-            "cores_per_node": study.cluster.cores_per_node,
-            "threads": most_threads(expand(study), machine["num_cores"]),
-            **{name: machine[name] for name in ("cpu_model", "num_cores")},
+        machine, measured_on = hardware(), content["hardware"]
+        threads = most_threads(expand(study), machine["num_cores"])
+        measured_and_now = {
+            "links": ({link: content["links"].get(link) for link in links}, links),
+            "cores_per_node": (content["cores_per_node"], study.cluster.cores_per_node),
+            "threads": (content["threads"], threads),
+            **{key: (measured_on.get(key), machine[key]) for key in ("cpu_model", "num_cores")},
         }
-        found = {
-            "links": {link: content["links"].get(link) for link in links},
-            **{name: content[name] for name in ("cores_per_node", "threads")},
-            **{name: content["hardware"].get(name) for name in ("cpu_model", "num_cores")},
-        }
-        for name, value in found.items():
-            if value != now[name]:
+        for name, (measured, now) in measured_and_now.items():
+            if measured != now:
                 raise StudyError(
-                    f"{path} was measured with {name} {value}, study {study.name} has {now[name]} "
+                    f"{path} was measured with {name} {measured}, study {study.name} has {now} "
                     "here; run `python -m pipeline calibrate` for this study on this machine"
                 )
         return cls.of(content)
@@ -122,11 +117,10 @@ class Calibration:
                 "calibrate` for this study"
             )
         points = self.collectives[min(known, key=lambda key: abs(key[1] - ranks))]
-        last = points[-1]
         for (a, x), (b, y) in pairwise(points):
-            if size <= b or (b, y) == last:
+            if size <= b or b == points[-1][0]:
                 return max(min(x, y), x + (y - x) * (size - a) / (b - a))
-        return last[1]
+        return points[-1][1]
 
 
 def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
@@ -141,25 +135,25 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     held = strategy.footprint(spec, run.layout, 0, gradients).held_share
     numbers = held * models.num_parameters(spec.model)
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
-    ranks = {name: size for name, size in run.layout.axes}
-    exchanged: defaultdict[str, float] = defaultdict(float)
-    for one in predict_sent(spec):
+    ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
+    for one in predict_sent(run):
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
     # The schedule's own formula is for equal stages: all but the slowest wait for it. A pipeline
     # fills and drains through all that a stage does for a micro-batch, messages too.
     idle = strategy.idle_share(spec) or 0.0
     others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
     others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    again, what = 0.0, spec.workload.recompute
-    if what:
-        repeated = [
-            Counter({one: n for one, n in stage.items() if what is True or one.kind == "attention"})
+    again = 0.0
+    if what := spec.workload.recompute:
+        again = max(
+            calibration.total(
+                Counter({o: n for o, n in stage.items() if what is True or o.kind == "attention"})
+            )
             for stage in work.stages
-        ]
-        # A forward pass is a third of both.
-        again = max(map(calibration.total, repeated)) * work.pieces / 3
+        )
     return Prediction(
-        computation=work.pieces * slowest + added + again,
+        # A forward pass is a third of both.
+        computation=work.pieces * (slowest + again / 3) + added,
         communication=sum(exchanged.values()),
         bubble=idle / (1 - idle) * others,
         host=0.0,
@@ -171,7 +165,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
 def peak(run: ResolvedRun) -> float:
     """Bytes of the rank that needs most."""
     ranks = range(run.layout.num_processes)
-    return float(max(predict_memory(run.spec, rank).peak for rank in ranks))
+    return float(max(predict_memory(run, rank).peak for rank in ranks))
 
 
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:
@@ -196,26 +190,23 @@ def _seconds(
     sends: Sends, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
 ) -> float:
     """Seconds of what a rank sends along an axis that computing does not hide."""
-    link = run.link.name if run.link else None
+    if not sends.messages:
+        return 0.0
+    each = partial(calibration.collective, run.link.name if run.link else None, ranks)
     if sends.kind in (SEND, ANSWERED):
-        times = 2 if sends.kind == ANSWERED else 1
-        if not sends.messages:
-            return 0.0
-        size = sends.wire_bytes / sends.messages
-        return times * sends.messages * calibration.collective(link, ranks, SEND, size)
+        times = sends.messages * (2 if sends.kind == ANSWERED else 1)
+        return times * each(SEND, sends.wire_bytes / sends.messages)
     payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
-        kinds = "reduce_scatter", "all_gather"
-        return sends.messages * sum(calibration.collective(link, ranks, k, size) for k in kinds)
+        return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))
     if sends.overlap:
         # Buckets that are on their way together share the latency. A node of one core sends and
         # computes by the same core: nothing is hidden there.
         spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-        whole = calibration.collective(link, ranks, sends.kind, payload)
         overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-        return exposed(whole, overlap * backward * spare, sends.messages)
-    return sends.messages * calibration.collective(link, ranks, sends.kind, size)
+        return exposed(each(sends.kind, payload), overlap * backward * spare, sends.messages)
+    return sends.messages * each(sends.kind, size)
 
 
 COLUMNS = (
@@ -230,29 +221,29 @@ def predict_study(
 ) -> list[dict[str, str]]:
     """A row for each cell and node count, beside what was measured of it."""
     low, high = content()["band"][BAND]
-    rows: dict[tuple[str, int], dict[str, str]] = {}
+    firsts: dict[tuple[str, int], RunSpec] = {}
     for spec in runs:
-        key = spec.cell, spec.world.nodes
-        if key in rows:
-            continue
+        firsts.setdefault((spec.cell, spec.world.nodes), spec)
+    rows = []
+    for key, spec in firsts.items():
         row = dict.fromkeys(COLUMNS, "") | {"cell": key[0], "nodes": str(key[1])}
+        rows.append(row)
         if key in measured:
             row["step_s"] = f"{measured[key]:.6g}"
         try:
             one = predict(resolve(spec), calibration)
         except StudyError as refused:
             row["reason"] = str(refused)
-        else:
-            seconds, parts = one.seconds, ("computation", "communication", "bubble", "optimiser")
-            values = {"step_s_pred": seconds, "step_s_low": low * seconds,
-                      "step_s_high": high * seconds,
-                      **{f"{part}_s_pred": getattr(one, part) for part in parts}}  # fmt: skip
-            row |= {name: f"{value:.6g}" for name, value in values.items()}
-            row["mem_mib_pred"] = f"{one.memory / MEBIBYTE:.0f}"
-            if key in measured:
-                row["error"] = f"{seconds / measured[key] - 1:+.3f}"
-        rows[key] = row
-    return list(rows.values())
+            continue
+        parts = ("computation", "communication", "bubble", "optimiser")
+        values = {"step_s_pred": one.seconds, "step_s_low": low * one.seconds,
+                  "step_s_high": high * one.seconds,
+                  **{f"{part}_s_pred": getattr(one, part) for part in parts}}  # fmt: skip
+        row |= {name: f"{value:.6g}" for name, value in values.items()}
+        row["mem_mib_pred"] = f"{one.memory / MEBIBYTE:.0f}"
+        if key in measured:
+            row["error"] = f"{one.seconds / measured[key] - 1:+.3f}"
+    return rows
 
 
 def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -261,41 +252,34 @@ def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
         ("cell", "nodes", "predicted ms", "band ms", "communication", "MiB", "measured ms", "error")
     ]
     for row in rows:
-        if row["reason"]:
-            table.append((row["cell"], row["nodes"], "-", "-", "-", "-", _ms(row["step_s"]), "-"))
-            continue
-        share = float(row["communication_s_pred"]) / float(row["step_s_pred"])
-        table.append(
-            (
-                row["cell"], row["nodes"], _ms(row["step_s_pred"]),
-                f"{_ms(row['step_s_low'])} to {_ms(row['step_s_high'])}", f"{share:.0%}",
-                row["mem_mib_pred"], _ms(row["step_s"]),
-                f"{float(row['error']):+.0%}" if row["error"] else "-",
-            )
-        )  # fmt: skip
-    lines = align(table)
-    lines += ["", *(f"{row['cell']}: {row['reason']}" for row in rows if row["reason"])]
-    return [*lines, errors(rows)]
-
-
-def _ms(seconds: str) -> str:
-    return f"{1e3 * float(seconds):.1f}" if seconds else "-"
+        step, low, high, measured = (
+            f"{1e3 * float(row[name]):.1f}" if row[name] else "-"
+            for name in ("step_s_pred", "step_s_low", "step_s_high", "step_s")
+        )
+        band, share = "-", "-"
+        if not row["reason"]:
+            band = f"{low} to {high}"
+            share = f"{float(row['communication_s_pred']) / float(row['step_s_pred']):.0%}"
+        error = f"{float(row['error']):+.0%}" if row["error"] else "-"
+        memory = row["mem_mib_pred"] or "-"
+        table.append((row["cell"], row["nodes"], step, band, share, memory, measured, error))
+    reasons = [f"{row['cell']}: {row['reason']}" for row in rows if row["reason"]]
+    return [*align(table), "", *reasons, errors(rows)]
 
 
 def errors(rows: Sequence[Mapping[str, str]]) -> str:
     """Median, nine in ten, what the band holds, and Kendall's tau of the order."""
-    both = [(float(row["step_s"]), float(row["step_s_pred"])) for row in rows if row["error"]]
-    if not both:
+    names = ("step_s", "step_s_pred", "step_s_low", "step_s_high")
+    known = [[float(row[name]) for name in names] for row in rows if row["error"]]
+    if not known:
         return "Predicted from single operators and collectives; no results of this study are here."
-    sizes = sorted(abs(p / m - 1) for m, p in both)
-    inside = sum(
-        float(row["step_s_low"]) <= float(row["step_s"]) <= float(row["step_s_high"])
-        for row in rows if row["error"]
-    )  # fmt: skip
     from scipy.stats import kendalltau
 
-    tau = f"{kendalltau(*zip(*both, strict=True)).statistic:.2f}" if both[1:] else "-"
+    measured, predicted, *_ = zip(*known, strict=True)
+    middle, most = spread(p / m - 1 for m, p, *_ in known)
+    inside = sum(low <= m <= high for m, _, low, high in known)
+    tau = f"{kendalltau(measured, predicted).statistic:.2f}" if known[1:] else "-"
     return (
-        f"{len(both)} cells and node counts: median error {median(sizes):.0%}, nine in ten within "
-        f"{sizes[math.ceil(0.9 * len(sizes)) - 1]:.0%}, {inside} in the band, Kendall's tau {tau}."
+        f"{len(known)} cells and node counts: median error {middle:.0%}, nine in ten within "
+        f"{most:.0%}, {inside} in the band, Kendall's tau {tau}."
     )

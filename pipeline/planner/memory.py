@@ -18,7 +18,7 @@ from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
 
 MEBIBYTE = 2**20
@@ -91,8 +91,9 @@ class Memory:
         return self.base + self.model_peak
 
 
-def predict(spec: RunSpec, rank: int = 0) -> Memory:
+def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     """The parts of one rank, in the phase that takes most."""
+    spec = run.spec
     sizes = models.family(spec.model)
     count = sizes.num_parameters(spec.model)
     width = widths(spec.precision)
@@ -101,7 +102,6 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     # Gradients that add up in fp32 are the masters' own.
     beside = masters if width.gradient < FP32 else 0
     accumulates = spec.workload.accumulation_steps > 1
-    run = resolve(spec)
     footprint = run.strategy.footprint(spec, run.layout, rank, gradients)
     held = gradients if accumulates or footprint.holds_gradients else 0
     held = int(footprint.held_share * held)
@@ -114,7 +114,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
     activations, again = (max(part) for part in zip(*held_and_again, strict=True))
     inputs_alone = spec.workload.recompute is True
     activation_share = footprint.input_share if inputs_alone else footprint.activation_share
-    copies = kept.product * sizes.product_weights(spec.model) if kept.copies_weights else 0
+    copies = kept.copied(sizes.product_weights(spec.model))
     cpu = spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * weights + masters_kept * masters) + footprint.gathered_bytes,
@@ -127,7 +127,7 @@ def predict(spec: RunSpec, rank: int = 0) -> Memory:
         activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
         recomputed=int(footprint.block_share * again),
         within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
-        logits=int(footprint.logit_share * max(sizes.logit_bytes(*one) for one in passes)),
+        logits=int(footprint.logit_share * max(models.logit_bytes(*one) for one in passes)),
         base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
         if cpu
         else CUDA_BASE,
@@ -138,16 +138,15 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     """Bytes that a pass keeps, and those that are recomputed at a time."""
     sizes, work = models.family(model), (model, sequences, formats(spec))
     if spec.workload.recompute is True:
-        return sizes.input_bytes(*work), sizes.block_bytes(*work)
+        return models.input_bytes(*work), sizes.block_bytes(*work)
     alone = sizes.attention_bytes(*work) if spec.workload.recompute == ATTENTION else 0
     return sizes.activation_bytes(*work) - alone, alone // model.num_layers
 
 
-def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
+def predict_sent(run: ResolvedRun, rank: int = 0) -> tuple[Sends, ...]:
     """Bytes that a rank sends in a step along each axis, by its strategy's formulas."""
-    run, each = resolve(spec), widths(spec.precision).reduced
-    gradients = each * models.num_parameters(spec.model)
-    return run.strategy.sends(spec, run.layout, rank, gradients)
+    gradients = widths(run.spec.precision).reduced * models.num_parameters(run.spec.model)
+    return run.strategy.sends(run.spec, run.layout, rank, gradients)
 
 
 def loaded_later(forked: bool, model: ModelSpec) -> int:
@@ -156,13 +155,13 @@ def loaded_later(forked: bool, model: ModelSpec) -> int:
     return later + models.family(model).loaded_bytes()
 
 
-def formula_24(spec: RunSpec) -> int:
+def formula_24(run: ResolvedRun) -> int:
     """Parameters x n + batch x outputs + batch data (Bai 2022, appendix C.4), without a base.
 
     Read here as: fp32 values; outputs of the embedding, every block and the output layer; token
     ids and targets of 8 bytes.
     """
-    model, batch = spec.model, sequences_at_once(spec, resolve(spec).layout)
+    model, batch = run.spec.model, sequences_at_once(run.spec, run.layout)
     values = FORMULA_VALUES * models.num_parameters(model)
     outputs = model.context * ((model.num_layers + 1) * model.width + model.vocab_rows)
     return FP32 * (values + batch * outputs) + 2 * INT64 * batch * model.context

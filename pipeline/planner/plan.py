@@ -62,14 +62,14 @@ def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
 def _plan(runs: Sequence[RunSpec]) -> CellPlan:
     spec = runs[0]
     run = resolve(spec)
-    memories = [predict(spec, rank) for rank in range(run.layout.num_processes)]
+    memories = [predict(run, rank) for rank in range(run.layout.num_processes)]
     largest = max(memories, key=lambda memory: memory.peak)
     shared = sum(memory.peak for memory in memories[: run.ranks_per_machine])
     return CellPlan(
         spec=spec,
         num_runs=len(runs),
         memory=largest,
-        formula_bytes=formula_24(spec),
+        formula_bytes=formula_24(run),
         needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
         gpus=spec.world.num_machines * run.gpus_per_machine,
     )

@@ -20,11 +20,11 @@ from pipeline.planner.auto import run_with
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.ranking import Cluster, band_of, job_of
 from pipeline.planner.sizes import Size
-from pipeline.planner.tables import align
 from pipeline.resolved import ResolvedRun
 from pipeline.study.expansion import data_devices
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Cell, Study
+from pipeline.text import align
 
 COLUMNS = ("cell", "nodes", "gpus", "global_batch", "provenance", *ADDED, "tokens_per_s_pred",
            "efficiency_pred")  # fmt: skip
@@ -99,7 +99,7 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
         optimiser=spec.optimiser.name,
     )
     ends = {0, run.layout.num_processes - 1}
-    peak = float(max(predict_memory(spec, rank).peak for rank in ends))
+    peak = float(max(predict_memory(run, rank).peak for rank in ends))
     found = replace(predict(job, Constants()), memory=peak)
     return answer_of(job, found, band_of(job))
 

@@ -10,8 +10,8 @@ predictions (docs/planner.md).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -30,10 +30,10 @@ from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.sizes import ADAMW, Size
-from pipeline.planner.tables import align
 from pipeline.resolved import resolve
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
+from pipeline.text import align
 
 LARGEST_MICRO = 64
 CALIBRATED = 1.04
@@ -41,7 +41,6 @@ CALIBRATED = 1.04
 MOST_NODES = 4096
 SHOWN = 10
 """Rows of the table."""
-_LINK = re.compile(r"(\d{1,6}(?:\.\d+)?) ?([gm])bit(?:/s)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Ranked:
         mesh = " x ".join(f"{name} {size}" for name, size in axes if size > 1) or "one device"
         more = {
             "sequences cut": job.seq_parallel,
-            "uneven stages": len(set(job.counts)) > 1,
+            "uneven stages": len({*job.counts}) > 1,
             f"{job.vpp} chunks": job.vpp > 1,
             f"ZeRO {job.zero}": job.zero > 0,
             f"by {self.cell['strategy']}": self.by_operator,
@@ -96,10 +95,9 @@ class Ranked:
     def parts(self) -> int:
         """Number of things that have to work together: axes, ZeRO, recomputation, and so on."""
         job = self.job
-        axes = (job.dp, job.tp, job.pp, job.vpp, job.accum)
-        others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.seq_parallel,
-                  len(set(job.counts)) > 1, self.by_operator)  # fmt: skip
-        return sum(size > 1 for size in axes) + sum(others)
+        axes = (job.dp, job.tp, job.pp, job.vpp, job.accum, len({*job.counts}))
+        others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.seq_parallel)
+        return sum(size > 1 for size in axes) + sum(others) + self.by_operator
 
     @property
     def band(self) -> tuple[float, float]:
@@ -114,9 +112,8 @@ class Ranked:
         machine was calibrated for, which share their errors, it is `CALIBRATED` slower.
         """
         faster, slower = sorted((self, other), key=lambda one: one.prediction.seconds)
-        seconds = slower.prediction.seconds
-        least = seconds / CALIBRATED if self.calibrated else slower.band[0]
-        return least > faster.prediction.seconds
+        low = slower.prediction.seconds / CALIBRATED if self.calibrated else slower.band[0]
+        return low > faster.prediction.seconds
 
 
 def band_of(job: Job) -> tuple[float, float]:
@@ -155,29 +152,25 @@ class OnGpus:
         """Over the links of the job."""
         return on_gpus(job, Constants(), models.num_parameters(self.size.model))
 
-    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
-        """As the strategy has it; None where it takes no such layout."""
+    def spec(self, job: Job, cell: Mapping[str, Any]) -> RunSpec:
+        """The run of a cell."""
         (nodes,) = cell["nodes"]
-        spec = RunSpec(
+        return RunSpec(
             study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
             world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"),
             model=self.size.model, optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
             workload=replace(WorkloadSpec(self.batch, 1, 2, 1, "strong", 0), **cell["workload"]),
         )  # fmt: skip
+
+    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
+        """As the strategy has it; None where it takes no such layout."""
+        spec = self.spec(job, cell)
         try:
-            resolve(spec).strategy.check_spec(spec)
+            run = resolve(spec)
+            run.strategy.check_spec(spec)
+            return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
         except StudyError:
             return None
-        return float(max(predict_memory(spec, rank).peak for rank in {0, job.gpus - 1}))
-
-
-def gigabits(text: str) -> float:
-    """Gbit/s of `200gbit`; raises StudyError on anything else."""
-    match = _LINK.fullmatch(text.strip())
-    rate = float(match[1]) * (1.0 if match[2].lower() == "g" else 1e-3) if match else 0.0
-    if rate <= 0:
-        raise StudyError(f"link {text[:60]!r} is no rate; write one of a node, as 200gbit")
-    return rate
 
 
 def rank(
@@ -191,42 +184,65 @@ def rank(
     do.
     """
     best, least = _search(size, cluster, batch, precision, predictor, asked)
-    if not best:
-        raise StudyError(_too_large(size, cluster, batch, precision, predictor, least))
-    by_time = sorted(best.values(), key=lambda one: one.prediction.seconds)
-    close = [one for one in by_time if not one.is_told_from(by_time[0])]
-    first = min(close, key=lambda one: (one.parts, one.prediction.seconds))
-    return [first, *(one for one in by_time if one is not first)]
+    if best:
+        by_time = sorted(best, key=lambda one: one.prediction.seconds)
+        close = [one for one in by_time if not one.is_told_from(by_time[0])]
+        first = min(close, key=lambda one: (one.parts, one.prediction.seconds))
+        return [first, *(one for one in by_time if one is not first)]
+    what = f"{cluster.nodes} x {cluster.gpus_per_node} devices of {cluster.device_gib:g} GiB"
+    if least is None:
+        raise StudyError(
+            f"no layout of {size.id} exists on {what}; give a batch that more ranks divide"
+        )
+    needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
+    enough = math.ceil(100 * needs / USABLE) / 100
+    others, nodes = "a smaller model", cluster.nodes
+    while predictor is None and (nodes := 2 * nodes) <= MOST_NODES:
+        # Of unknown links the seconds mean nothing, but the memory does.
+        larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
+        if fitting := _search(size, larger, batch, precision, None, ())[0]:
+            one = min(fitting, key=lambda one: (one.job.gpus, one.prediction.seconds))
+            others = f"so would {one.nodes} nodes ({one.name})"
+            break
+    raise StudyError(
+        f"no layout of {size.id} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
+        f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do, "
+        f"{'or' if others == 'a smaller model' else 'and'} {others}"
+    )
 
 
 def _search(
     size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None,
-    asked: Collection[str] = (),
-) -> tuple[dict[tuple[object, ...], Ranked], Ranked | None]:  # fmt: skip
-    """The fastest that fits of each layout, and which of all needs least memory."""
-    calibrated = predictor is not None
-    predictor = predictor or OnGpus(size, batch)
+    asked: Collection[str],
+) -> tuple[list[Ranked], Ranked | None]:  # fmt: skip
+    """The fastest that fits of each layout, and which of all needs least memory.
+
+    Raises StudyError for a device or a precision that the cost model has not.
+    """
+    calibrated, predictor = predictor is not None, predictor or OnGpus(size, batch)
     best: dict[tuple[object, ...], Ranked] = {}
     least: Ranked | None = None
     for job, cell in jobs(size, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
         key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.seq_parallel,
                strategy.by_operator)  # fmt: skip
-        # Cuts of operators come one after the other, each slower and smaller than the one before.
-        for options, prediction in _predicted(size, job, cell, strategy, predictor):
-            if key in best and best[key].prediction.seconds <= prediction.seconds:
-                break
-            made = {**cell, "options": options}
-            peak = predictor.peak(job, made)
-            if peak is None:
-                break
-            one = Ranked(job, made, replace(prediction, memory=peak), calibrated)
-            if least is None or peak < least.prediction.memory:
-                least = one
-            if fits(job, one.prediction):
-                best[key] = one
-                break
-    return best, least
+        try:
+            # Cuts of operators come one after the other, each slower and smaller than the last.
+            for options, step in _predicted(size, job, cell, strategy, predictor):
+                if key in best and best[key].prediction.seconds <= step.seconds:
+                    break
+                made = {**cell, "options": options}
+                if (peak := predictor.peak(job, made)) is None:
+                    break
+                one = Ranked(job, made, replace(step, memory=peak), calibrated)
+                if least is None or peak < least.prediction.memory:
+                    least = one
+                if fits(job, one.prediction):
+                    best[key] = one
+                    break
+        except Refused as refused:
+            raise StudyError(f"{refused}; give another --precision or --device") from None
+    return list(best.values()), least
 
 
 def _predicted(
@@ -234,46 +250,18 @@ def _predicted(
 ) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
     """The options of a cell with the step; of one that cuts operators the best cuts, then smaller.
 
-    Raises StudyError for a device or a precision that the cost model has not.
+    Raises Refused.
     """
-    try:
-        if not strategy.by_operator:
-            if (step := predictor.step(job, cell)) is not None:
-                yield cell["options"], step
-        elif (known := predictor.operators(job, cell)) is not None:
-            whole, prices = known
-            cuts = strategy.cut_operators(size.model, job.micro, prices)
-            while cuts is not None:
-                yield cuts.knobs, cuts.of(whole)
-                # The solver's tolerances are narrower than this, shares that differ are wider.
-                cuts = strategy.cut_operators(size.model, job.micro, prices, 0.9999 * cuts.share)
-    except Refused as refused:
-        raise StudyError(f"{refused}; give another --precision or --device") from None
-
-
-def _too_large(
-    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None,
-    least: Ranked | None,
-) -> str:  # fmt: skip
-    """By how much nothing fits, and how much memory, or how many nodes of the kind, would do."""
-    what = f"{cluster.nodes} x {cluster.gpus_per_node} devices of {cluster.device_gib:g} GiB"
-    if least is None:
-        return f"no layout of {size.id} exists on {what}; give a batch that more ranks divide"
-    needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
-    enough = math.ceil(100 * needs / USABLE) / 100
-    text = (
-        f"no layout of {size.id} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
-        f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do"
-    )
-    nodes = cluster.nodes
-    while predictor is None and (nodes := 2 * nodes) <= MOST_NODES:
-        # Of unknown links the seconds mean nothing, but the memory does.
-        larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
-        fitting, _ = _search(size, larger, batch, precision, None)
-        if fitting:
-            one = min(fitting.values(), key=lambda one: (one.job.gpus, one.prediction.seconds))
-            return f"{text}, and so would {one.nodes} nodes ({one.name})"
-    return f"{text}, or a smaller model"
+    if not strategy.by_operator:
+        if (step := predictor.step(job, cell)) is not None:
+            yield cell["options"], step
+    elif (known := predictor.operators(job, cell)) is not None:
+        whole, prices = known
+        cuts = strategy.cut_operators(size.model, job.micro, prices)
+        while cuts is not None:
+            yield cuts.knobs, cuts.of(whole)
+            # The solver's tolerances are narrower than this, shares that differ are wider.
+            cuts = strategy.cut_operators(size.model, job.micro, prices, 0.9999 * cuts.share)
 
 
 @cache
@@ -287,18 +275,13 @@ def _takers(
     found: list[tuple[str, Mapping[str, Any], bool]] = []
     for name in strategies.names():
         strategy = strategies.load(name, {})
-        by_operator = strategy.by_operator
-        has_formula = any(not searches for *_, searches in found)
-        if (by_operator and name not in asked) or (not by_operator and has_formula):
+        by_operator, has_formula = strategy.by_operator, any(not each for *_, each in found)
+        if (name not in asked) if by_operator else has_formula:
             continue
-        options = strategy.knobs(degrees)
-        if options is None:
-            continue
-        try:
-            strategies.load(name, options).check_precision(precision)
-        except UnsupportedError:
-            continue
-        found.append((name, options, by_operator))
+        if (options := strategy.knobs(degrees)) is not None:
+            with suppress(UnsupportedError):
+                strategies.load(name, options).check_precision(precision)
+                found.append((name, options, by_operator))
     return found
 
 
@@ -312,10 +295,9 @@ def jobs(
                 # Micro-batches of a pipeline are its own knob, all others the study's.
                 pieces = 1 if "microbatches" in options else degrees.microbatches
                 # Not attention alone, which saves 4 bytes a head and token with fused kernels.
-                for recompute in (False,) if by_operator else (False, True):
-                    work: dict[str, Any] = {"accumulation_steps": pieces}
-                    if recompute:
-                        work["recompute"] = True
+                for recompute in (False, True)[: 2 - by_operator]:
+                    again = {"recompute": True} if recompute else {}
+                    work: dict[str, Any] = {"accumulation_steps": pieces, **again}
                     cell = {"strategy": name, "precision": precision, "nodes": [nodes],
                             "options": dict(options), "workload": work}  # fmt: skip
                     yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell
@@ -340,12 +322,9 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
             if pipeline > model.num_layers or batch % data:
                 continue
             layers = even(flops, pipeline)
-            uses = product(
-                [batch // data // micro for micro in micros if batch // data % micro == 0],
-                (1, 2) if pipeline > 1 else (1,),
-                range(4 if data > 1 else 1),
-                (False, True) if tensor > 1 else (False,),
-            )
+            pieces_of = [batch // data // micro for micro in micros if batch // data % micro == 0]
+            chunks_of, zeros = (1, 2)[:pipeline], range(4 if data > 1 else 1)
+            uses = product(pieces_of, chunks_of, zeros, (False, True)[:tensor])
             for pieces, chunks, zero, sequence in uses:
                 if chunks > 1 and (pieces % pipeline or chunks * pipeline > model.num_layers):
                     continue
@@ -384,65 +363,63 @@ FORMATS = {
 """A study's precisions as the model names them: autocast keeps weights in fp32."""
 
 
+WHY = {
+    "computation": "computing", "communication": "communication", "bubble": "the bubble",
+    "host": "waiting for the host", "optimiser": "the update",
+}  # fmt: skip
+
+
 def table(ranked: list[Ranked]) -> list[str]:
     """The ranking as lines, and how far the answer may be trusted."""
     heads = "layout", "nodes", "micro", "recompute", "step s", "band s", "GiB", "tokens/s", "h/1e9"
-    rows = []
+    rows: list[tuple[str, ...]] = [heads]
     for one in ranked[:SHOWN]:
         job, seconds, (low, high) = one.job, one.prediction.seconds, one.band
         tokens = job.tokens * job.dp * job.accum
-        rows.append(
-            (
-                one.name, str(one.nodes), str(job.micro), job.recompute, f"{seconds:.3g}",
-                f"{low:.3g} to {high:.3g}", f"{one.prediction.gibibytes:.3g}",
-                f"{tokens / seconds:,.0f}", f"{1e9 / tokens * seconds / 3600:.2f}",
-            )
-        )  # fmt: skip
-    return [*align([heads, *rows]), "", *answer(ranked)]
+        rows.append((
+            one.name, str(one.nodes), str(job.micro), job.recompute, f"{seconds:.3g}",
+            f"{low:.3g} to {high:.3g}", f"{one.prediction.gibibytes:.3g}",
+            f"{tokens / seconds:,.0f}", f"{1e9 / tokens * seconds / 3600:.2f}",
+        ))  # fmt: skip
+    return [*align(rows), "", *answer(ranked)]
 
 
 def answer(ranked: list[Ranked]) -> list[str]:
     """The choice with its reasons, the runner-up with the margin, and the cell as YAML."""
     first, fastest = ranked[0], min(ranked, key=lambda one: one.prediction.seconds)
-    of = first.prediction
-    parts = {part: getattr(of, part) / of.seconds for part in WHY}
-    most = sorted(parts, key=lambda part: -parts[part])[:2]
-    shares = " and ".join(f"{WHY[part]} {parts[part]:.0%}" for part in most if parts[part] > 0.005)
-    room = first.job.device_gib
+    of, room = first.prediction, first.job.device_gib
+    shares = {part: getattr(of, part) / of.seconds for part in WHY}
+    most = sorted(WHY, key=lambda part: -shares[part])[:2]
+    why = " and ".join(f"{WHY[part]} {shares[part]:.0%}" for part in most if shares[part] > 0.005)
     lines = [
         f"Choice of {len(ranked)} layouts that fit: {first.name} on {first.nodes} nodes, "
-        f"{of.seconds:.3g} s a step, of which {shares}; {of.gibibytes:.3g}"
+        f"{of.seconds:.3g} s a step, of which {why}; {of.gibibytes:.3g}"
         + (f" of {room:.3g} GiB." if room else " GiB.")
     ]
     if first is not fastest:
-        more = of.seconds / fastest.prediction.seconds - 1
         lines.append(
             f"It is the simplest that cannot be told from the fastest, {fastest.name}: no "
-            f"difference that the model can tell ({more:.0%})."
+            "difference that the model can tell "
+            f"({of.seconds / fastest.prediction.seconds - 1:.0%})."
         )
-    if ranked[1:]:
-        second = ranked[1]
-        margin = second.prediction.seconds / of.seconds - 1
-        apart = {part: getattr(second.prediction, part) - getattr(of, part) for part in WHY}
-        why = max(apart, key=lambda part: abs(apart[part]))
-        band = "the band"
-        if first.calibrated:
-            band = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
-        told = first.is_told_from(second)
-        lines.append(
-            f"Runner-up: {second.name} on {second.nodes} nodes, {margin:+.0%} by {WHY[why]} most, "
-            + (f"outside of {band}." if told else f"inside {band}: no difference.")
-        )
-    else:
+    if not ranked[1:]:
         lines.append("Runner-up: none, no other layout fits.")
+    else:
+        second = ranked[1]
+        apart = {part: getattr(second.prediction, part) - getattr(of, part) for part in WHY}
+        band = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
+        band = band if first.calibrated else "the band"
+        lines.append(
+            f"Runner-up: {second.name} on {second.nodes} nodes, "
+            f"{second.prediction.seconds / of.seconds - 1:+.0%} by "
+            f"{WHY[max(apart, key=lambda part: abs(apart[part]))]} most, "
+            + (
+                f"outside of {band}."
+                if first.is_told_from(second)
+                else f"inside {band}: no difference."
+            )
+        )
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
-    lines += ["", *dumped.rstrip().splitlines(), ""]
-    lines.append("Predicted, nothing is measured; errors by published points: docs/planner.md.")
-    return lines
-
-
-WHY = {
-    "computation": "computing", "communication": "communication", "bubble": "the bubble",
-    "host": "waiting for the host", "optimiser": "the update",
-}  # fmt: skip
+    last = "Predicted, nothing is measured; errors by published points: docs/planner.md."
+    return [*lines, "", *dumped.rstrip().splitlines(), "", last]

@@ -16,6 +16,7 @@ from pathlib import Path
 from pipeline import reference
 from pipeline.errors import StudyError
 from pipeline.models import num_parameters
+from pipeline.study.model_files import with_files
 from pipeline.study.spec import ModelSpec, OptimiserSpec
 
 SMALLEST, LARGEST = 40e6, 10e12
@@ -45,6 +46,14 @@ def sizes(part: str = "models") -> tuple[Size, ...]:
         )
         for one in content[part]
     )
+
+
+def model_of(given: str) -> Size:
+    """The model of a size, or of a configuration of transformers, the path of its config.json."""
+    if not given.endswith(".json"):
+        return size_of(given)
+    section = {"family": "transformers", "config": given}
+    return Size(given, ModelSpec(**with_files(section, Path(), extends=False)))
 
 
 def size_of(name: str) -> Size:

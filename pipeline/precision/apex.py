@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import UnsupportedError
-from pipeline.precision.base import Precision, PrecisionInfo
+from pipeline.precision import Precision, PrecisionInfo
 
 
 class ApexAmp(Precision):

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import UnsupportedError
-from pipeline.precision.base import Precision, PrecisionInfo
+from pipeline.models import FP32
+from pipeline.precision import Precision, PrecisionInfo
 from pipeline.precision.master import MasterWeights
+from pipeline.precision.widths import widths
 
 WIDE_GRADIENTS = hasattr(torch.Tensor, "grad_dtype")
 """True where this torch lets gradients have another type than their weights."""
@@ -23,29 +25,23 @@ class Native(Precision):
 
     def __init__(self, name: str, device: str) -> None:
         amp_dtype = torch.float16 if device == "cuda" else torch.bfloat16
+        wide, bf16 = torch.float32, torch.bfloat16
         dtypes = {
-            "fp32": torch.float32,
-            "tf32": torch.float32,
-            "bf16": torch.bfloat16,
-            "fp16": torch.float16,
-            "amp_o1": amp_dtype,
-            "amp_o2": amp_dtype,
-            "bf16_masters": torch.bfloat16,
-            "bf16_reduced": torch.bfloat16,
-        }
+            "fp32": wide, "tf32": wide, "bf16": bf16, "bf16_masters": bf16, "bf16_reduced": bf16,
+            "fp16": torch.float16, "amp_o1": amp_dtype, "amp_o2": amp_dtype,
+        }  # fmt: skip
         if name == "tf32" and device != "cuda":
             raise UnsupportedError("precision tf32 needs a CUDA device; use fp32 on a CPU")
-        self.device, self.dtype = device, dtypes[name]
-        masters = name in ("bf16_masters", "bf16_reduced")
-        if masters and not WIDE_GRADIENTS:
+        self.device, self.dtype, width = device, dtypes[name], widths(name)
+        if width.wide_gradients and not WIDE_GRADIENTS:
             raise UnsupportedError(
                 f"precision {name} needs Tensor.grad_dtype, which torch {torch.__version__} lacks; "
                 "use the torch of the lock (`make setup`), or precision bf16"
             )
-        self.narrow_weights = self.dtype if masters or name == "amp_o2" else None
-        self.gradients = torch.float32 if masters else self.narrow_weights
-        self.reduced = self.dtype if name == "bf16_reduced" else None
-        self.casts = self.dtype != torch.float32 and not masters
+        self.narrow_weights = self.dtype if width.weight < FP32 else None
+        self.gradients = wide if width.wide_gradients else self.narrow_weights
+        self.reduced = self.dtype if width.reduced < width.gradient else None
+        self.casts = self.dtype != wide and not width.wide_gradients
         torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
         scaled = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device) if scaled else None
@@ -53,7 +49,7 @@ class Native(Precision):
             name=name,
             library="torch",
             compute_dtype="tf32" if name == "tf32" else str(self.dtype).removeprefix("torch."),
-            weights_dtype=str(self.narrow_weights or torch.float32)[6:],
+            weights_dtype=str(self.narrow_weights or wide).removeprefix("torch."),
             master_weights=self.narrow_weights is not None,
             loss_scaling=scaled,
         )

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
+from pipeline.documents import Unfit, check_plain
 from pipeline.errors import StudyError, without_fix
-from pipeline.plain import Unfit, check_plain
 
 if TYPE_CHECKING:
     from pipeline.records import RunRecord

@@ -205,6 +205,13 @@ class Strategy(ABC):
         """
         return along(layout, DATA, "2(n-1)/n G", 2 * gradients)
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """True where `compile` makes one graph of the model; elsewhere one of each block.
+
+        It has to run whole on every rank, and nothing of ours may reduce in its backward pass.
+        """
+        return False
+
     def pieces(self, spec: RunSpec, layout: Layout) -> int:
         """Micro-batches of a step on a rank: those of the study, unless overridden."""
         return spec.workload.accumulation_steps

@@ -93,6 +93,10 @@ class Ddp(Strategy):
                 "without compression"
             )
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """Where DDP reduces: torch cuts the graph at its buckets, which have 1 MiB at least."""
+        return self.bucket_cap_mb >= 1 and not widths(spec.precision).wide_gradients
+
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """None of its own, along the data axis alone."""
         data, pieces = degrees.data, degrees.microbatches
@@ -140,30 +144,15 @@ class Ddp(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Wrap the model, whose last backward pass in a step then reduces."""
-        from torch.nn.parallel import DistributedDataParallel
-
-        from pipeline.parallel.group import Group, mesh_of
-        from pipeline.parallel.reduction import mean_of
+        from pipeline.parallel.group import Group
+        from pipeline.parallel.reduction import averaged
         from pipeline.parallel.step import Stepper
 
-        group, faults = Group.join(parts.layout), Faults(self.empty_cache)
-        prepared = parts.prepare()
-        if parts.precision.wide_gradients:  # torch's buckets have the type of the weights
-            reduction = mean_of(
-                parts, mesh_of(parts.layout).get_group(), self.bucket_cap_mb * 2**20
-            )
-            return Stepper(prepared, group, reduction=reduction, faults=faults)
-        wrapped = DistributedDataParallel(
-            parts.model,
-            # torch's own default has a smaller first bucket, which it has under no other size.
-            bucket_cap_mb=None if self.bucket_cap_mb == 25 else self.bucket_cap_mb,
-            gradient_as_bucket_view=True,
-        )
-        # Buffers are constants here, such as the frequencies of rotary positions.
-        wrapped.broadcast_buffers = False
+        group, prepared = Group.join(parts.layout), parts.prepare()
+        reducing = averaged(parts, bucket_bytes=self.bucket_cap_mb * 2**20)
         if self.compression != NONE:
-            self._compress(wrapped)
-        return Stepper(prepared, group, forward=wrapped, faults=faults)
+            self._compress(reducing["forward"])
+        return Stepper(prepared, group, faults=Faults(self.empty_cache), **reducing)
 
     def _compress(self, wrapped: DistributedDataParallel) -> None:
         """Reduce by a hook of torch's, which divides before it adds."""

@@ -32,6 +32,7 @@ class Hybrid(Pipelined):
     """
 
     choices = (*Pipelined.choices, ("zero_stage", (0, 1)))
+    ranges = (("pipeline", 1, 1_000_000), ("tensor", 1, 1_000_000))
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
@@ -49,10 +50,6 @@ class Hybrid(Pipelined):
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit."""
         check_name(self.schedule, self.chunks)
-        sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
-        for name, size in sizes.items():
-            if size < 1:
-                raise StudyError(f"strategy hybrid: {name} is {size}; set it to 1 or more")
         data = self.data or max(1, world.size // (self.pipeline * self.tensor))
         if self.pipeline * self.tensor * data != world.size:
             tensor = nearest(self.tensor, world.size)

@@ -33,6 +33,10 @@ class Single(Strategy):
         """None of its own, for one device."""
         return {} if degrees == Degrees(microbatches=degrees.microbatches) else None
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """True: nothing is sent that could overlap."""
+        return True
+
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """One rank reduces nothing, so it needs no buffer."""
         return Footprint(0)

@@ -232,6 +232,17 @@ class WorldSpec:
         return self.nodes if self.network == "real" else 1
 
 
+_LATER = {
+    "": "image_digest objective profile environment",
+    "model": "architecture config pad_vocab_to weights_sha256 weights config_sha256 hub revision",
+    "optimiser": "decay_matrices_only",
+    "workload": "recompute phases",
+    "world": "threads_per_rank link cores_per_node yardstick dilated_for real_time",
+    "objective": "mask_token cls_token sep_token pad_token whole_words reset_positions",
+}
+"""Parts of a spec and those of their fields that came later: earlier specs keep their hashes."""
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """One training run; `run_id` is derived and names its folder below `results/`.
@@ -305,37 +316,22 @@ class RunSpec:
         return phase.optimiser.rate(step - first, phase.workload.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; later fields are left out where unset, so earlier specs keep hashes."""
-        whole = asdict(self) | {"options": dict(self.options)}
-        phases = [asdict(phase) for phase in self.workload.phases]
-        whole["workload"]["phases"] = phases
-        whole["environment"] = dict(self.environment)
+        """Plain JSON types; fields of `_LATER` are left out where they are unset."""
+        whole = asdict(self) | {
+            "options": dict(self.options),
+            "environment": dict(self.environment) or None,
+        }
+        whole["workload"]["phases"] = [asdict(phase) for phase in self.workload.phases] or None
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()
-        later = [
-            (whole, "image_digest"),
-            (whole, "objective"),
-        ]
-        sizes = "family num_layers width num_heads context vocab_size".split()
-        later += [(whole["model"], name) for name in vars(self.model) if name not in sizes]
-        later += [(phase, "learning_rate") for phase in phases]
-        optional = "threads_per_rank link cores_per_node yardstick dilated_for real_time".split()
-        later += [(whole["world"], name) for name in optional]
-        if self.objective is not None:
-            names = ("mask_token", "cls_token", "sep_token", "pad_token")
-            later += [(whole["objective"], name) for name in names]
-        for place, name in later:
-            if place[name] is None:
-                del place[name]
-        unset = [(whole, "profile"), (whole, "environment"), (whole["workload"], "recompute")]
-        unset += [(whole["optimiser"], "decay_matrices_only"), (whole["workload"], "phases")]
-        if self.objective is not None:
-            unset += [(whole["objective"], name) for name in ("whole_words", "reset_positions")]
-            if self.objective.kind == "causal":
-                del whole["objective"]["share"]
-        for place, name in unset:
-            if not place[name]:
-                del place[name]
+        if self.objective is not None and self.objective.kind == "causal":
+            del whole["objective"]["share"]
+        places = [(whole.get(part) or {}, names) for part, names in _LATER.items()]
+        phases = whole["workload"]["phases"] or ()
+        for place, names in [(whole, _LATER[""]), *places, *((p, "learning_rate") for p in phases)]:
+            for name in names.split():
+                if name in place and (place[name] is None or place[name] is False):
+                    del place[name]
         return whole
 
     @classmethod

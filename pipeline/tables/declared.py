@@ -1,9 +1,85 @@
 """Every table of a study: a caption, its columns and what it needs. No pandas, for dry runs."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
 from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.format import probability, scientific
+from pipeline.metrics.format import (
+    NONE,
+    probability,
+    ratio_interval,
+    scientific,
+    significant,
+    with_interval,
+)
 from pipeline.study.profiling import COMMUNICATION
-from pipeline.tables.columns import Column, Table, interval, ratio, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as text: its title, the column of numbers, what these are multiplied by, their look.
+
+    `name` is a metric of a cell, or a column that the rows of the table have besides. `write` takes
+    the value, or with `bounded` the value and both bounds.
+    """
+
+    title: str
+    name: str
+    scale: float | None = None
+    write: Callable[..., str] = significant
+    bounded: bool = False
+
+    def texts(self, frame: pd.DataFrame) -> list[str]:
+        """The text of each row, a dash where it has no value."""
+        ends = ("", "_low", "_high") if self.bounded else ("",)
+        values = frame[[self.name + end for end in ends]]
+        if self.scale is not None:
+            values = self.scale * values
+        absent = frame[self.name].isna()
+        return [
+            NONE if none else self.write(*row)
+            for none, row in zip(absent, values.itertuples(index=False), strict=True)
+        ]
+
+
+def text(title: str, name: str) -> Column:
+    """A column of words or of whole numbers, as they are."""
+    return Column(title, name, write=str)
+
+
+def interval(title: str, name: str, scale: float = 1) -> Column:
+    """A column of values with their intervals."""
+    return Column(title, name, scale, with_interval, bounded=True)
+
+
+def ratio(title: str, name: str, scale: float = 1, decimals: int = 2) -> Column:
+    """A column of ratios with their intervals, all with as many decimals."""
+    return Column(title, name, scale, partial(ratio_interval, decimals=decimals), bounded=True)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as declared: its numbers are the CSV, its columns all other formats.
+
+    The function of `pipeline.tables.rows` that has the table's name gives the rows; `show` names
+    one of `pipeline.tables.texts`, without which the columns stand beside what each row is about.
+    `needs` is what the study must have (`pipeline.catalogue`), `compares` the fields of equal work
+    that may differ.
+    """
+
+    caption: str
+    columns: Sequence[Column] = ()
+    show: str = "shown"
+    needs: str = ""
+    compares: Collection[str] = ("precision",)
+
 
 MEBIBYTES, MEGABYTES, MILLISECONDS, PER_CENT, GIGA = 1 / 2**20, 1e-6, 1000, 100, 1e-9
 """Factors by which bytes, seconds, shares and rates are multiplied to be shown."""
@@ -23,7 +99,6 @@ SUMMARY = Table(
         ratio("Exposed [%]", f"phase_share:{COMMUNICATION}", PER_CENT, decimals=0),
         Column("Memory [MiB]", "peak_memory_bytes", MEBIBYTES, whole),
     ),
-    rows="largest_world",
 )
 SCALING = Table(
     "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
@@ -39,7 +114,6 @@ SCALING = Table(
         text("Base", "base"),
         text("Against it", "verdict"),
     ),
-    rows="against_base",
 )
 COMPARISONS = Table(
     "Cells against each other over one link and at the same number of nodes, by short name: "
@@ -49,7 +123,6 @@ COMPARISONS = Table(
     "(Holm), is under 0.05 and the interval of the ratio leaves out 1, on emulated nodes also all "
     "that their times are known to be off by. A dash stands where the two did not do equal work "
     "or train alike. Intervals, p-values and effect sizes are in the table's CSV.",
-    rows="comparisons",
     show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,
@@ -58,9 +131,9 @@ STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
     "repeats on. A dash stands where no run finished. Mean and largest step are those of a run, "
     "median over the repeats, and so is the 95th percentile (P95), which stands where every run "
-    "has 100 timed steps; the CSV file has their intervals. Free running, on a GPU, is a step of a "
-    "series that nothing waited for between, its batch read within; all other times begin and end "
-    "with an idle device.",
+    "has 100 timed steps; the CSV file has their intervals. Free running is a step of a series "
+    "that nothing waited for between, its batch read within, and gives the throughput; all other "
+    "times begin and end with an idle device.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),
@@ -83,7 +156,6 @@ ACCURACY = Table(
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),
         ratio("Ratio", "accuracy"),
     ),
-    rows="in_real_time",
     needs="real_time",
     compares=FIELDS,
 )
@@ -99,7 +171,6 @@ WHAT_IF = Table(
         Column("p", "p_value", write=probability),
         text("Verdict", "verdict"),
     ),
-    rows="under_conditions",
     needs="conditions",
 )
 PARITY = Table(
@@ -115,7 +186,6 @@ PARITY = Table(
         Column("Loss, early", "parity_loss_early", write=scientific),
         Column("Norm, early", "parity_norm_early", write=scientific),
     ),
-    rows="parity",
     show="worst_of_places",
     compares=FIELDS,
 )
@@ -124,7 +194,6 @@ STATUS = Table(
     "ok is a result: such runs are listed with their reason and enter no average. 'Drift' counts "
     "the runs whose step time changed by over 5 % from the first to the last third of the timed "
     "steps, beyond chance.",
-    rows="outcomes",
     show="exceptions",
     compares=FIELDS,
 )
@@ -144,7 +213,6 @@ MEMORY = Table(
         Column("Formula 24", "formula_memory_bytes", MEBIBYTES, whole),
         Column("Its ratio", "formula_ratio", write=hundredths),
     ),
-    rows="memory_of_ranks",
 )
 UTILISATION = Table(
     "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
@@ -170,7 +238,6 @@ UTILISATION = Table(
         Column("Network [%]", "share_of_network_bound", PER_CENT),
         Column("Busy", "mean_utilisation", write=hundredths),
     ),
-    rows="beside_datasheets",
 )
 SENDS = Table(
     "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
@@ -191,7 +258,6 @@ SENDS = Table(
         Column("Ratio", "ratio", write=thousandths),
         text("Calls", "calls"),
     ),
-    rows="sent_by_axis",
     show="same_over_links",
     needs="profile",
 )
@@ -219,14 +285,12 @@ LAYOUTS = Table(
         Column("Formula [%]", "phase_bubble_formula", PER_CENT),
         Column("Waits [%]", f"phase_share:{COMMUNICATION}", PER_CENT),
     ),
-    rows="layouts",
     needs="layouts",
 )
 ENVIRONMENT = Table(
     "The environment that the runs recorded. Where runs differ, all texts are listed, and the "
     "least and the largest of numbers. A run stalled where TCP timed out and a step took so long, "
     "or over a second and over twenty times the median; its steps stay in the data.",
-    rows="environment",
     show="shortened",
     compares=FIELDS,
 )

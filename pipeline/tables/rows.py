@@ -1,4 +1,4 @@
-"""The rows of each table, as raw numbers: what its CSV holds. A function each, named by `Table`."""
+"""The rows of each table as raw numbers, for its CSV: one function each, named as the table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics import contrasts
-from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, probability, significant
-from pipeline.metrics.headline import last_place
 from pipeline.metrics.ranks import DRIFT, NOT_TESTED
-from pipeline.metrics.select import KEYS, beside, bounds_of, fact, most_sent, pick, records
+from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
 from pipeline.reference.devices import Peak, datasheet_peak
-from pipeline.tables.columns import Table
+from pipeline.tables.declared import TABLES
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
@@ -24,72 +21,77 @@ _SHARED = ["label", "strategy", "precision_ran", "scaling", "device", "world_siz
 """Further fields that all metrics of a cell at a number of nodes share."""
 
 
-def every_cell(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def _every_cell(results: Results) -> pd.DataFrame:
+    """A row for each cell and number of nodes."""
+    return results.pick("cell", "num_ok")[[*PLACE, *_SHARED]]
+
+
+def step_time(results: Results) -> pd.DataFrame:
     """A row for each cell and number of nodes, with the metrics that the columns name."""
-    return _with_metrics(pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]], table, declared)
+    return _with_metrics(_every_cell(results), results, "step_time")
 
 
-def _with_metrics(frame: pd.DataFrame, table: pd.DataFrame, declared: Table) -> pd.DataFrame:
-    """`frame` with a column and its bounds for each metric of a cell, NaN where none is."""
-    known = set(table.loc[table["level"] == "cell", "metric"])
-    for column in declared.columns:
+def _with_metrics(frame: pd.DataFrame, results: Results, name: str) -> pd.DataFrame:
+    """`frame` with the metrics of a cell, and bounds, that a table's columns name; NaN without."""
+    known = set(results.table.loc[results.table["level"] == "cell", "metric"])
+    for column in TABLES[name].columns:
         if column.name not in frame and (column.name in known or column.bounded):
-            frame = beside(frame, table, column.name, bounds_of(column.name))
+            frame = results.beside(frame, column.name, bounds_of(column.name))
         elif column.name not in frame:
             frame = frame.assign(**{column.name: math.nan})
     return frame
 
 
-def largest_world(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def summary(results: Results) -> pd.DataFrame:
     """The cells at the most nodes over the last link, the highest throughput first."""
-    frame = last_place(table)[[*PLACE, *_SHARED]]
-    frame = beside(frame, table, "speedup", {"base": "base"})
-    frame = _with_metrics(frame, table, declared)
+    frame = results.last_place[[*PLACE, *_SHARED]]
+    frame = results.beside(frame, "speedup", {"base": "base"})
+    frame = _with_metrics(frame, results, "summary")
     return frame.sort_values("tokens_per_second", ascending=False, ignore_index=True)
 
 
-def against_base(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def scaling(results: Results) -> pd.DataFrame:
     """Every cell with the base of its speedup, and what the test says of the two."""
-    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
-    frame = beside(frame, table, "speedup", {"base": "base", "interval": "interval"})
+    frame = _every_cell(results)
+    frame = results.beside(frame, "speedup", {"base": "base", "interval": "interval"})
     verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
-    frame = beside(frame, table, "speed_verdict", verdict, "comparison", keys)
-    frame = _with_metrics(frame, table, declared)
-    return beside(frame, table, "base_tokens_per_second", {"value": "base_tokens_per_second"})
+    frame = results.beside(frame, "speed_verdict", verdict, "comparison", keys)
+    frame = _with_metrics(frame, results, "scaling")
+    return results.beside(frame, "base_tokens_per_second", {"value": "base_tokens_per_second"})
 
 
-def comparisons(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def comparisons(results: Results) -> pd.DataFrame:
     """A row for each comparison; the ratio is that of the cell over the other one."""
-    return contrasts.comparisons(table)
+    return results.comparisons
 
 
-def under_conditions(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def what_if(results: Results) -> pd.DataFrame:
     """A row for each condition, cell and number of nodes."""
-    frame = contrasts.against_plain(table)
+    frame = results.against_plain
     return frame.rename(columns={"low": "ratio_low", "high": "ratio_high"})
 
 
-def in_real_time(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def accuracy(results: Results) -> pd.DataFrame:
     """A row for each cell that has runs in real time: seconds, and emulated over real ones."""
-    cells = pick(table, "real_time", "status")[[*PLACE, "label"]].drop_duplicates(KEYS)
-    return _with_metrics(cells.reset_index(drop=True), table, declared)
+    cells = results.pick("real_time", "status")[[*PLACE, "label"]].drop_duplicates(KEYS)
+    return _with_metrics(cells.reset_index(drop=True), results, "accuracy")
 
 
-def parity(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def parity(results: Results) -> pd.DataFrame:
     """A row for each cell, number of nodes and reference, with the deviations and their bands."""
     keys = [*KEYS, "base"]
-    frame = pick(table, "cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
+    frame = results.pick("cell", "parity_verdict")[[*PLACE, "label", "base", "text"]]
     frame = frame.rename(columns={"text": "verdict"})
-    for one in declared.columns:
+    for one in TABLES["parity"].columns:
         names = {"value": one.name, "text": f"{one.name}_tolerance"}
-        frame = beside(frame, table, one.name, names, keys=keys)
-    return beside(frame, table, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
+        frame = results.beside(frame, one.name, names, keys=keys)
+    return results.beside(frame, "weights_bit_equal", {"value": "weights_bit_equal", "n": "ranks"})
 
 
-def outcomes(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def status(results: Results) -> pd.DataFrame:
     """A row for each cell and number of nodes: runs planned, a count for each status, reasons."""
     lines = []
-    runs, drifts = pick(table, "run", "status"), pick(table, "run", "drift")
+    runs, drifts = results.pick("run", "status"), results.pick("run", "drift")
     tested = drifts[drifts["text"] != NOT_TESTED]
     for (_, cell, nodes), part in runs.groupby(["cell_order", "cell", "nodes"], sort=True):
         own = tested[(tested["cell"] == cell) & (tested["nodes"] == nodes)]
@@ -113,17 +115,17 @@ _PREDICTED = ["predicted_memory_bytes", "formula_memory_bytes"]
 _MEMORY = ["peak_memory_bytes", "base_memory_bytes", *_PREDICTED]
 
 
-def _ranks_memory(table: pd.DataFrame) -> pd.DataFrame:
+def _ranks_memory(results: Results) -> pd.DataFrame:
     """A row for each rank of a cell: medians of its bytes over the repeats, NaN where none ran."""
-    rows = pick(table, "rank", *_MEMORY)
+    rows = results.pick("rank", *_MEMORY)
     medians = rows.groupby([*KEYS, "rank", "metric"], sort=False)["value"].median()
     return medians.unstack("metric").reindex(columns=_MEMORY).reset_index()
 
 
-def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def memory(results: Results) -> pd.DataFrame:
     """One or two rows for each cell and number of nodes; bytes, and ratios above the base."""
-    cells = pick(table, "cell", "num_ok")[[*PLACE, "label"]]
-    frame = cells.merge(_ranks_memory(table), on=KEYS, how="left")
+    cells = results.pick("cell", "num_ok")[[*PLACE, "label"]]
+    frame = cells.merge(_ranks_memory(results), on=KEYS, how="left")
     above = frame["peak_memory_bytes"] - frame["base_memory_bytes"]
     for name in ("predicted", "formula"):
         frame[f"{name}_ratio"] = (frame[f"{name}_memory_bytes"] / above).where(above > 0)
@@ -141,14 +143,14 @@ def memory_of_ranks(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     return pd.concat(kept, ignore_index=True)
 
 
-def beside_datasheets(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def utilisation(results: Results) -> pd.DataFrame:
     """Every cell with its FLOP and FLOP/s, beside the datasheet of its device; shares of 1."""
-    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
-    peaks = [_datasheet(table, row["cell"], row["nodes"]) for row in records(frame)]
+    frame = results.pick("cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
+    peaks = [_datasheet(results.table, row["cell"], row["nodes"]) for row in records(frame)]
     for name, absent in (("device", None), ("source", None), ("flops_per_second", math.nan)):
         frame[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
     frame["share_of_datasheet"] = math.nan
-    frame = _with_metrics(frame, table, declared)
+    frame = _with_metrics(frame, results, "utilisation")
     # A process may drive all devices of a node.
     devices = (frame["nodes"] * frame["ranks_per_node"]).astype(float)
     most = frame["datasheet_flops_per_second"] * devices
@@ -167,23 +169,25 @@ def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
     return datasheet_peak(gpus.pop(), dtypes.pop())
 
 
-def _axes(table: pd.DataFrame, prefix: str) -> pd.DataFrame:
+def _axes(results: Results, prefix: str) -> pd.DataFrame:
     """Rows of the finished profiled runs of a metric that has a value per axis, named `axis`."""
-    rows = table[(table["level"] == "profile") & (table["status"] == "ok")]
-    names = [name for name in rows["metric"].unique() if str(name).startswith(f"{prefix}:")]
-    named = pick(rows, "profile", *names)
+    metrics = results.table["metric"].unique()
+    named = results.pick("profile", *(one for one in metrics if one.startswith(f"{prefix}:")))
+    named = named[named["status"] == "ok"].reset_index(drop=True)
     return named.assign(axis=[str(name).partition(":")[2] for name in named["metric"]])
 
 
-def sent_by_axis(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def sends(results: Results) -> pd.DataFrame:
     """A row for each cell, number of nodes and axis, of the rank that sends most; bytes of a step.
 
     `ratio` is what was counted over what the formula gives.
     """
     keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
-    predicted = _axes(table, "predicted_sent_bytes").rename(columns=names)
-    counted = _axes(table, "sent_bytes").rename(columns={"value": "counted_bytes", "text": "calls"})
+    predicted = _axes(results, "predicted_sent_bytes").rename(columns=names)
+    counted = _axes(results, "sent_bytes").rename(
+        columns={"value": "counted_bytes", "text": "calls"}
+    )
     both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
     most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
@@ -192,21 +196,23 @@ def sent_by_axis(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     return most[[*PLACE, "label", *columns]].assign(ratio=ratio, calls=most["calls"])
 
 
-def layouts(table: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def layouts(results: Results) -> pd.DataFrame:
     """Every cell: bytes, seconds and shares beside their formulas; NaN where nothing is known."""
-    frame = pick(table, "cell", "num_ok")[[*PLACE, *_SHARED]]
-    each = _ranks_memory(table)
+    frame = _every_cell(results)
+    each = _ranks_memory(results)
     each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
     most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
     frame = frame.merge(
         most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
     )
     for prefix in ("predicted_sent_bytes", "sent_bytes"):
-        # An axis that no formula names was counted alone.
-        known = table[table["text"].notna()] if prefix.startswith("predicted") else table
-        most_bytes = most_sent(known, prefix).groupby(KEYS)["value"].max()
+        known = results
+        if prefix.startswith("predicted"):
+            # An axis that no formula names was counted alone.
+            known = Results(results.table[results.table["text"].notna()])
+        most_bytes = known.most_sent(prefix).groupby(KEYS)["value"].max()
         frame = frame.join(most_bytes.rename(prefix), on=KEYS)
-    frame = _with_metrics(frame.assign(ideal_seconds=math.nan), table, declared)
+    frame = _with_metrics(frame.assign(ideal_seconds=math.nan), results, "layouts")
     alone = frame.loc[frame["world_size"] == 1, "step_seconds"].dropna()
     single = alone.iloc[0] if len(alone) else math.nan
     ideal = single / frame["world_size"] * (1 + frame["phase_bubble_formula"].fillna(0))
@@ -254,13 +260,14 @@ _SPANS = {
 """Numbers of the runs, of which the table has the least and the largest."""
 
 
-def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def environment(results: Results) -> pd.DataFrame:
     """Two columns, item and value: hardware, threads, provenance, data, then versions."""
+    table = results.table
     runs = table[table["level"] == "run"]
     value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
     none = pd.Series(dtype=float)
     items: list[tuple[str, Any]] = []
-    items += [(item, fact(runs, name)) for item, name in _FACTS.items() if name in value]
+    items += [(item, results.fact(name)) for item, name in _FACTS.items() if name in value]
     for item, (name, scale) in _SPANS.items():
         if len(own := scale * value.get(name, none)):
             ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
@@ -269,7 +276,7 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
         items.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
     items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
-    items.append(("Order of runs", fact(table, "order_kept")))
+    items.append(("Order of runs", results.fact("order_kept")))
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
     items.append(("Drift over that order", f"{order['text']}{change}"))
@@ -280,5 +287,5 @@ def environment(table: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     data = sorted(runs["data"].dropna().unique())
     items.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
-    items += [(name.removeprefix("version:"), fact(runs, name)) for name in versions]
+    items += [(name.removeprefix("version:"), results.fact(name)) for name in versions]
     return pd.DataFrame(items, columns=["item", "value"])

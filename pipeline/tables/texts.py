@@ -5,10 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.counts import STATUSES
 from pipeline.metrics.format import NONE, limit
-from pipeline.metrics.select import records
-from pipeline.tables.columns import Table
+from pipeline.metrics.results import STATUSES, records
+from pipeline.tables.declared import Table
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:

@@ -13,8 +13,8 @@ import pandas as pd
 
 from pipeline.files import write_text
 from pipeline.fonts import printed
-from pipeline.metrics.comparison import require_equal_work
 from pipeline.metrics.format import NONE
+from pipeline.metrics.results import Results
 from pipeline.tables import TABLES, rows, texts
 from pipeline.tables.texts import once
 from pipeline.text import latex, markdown, prose
@@ -28,17 +28,17 @@ _FIXED = "\N{NO-BREAK SPACE}"
 _KEPT = ("Verdict",)
 
 
-def made(name: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def made(name: str, results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The raw numbers of a table and its text; raises ComparisonError where work is unequal."""
     declared = TABLES[name]
-    require_equal_work(table, declared.compares, f"table {name}")
-    raw: pd.DataFrame = getattr(rows, declared.rows)(table, declared)
+    results.require_equal_work(declared.compares, f"table {name}")
+    raw: pd.DataFrame = getattr(rows, name)(results)
     return raw, getattr(texts, declared.show)(raw, declared)
 
 
-def write_table(name: str, table: pd.DataFrame, folder: Path) -> None:
+def write_table(name: str, results: Results, folder: Path) -> None:
     """Make a table of the metrics in all formats below `folder`."""
-    write_all(*made(name, table), TABLES[name].caption, folder, name)
+    write_all(*made(name, results), TABLES[name].caption, folder, name)
 
 
 def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 from pipeline.emulation import tcp
 from pipeline.errors import StoppedError
 from pipeline.models import stored
-from pipeline.models.build import build_model, compile_blocks, recompute_blocks
+from pipeline.models.build import build_model, compile_model, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
@@ -66,7 +66,7 @@ class Loop:
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
-        self.model, fill = _model(spec, device, deferred=strategy.cuts_weights)
+        self.model, fill = _model(spec, strategy, device)
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
         """Counters of an emulated node's TCP over the timed steps."""
@@ -154,15 +154,18 @@ class Loop:
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
         if hooks.free_steps and self.phases is None:
-            self.free_running = self._run_freely(min(work.steps - timed_from, hooks.free_steps))
+            # Whole rounds of a strategy that sends in some of its steps alone.
+            period = self.strategy.period
+            count = min(work.steps - timed_from, hooks.free_steps) // period * period
+            self.free_running = self._run_freely(max(count, period))
         self.weights_sha256 = self.trainable.close()
 
     def _run_freely(self, count: int) -> dict[str, float]:
         """Time `count` further steps, each with its batch read, between two synchronisations.
 
-        The recorded steps each begin and end with an idle device, so the host never runs ahead and
-        many small kernels cost most there. At a learning rate of 0 these leave the weights as they
-        are, to the bit, and do the same work.
+        The recorded steps each begin at a barrier and with an idle device: there no rank, and on a
+        GPU no host, runs ahead, so many small kernels cost most. At a learning rate of 0 these
+        leave the weights as they are, to the bit, and do the same work.
         """
         for group in self.trainable.optimiser.param_groups:
             group["lr"] = 0.0
@@ -214,12 +217,12 @@ def by_block(squares: Mapping[str, float]) -> dict[str, float] | None:
 
 
 def _model(
-    spec: RunSpec, device: torch.device, *, deferred: bool
+    spec: RunSpec, strategy: Strategy, device: torch.device
 ) -> tuple[nn.Module, Callable[[], None]]:
-    """The model of a run, and what gives it memory and weights where it is `deferred`."""
+    """The model of a run, and what gives it memory and weights where the strategy cuts these."""
     fill: Callable[[], None] = already
     read = None if spec.model.weights is None else stored.reader(spec.model)
-    if deferred:
+    if strategy.cuts_weights:
         model, initial = deferred_model(spec.model, spec.seed)
         fill = partial(materialise, model, initial.values, device, read)
     else:
@@ -229,5 +232,7 @@ def _model(
         model = model.to(device)
     recompute_blocks(model, spec.workload.recompute)
     if spec.compile:
-        compile_blocks(model)
+        # Blocks are what is recomputed, and what a yardstick of all strategies has.
+        by_block = spec.workload.recompute or spec.world.yardstick
+        compile_model(model, whole=not by_block and strategy.one_graph(spec))
     return model, fill

@@ -13,8 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited, nccl
 from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
 from pipeline.parallel.types import Trainable
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import ModelSpec, RunSpec
 from pipeline.training import devices, fence
 
@@ -41,8 +40,7 @@ if TYPE_CHECKING:  # the launcher imports this module without torch
     from pipeline.training.loop import Loop
 
 FREE_STEPS = 50
-"""Most steps on a GPU that are timed together, after those of the record. On a CPU each operator
-returns when it is done, so that no host can run ahead of its device."""
+"""Most steps that are timed together, after those of the record; see decision 10."""
 
 OF_A_DISK = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE, errno.ENOLCK,
@@ -85,19 +83,27 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--image-digest", help="container image that this rank must be in")
     parser.add_argument("--may-stop", action="store_true", help="look for fence.STOP at each step")
     parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
-    parser.set_defaults(pacer=Pacer, share=nullcontext)
     return parser.parse_args(arguments)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run one rank; every failure is left as a file for the launcher, then raised."""
+def run(
+    args: argparse.Namespace,
+    resolved: ResolvedRun | None = None,
+    make_pacer: Callable[[], Pacer] = Pacer,
+    share: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
+    """Run one rank; every failure is left as a file for the launcher, then raised.
+
+    A rank that is forked on an emulated node is given its run, as `resolved`; others read it.
+    """
+    lost_peer: Sequence[str] = ()
     try:
         image.check_inside(args.image_digest)
-        where = (args.out, args.checkpoints, args.resume_from, args.launch, args.owner)
-        places = Places(*where, may_stop=args.may_stop)
-        train(read_spec(args), args.tokens, places, args.pacer(), args.share)
+        resolved = resolved or resolve(read_spec(args))
+        lost_peer = resolved.strategy.lost_peer
+        train(resolved, args, make_pacer(), share)
     except Exception as error:
-        leave_error(error, args, devices.rank_of(os.environ))
+        leave_error(error, args, devices.rank_of(os.environ), lost_peer)
         if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
@@ -110,13 +116,12 @@ def read_spec(args: argparse.Namespace) -> RunSpec:
     return RunSpec.from_dict(json.loads(args.spec.read_text(encoding="utf-8")))
 
 
-def leave_error(error: Exception, args: argparse.Namespace, rank: int) -> None:
+def leave_error(
+    error: Exception, args: argparse.Namespace, rank: int, lost_peer: Sequence[str] = ()
+) -> None:
     """Write what went wrong for the launcher, unless a later launch has taken over."""
     if not fence.holds(args.out, args.launch):
         return
-    lost_peer: tuple[str, ...] = ()
-    with suppress(Exception):  # the first error is reported, whatever is wrong with the spec
-        lost_peer = resolve(read_spec(args)).strategy.lost_peer
     about = {
         "kind": kind_of(error, lost_peer),
         "type": type(error).__name__,
@@ -143,30 +148,15 @@ def import_heavy(models: Iterable[ModelSpec] = ()) -> None:
         deferred_model(model, seed=0)
 
 
-@dataclass(frozen=True)
-class Places:
-    """A rank's folders, the steps that a checkpoint has done, the launch's token.
-
-    `owner` is the key of the checkpoints, `may_stop` says whether the launcher may ask for an end.
-    """
-
-    out: Path
-    checkpoints: Path
-    done: int
-    launch: str
-    owner: str = ""
-    may_stop: bool = False
-
-    def check(self) -> None:
-        """Raise LaunchError where a later launch has taken over, or the folder is gone."""
-        if (reason := fence.lost(self.out, self.launch)) is not None:
-            raise LaunchError(f"{reason}; this rank leaves nothing")
+def check_ours(args: argparse.Namespace) -> None:
+    """Raise LaunchError where a later launch has taken over, or the folder is gone."""
+    if (reason := fence.lost(args.out, args.launch)) is not None:
+        raise LaunchError(f"{reason}; this rank leaves nothing")
 
 
 def train(
-    spec: RunSpec,
-    tokens: Path,
-    places: Places,
+    run: ResolvedRun,
+    args: argparse.Namespace,
     pacer: Pacer,
     share: Callable[[], AbstractContextManager[None]],
 ) -> None:
@@ -183,51 +173,50 @@ def train(
     from pipeline.training.loop import Hooks, Loop
     from pipeline.training.step_files import StepFile
 
-    rank, work, done = devices.rank_of(os.environ), spec.workload, places.done
+    spec = run.spec
+    rank, work, done = devices.rank_of(os.environ), spec.workload, args.resume_from
     if spec.world.num_machines > 1 and not os.environ.get(addresses.INTERFACE):
         # Gloo by itself takes the address of the host's name, on Debian 127.0.1.1: bind it to the
         # interface that leads to the first node, unless the user chose one.
         own = addresses.source_address(os.environ["MASTER_ADDR"])
         os.environ[addresses.INTERFACE] = addresses.interface_of(own)
-    nccl_log = places.out / f"rank{rank}.nccl.log"
+    nccl_log = args.out / f"rank{rank}.nccl.log"
     if spec.world.backend == "nccl":
         nccl.listen(os.environ, nccl_log)
     keep_freed_memory()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    run = resolve(spec)
     run.strategy.check()
     clock = Clock(devices.choose(run), pacer)
-    batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
+    batches = Batches(args.tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, run.strategy, batches, rank, clock)
-    places.check()
-    state = checkpoint.load(places.checkpoints, done) if done else None
+    check_ours(args)
+    state = checkpoint.load(args.checkpoints, done) if done else None
 
-    with StepFile(places.out, rank, done) as steps:
+    with StepFile(args.out, rank, done) as steps:
 
         def keep_checkpoint(step: int, trainable: Trainable) -> None:
             # A checkpoint is good for nothing without the rows of its steps.
             steps.to_disk()
             # Nothing can be resumed after the last step: a record needs one that is timed.
             if step < work.steps:
-                places.check()
+                check_ours(args)
                 size = run.layout.num_processes
-                ranks = checkpoint.Writers(rank, size, places.launch, trainable.agree)
-                shards = trainable.shards()
-                checkpoint.save(places.checkpoints, step, shards, places.owner, ranks)
+                ranks = checkpoint.Writers(rank, size, args.launch, trainable.agree)
+                checkpoint.save(args.checkpoints, step, trainable.shards(), args.owner, ranks)
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
-            may_stop = places.may_stop and run.strategy.resumes
-            asked = may_stop and rank == 0 and (places.out / fence.STOP).exists()
+            may_stop = args.may_stop and run.strategy.resumes
+            asked = may_stop and rank == 0 and (args.out / fence.STOP).exists()
             return may_stop and not trainable.agree(not asked)
 
         with share():
-            free_steps = FREE_STEPS if spec.world.device == "cuda" else 0
+            free_steps = 0 if spec.world.network == "emulated" else FREE_STEPS
             loop.run(Hooks(steps.write, keep_checkpoint, stops, free_steps), done, state)
-    places.check()
+    check_ours(args)
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
-    write_text(places.out / f"rank{rank}.json", json.dumps(about))
+    write_text(args.out / f"rank{rank}.json", json.dumps(about))
 
 
 def unseen_text(loop: Loop) -> dict[str, float] | None:

@@ -1,4 +1,4 @@
-"""Texts and tokenisers that are none, and folders that a corpus must not be lost in."""
+"""Texts and tokenisers that are none."""
 
 from __future__ import annotations
 
@@ -27,17 +27,6 @@ TEXTS: dict[str, tuple[bytes, str]] = {
     "UTF-16": (("text" * 9).encode("utf-16"), "UTF-8"),
     "too little": (b"ab", "tokens"),
 }
-
-ARRAYS: dict[str, bytes] = {
-    "nested": b'[["a"]]', "null": b"[null]", "empty texts": b'["", ""]', "no array": b'{"a": 1}',
-    "more after it": b'["aaaa bbb"]x', "a comma too many": b'["aaaa bbb",]',
-    "a comma first": b'[,"aaaa bbb"]', "two arrays": b'["aaaa"]["bbbb"]', "cut": b'["aaaa bbb"',
-    "a wrong escape": b'["\\q aaaaaaa"]', "a line end": b'["a\nb aaaaaa"]',
-    "half of a pair": b'["\\ud800 aaaaaaa"]', "deep": b"[" * 5000, "lines": b'"aaaa"\n"bbbb"\n',
-    "no comma": b'["aaaa" "bbbb"]', "a number": b'["text", 7]', "infinity": b"[1e999]",
-    "UTF-16": '["aaaa"]'.encode("utf-16"),
-}  # fmt: skip
-"""Of a corpus of JSON."""
 
 VOCABULARY = {"<|endoftext|>": 0, "a": 1, "b": 2, " ": 3}
 GOOD: dict[str, Any] = {
@@ -94,12 +83,6 @@ KINDS: dict[str, Callable[[Path], object]] = {
 """In place of a file."""
 
 
-def num_inputs() -> int:
-    """How many there are."""
-    of_files = len(TEXTS) + len(ARRAYS) + len(TOKENISERS) + len(SETTINGS)
-    return of_files + 3 * len(KINDS) - 1 + len(LOST)
-
-
 @pytest.fixture(autouse=True)
 def good_files(here: Path) -> None:
     (here / "good.txt").write_bytes(TEXT)
@@ -134,12 +117,6 @@ def test_a_text(here: Path, name: str) -> None:
     assert words in refusal(here, *tokens(corpus=of_text()))
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_an_array_of_texts(here: Path, name: str) -> None:
-    (here / "bad").write_bytes(ARRAYS[name])
-    assert refusal(here, *tokens(corpus={"source": "json", "paths": ["bad"]}))
-
-
 @pytest.mark.parametrize("name", TOKENISERS)
 def test_a_tokeniser(here: Path, name: str) -> None:
     content = copy.deepcopy(TOKENISERS[name])
@@ -165,19 +142,3 @@ def test_what_is_no_file(here: Path, kind: str) -> None:
     (here / "tok/tokenizer.json").unlink()
     KINDS[kind](here / "tok/tokenizer.json")
     refusal(here, *tokens(tokenizer=PRETRAINED))
-
-
-LOST = ("the tokeniser", "a text", "an array")
-
-
-@pytest.mark.parametrize("name", LOST)
-def test_what_is_read_is_not_removed_first(here: Path, name: str) -> None:
-    """The stage begins with the removal of what an earlier one left in its folder."""
-    (here / "tok/shard-a.bin").write_bytes(TEXT if name == "a text" else b'["aaaa bbbb cccc"]')
-    given: dict[str, dict[str, Any]] = {
-        "the tokeniser": {"tokenizer": PRETRAINED},
-        "a text": {"corpus": of_text("./tok/shard-a.bin")},
-        "an array": {"corpus": {"source": "json", "paths": [str(here / "tok/shard-a.bin")]}},
-    }
-    assert "would be removed" in refusal(here, *tokens("tok", **given[name]))
-    assert (here / "tok/tokenizer.json").is_file() and (here / "tok/shard-a.bin").is_file()

@@ -439,13 +439,6 @@ NO_EFFECT = (
 TABLES = {"results": RESULTS, "predicted": PREDICTED}
 
 
-def num_inputs() -> int:
-    """How many there are."""
-    return (
-        len(ARCHIVES) + len(TAKEN) + sum(map(len, TABLES.values())) + len(NO_EFFECT) + len(SHARDS)
-    )
-
-
 @pytest.fixture(scope="module")
 def good(laid: Laid, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results, those of another study and of slower runs, and an archive."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pipeline import figures
 from pipeline.files import write_text
 from pipeline.metrics.build import build
-from pipeline.page.page import Folders, render
+from pipeline.metrics.results import Results
+from pipeline.page.page import render
 from pipeline.study.study import Study
 from pipeline.text import is_visible, unprintable
 from tests.fake_records import a_verdict
@@ -138,12 +139,11 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
     verdict = a_verdict()["verdicts"][0]
     verdict |= {"id": "sps-slower-than-one", "kind": "ratio"}
     verdict |= {"sentence": text, "source": other, "why": text, "document": other}
-    folders = Folders(folder / "figures", runs)
     for path in runs.glob("*/*/*"):
         (path / "log.txt").write_text(f"{text}\n{other}", encoding="utf-8")
     for name in figures.catalogue.shown(made):
-        write_text(folders.figures / f"{name}.svg", "<svg></svg>")
-    return render(made, frame, [verdict], folders)
+        write_text(folder / "figures" / f"{name}.svg", "<svg></svg>")
+    return render(made, Results(frame), [verdict], folder / "figures", runs)
 
 
 @pytest.fixture(scope="module")

@@ -54,14 +54,6 @@ def wrong_values(action: argparse.Action) -> tuple[str, ...]:
     return PATHS if named in ("path", "study", "file", "folder") else WORDS
 
 
-def inputs() -> Iterator[tuple[str, argparse.Action, str]]:
-    """Command, option and wrong value."""
-    for stage in ALL:
-        for action in actions(stage):
-            for value in wrong_values(action):
-                yield stage, action, value
-
-
 def good(laid: Laid, action: argparse.Action) -> list[str]:
     """A value that may be, so that the other option's is what is wrong."""
     values = {

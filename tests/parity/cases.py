@@ -73,7 +73,6 @@ OBJECTIVES = {
 }
 """Of classes that fill gaps: so few that ranks and micro-batches have unequal numbers, or none."""
 APART = ObjectiveSpec("causal", reset_positions=True)
-WEIGHED = ("ddp", "horovod", "parameter_server", "sharded")
 MISCOUNTED = ("own_weight", "means_of_pieces", "own_masks", "padding_counted", "padding_read")
 """Mutations that show where targets have weights: each rank divides by its own weight, each
 micro-batch by its own, masks are those of the position within the rank, padding is hidden and
@@ -82,17 +81,9 @@ NARROWLY = MISCOUNTED[:-1]
 """Those of them that must show in bf16 too."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
-OPTIMISER = OptimiserSpec(
-    name="adamw",
-    learning_rate=2e-3,
-    beta1=0.9,
-    beta2=0.999,
-    eps=1e-8,
-    weight_decay=0.01,
-    max_grad_norm=1.0,
-    schedule="linear",
-    warmup_steps=4,
-)
+STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
+"""Settings in which the suite states the layers of each stage, and unequal ones."""
+OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
 
 DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
 """Decay of norms would move their weights of 1 by 2 % a step, 200 times what parity allows."""
@@ -100,69 +91,27 @@ DECAYED = replace(OPTIMISER, weight_decay=10.0, decay_matrices_only=True)
 LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
 """Each step moves each matrix by 2 % of its norm."""
 
-# Deliberate mistakes that the comparison must notice; Horovod's are the options of the same names.
-MUTATIONS = (
-    ("annotated", "partial_kept"),
-    ("annotated", "relabelled"),
-    ("annotated", "same_part"),
-    ("annotated", "no_add"),
-    ("ddp", "sum"),
-    ("ddp", "no_clip"),
-    ("ddp", "recomputed_unmasked"),
-    ("ddp", "same_shard"),
-    ("deepspeed", "same_shard"),
-    ("horovod", "optimiser_steps"),
-    ("horovod", "clip_before_synchronise"),
-    ("sharded", "sum"),
-    ("sharded", "same_shard"),
-    ("sharded", "local_norm"),
-    ("sharded", "no_reduction"),
-    ("context", "keys_alone"),
-    ("context", "ranks_in_order"),
-    ("context", "first_positions"),
-    ("context", "not_averaged"),
-    ("tensor", "no_enter"),
-    ("tensor", "no_leave"),
-    ("tensor", "part_norm"),
-    ("tensor", "one_run"),
-    ("tensor", "recomputed_without_sum"),
-    ("tensor", "uncut_alone"),
-    ("pipeline_parallel", "sum"),
-    ("pipeline_parallel", "untied"),
-    ("pipeline_parallel", "tied_twice"),
-    ("pipeline_parallel", "part_norm"),
-    ("pipeline_parallel", "twice"),
-    ("pipeline_parallel", "stage_order"),
-    ("hybrid", "untied"),
-    ("hybrid", "part_norm"),
-    ("hybrid", "rest_twice"),
-    ("hybrid", "no_enter"),
-    ("hybrid", "no_average"),
-    ("hybrid", "same_shard"),
-    ("hybrid", "stale_rows"),
-    ("hybrid", "uncut_alone"),
-    *((strategy, mutation) for strategy in WEIGHED for mutation in MISCOUNTED[:3]),
-    ("ddp", "padding_counted"),
-    ("pipeline_parallel", "means_of_pieces"),
-    ("pipeline_parallel", "padding_read"),
-    ("pipeline_parallel", "borders_unread"),
-    ("ddp", "one_phase"),
-    ("ddp", "rate_of_all"),
-    *((strategy, "own_balance") for strategy in WEIGHED),
-    *((name, "narrow_reduction") for name in ("ddp", "parameter_server", "sharded", "hybrid")),
-    *((name, "narrow_masters") for name in ("horovod", "pipeline_parallel")),
-    ("tensor", "heads_alone"),
-    ("annotated", "part_ratio"),
-    ("sharded", "part_ratio"),
-    ("sharded", "rows_ratio"),
-    ("tensor", "cut_ratio"),
-    ("hybrid", "cut_ratio"),
-    ("hybrid", "rows_ratio"),
-    ("pipeline_parallel", "stage_ratio"),
-    ("local_sgd", "same_shard"),
-    ("local_sgd", "never_one"),
-    ("local_sgd", "no_momentum"),
-)
+MUTATIONS = {
+    "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1",
+    "context": "keys_alone ranks_in_order first_positions not_averaged",
+    "ddp": "sum no_clip recomputed_unmasked same_shard own_weight means_of_pieces own_masks "
+    "padding_counted one_phase rate_of_all own_balance narrow_reduction",
+    "deepspeed": "same_shard",
+    "horovod": "optimiser_steps clip_before_synchronise own_weight means_of_pieces own_masks "
+    "own_balance narrow_masters",
+    "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
+    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2",
+    "local_sgd": "same_shard never_one no_momentum",
+    "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
+    "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
+    "means_of_pieces padding_read borders_unread narrow_masters stage_ratio",
+    "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
+    "own_balance narrow_reduction:1 part_ratio rows_ratio:1",
+    "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
+    "heads_alone cut_ratio",
+}
+"""Deliberate mistakes that the comparison must notice, each with the number of the setting of the
+knobs where it shows with another than the defaults. Horovod's first are options of these names."""
 NARROWED = ("narrow_reduction", "narrow_masters")
 """Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
 the weights that they are masters of."""
@@ -179,14 +128,6 @@ ONE_NORM = "one_norm"
 """The gradient of one layer norm is scaled by 1.5, in every strategy, in fp32 and bf16."""
 SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
-VARIANT_OF = (
-    {("tensor", "uncut_alone"): 2, ("hybrid", "uncut_alone"): 3}
-    | {("hybrid", "narrow_reduction"): 1, ("sharded", "narrow_reduction"): 1}
-    | {("hybrid", name): 1 for name in ("no_average", "same_shard", "stale_rows")}
-    | {("annotated", name): 1 for name in ("relabelled", "same_part", "no_add", "part_ratio")}
-    | {("sharded", "rows_ratio"): 1, ("hybrid", "rows_ratio"): 2, ("hybrid", "cut_ratio"): 2}
-)
-"""Where a mutation shows with another setting of the knobs than the defaults."""
 PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate=4e-3),)
 """Of a case that is `phased`; a run that resumes does so before they end."""
 UNPHASED = ("one_phase", "rate_of_all")
@@ -271,6 +212,10 @@ class Case:
     def spec(self, world: int) -> RunSpec:
         """The run on that many ranks: the same work for every world."""
         batch, steps = (BRIEF_BATCH, BRIEF_STEPS) if self.brief else (8, STEPS)
+        untimed, phases = (1, PHASES) if self.phased else (2, ())
+        work = WorkloadSpec(
+            batch, self.accumulation, steps, untimed, "strong", 0, self.recompute, phases
+        )
         return RunSpec(
             study="parity",
             cell=self.name.replace("_", "-"),
@@ -280,16 +225,7 @@ class Case:
             world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
             model=self.model,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
-            workload=WorkloadSpec(
-                batch,
-                self.accumulation,
-                steps,
-                1 if self.phased else 2,
-                "strong",
-                0,
-                self.recompute,
-                PHASES if self.phased else (),
-            ),
+            workload=work,
             repeat=0,
             seed=11,
             profile=self.profiled,
@@ -400,7 +336,8 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     if world == 4:
         variant = int(mutated_world(strategy) == 2)
         names = CUT[strategy] if not variant else NARROW
-        found = [Case(strategy, "fp32", 2, variant=variant, architecture=name) for name in names]
+        own = case_of(strategy, world, variant, accumulation=2)
+        found = [replace(own, architecture=name) for name in names]
         return found + [bert] * (not variant)
     if world != 2 or mutated_world(strategy) != 2:
         return []
@@ -411,12 +348,10 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     for case in (one for one in list(found) if one.architecture in NARROW):
         found += [replace(case, recompute=True), replace(case, precision="bf16")]
         found.append(replace(case, recompute=ATTENTION))
-        if has_pipeline(strategy, world, 0):
-            layers = {
-                v: case_of(strategy, world, v).num_layers for v in variants_of(strategy, world)
-            }
-            found += [replace(case, variant=v, num_layers=n) for v, n in layers.items() if v]
-    return [*found, bert] if has_pipeline(strategy, world, 0) else found
+        if strategy != "tensor":
+            every = [case_of(strategy, world, v) for v in variants_of(strategy, world) if v]
+            found += [replace(case, variant=v.variant, num_layers=v.num_layers) for v in every]
+    return [*found, bert] if strategy != "tensor" else found
 
 
 def together(world: int) -> list[Case]:
@@ -603,7 +538,7 @@ def wide_strategies() -> list[str]:
 
 
 def runs_here(strategy: str) -> bool:
-    """Whether its packages are installed."""
+    """True where its packages are installed."""
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError:
@@ -633,7 +568,8 @@ def mutated_world(strategy: str) -> int:
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     world, found = mutated_world(strategy), []
-    for mutation in [name for s, name in MUTATIONS if s == strategy]:
+    for name in MUTATIONS.get(strategy, "").split():
+        mutation, _, variant = name.partition(":")
         if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
             case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
         elif mutation == "borders_unread":
@@ -645,13 +581,12 @@ def mutants(strategy: str) -> list[Case]:
         elif mutation == "heads_alone":  # norms of heads, of which each rank has some
             case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
         else:
-            variant = VARIANT_OF.get((strategy, mutation), 0)
             again, lamb = RECOMPUTED.get(mutation, False), mutation in RATIOS
             precision = MASTERS if mutation in NARROWED else "fp32"
             bert = NARROW[1] if lamb and strategy not in UNTRIED else None
             case = case_of(
-                strategy, world, variant, precision, mutation=mutation, recompute=again, lamb=lamb,
-                architecture=bert,
+                strategy, world, int(variant or 0), precision, mutation=mutation, recompute=again,
+                lamb=lamb, architecture=bert,
             )  # fmt: skip
         found.append(case)
     found += [
@@ -684,22 +619,20 @@ def accumulations_of(
 
     In fp32 with and without, the others with them on two ranks.
     """
-    both = (1, 4) if world == 2 or has_pipeline(strategy, world, variant) else (1, 2)
+    many = world == 2 or PIPELINE in sizes_of(strategy, world, variant)
+    both = (1, 4) if many else (1, 2)
     return both if precision == "fp32" or world == 2 else (1,)
 
 
-def has_pipeline(strategy: str, world: int, variant: int) -> bool:
-    """Whether the layout has a pipeline axis."""
+def sizes_of(strategy: str, world: int, variant: int) -> dict[str, int]:
+    """The axes of its layout, with their sizes."""
     case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return PIPELINE in dict(layout.axes)
+    return dict(strategies.load(strategy, case.options).layout(case.spec(world).world).axes)
 
 
 def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
     """The axes of its layout that have several ranks."""
-    case = case_of(strategy, world, variant)
-    layout = strategies.load(strategy, case.options).layout(case.spec(world).world)
-    return tuple(name for name, size in layout.axes if size > 1)
+    return tuple(name for name, size in sizes_of(strategy, world, variant).items() if size > 1)
 
 
 @cache
@@ -712,13 +645,15 @@ def variants_of(strategy: str, world: int) -> tuple[int, ...]:
 @cache
 def settings_of(strategy: str) -> tuple[dict[str, Any], ...]:
     """Of its knobs: the defaults, its variants, and what the suite tries besides."""
-    variants = strategies.load(strategy, {}).variants
-    return ({}, *map(dict, variants), *MORE.get(strategy, ()))
+    variants = (*strategies.load(strategy, {}).variants, *MORE.get(strategy, ()))
+    settings = ({}, *map(dict, variants))
+    stated = {n: {"layers": layers} for (name, n), layers in STATED.items() if name == strategy}
+    return tuple(knobs | stated.get(n, {}) for n, knobs in enumerate(settings))
 
 
 @cache
 def fits(case: Case, world: int) -> bool:
-    """Whether the strategy has a layout for that many ranks."""
+    """True where the strategy has a layout for that many ranks."""
     try:
         strategies.check([case.spec(world)])
     except StudyError:

@@ -13,7 +13,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import cache, partial
@@ -33,7 +33,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
-from pipeline.launch.emulated.ranks import Rank, fork
+from pipeline.launch.emulated.ranks import Child, fork
 from pipeline.machine.limits import free_port
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
@@ -50,7 +50,7 @@ from pipeline.precision.native import Native
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
-from pipeline.strategies.pipeline_parallel.step import Axes, PipelineStepper
+from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 from pipeline.strategies.tensor.step import TensorAxis
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
@@ -58,7 +58,7 @@ from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
-from tests.parity.cases import OPTIONS, OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
+from tests.parity.cases import OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
 from tests.parity.written_out import PlainLamb, written_out
 
 ENTRIES = 2_000
@@ -75,7 +75,7 @@ def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     try:
         for rank in range(world):
             work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
-            ranks.append(Rank(0, fork(work)))
+            ranks.append(Child(fork(work)))
         # After the forks: it has a thread.
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
@@ -121,7 +121,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
     for case in cases_of(strategy, world):
         gc.freeze()  # what is there stays: after the case only its own objects are walked over
         try:
-            with precision_of(case), lamb_of(case), broken(case.mutation), overflowing(case):
+            with unusual(case):
                 checkpoints = out / f"{case.name}.checkpoints"
                 steps, loop, kept = train(case, world, tokens, checkpoints, rank)
         except Exception as error:
@@ -211,7 +211,8 @@ def train(
     loop.trainable.close()
     if case.replicas:
         return steps, loop, kept  # for its checkpoint
-    loop = make(resumed_options(case))
+    other = case.resume_variant
+    loop = make(case.options if other is None else case.options_of(other))
     loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
     return steps, loop, kept
 
@@ -227,28 +228,19 @@ def noting(trainable: Any, squares: list[dict[str, float]]) -> Callable[[], torc
     return update
 
 
-def resumed_options(case: Case) -> dict[str, Any]:
-    """The knobs after the resume."""
-    return case.options if case.resume_variant is None else case.options_of(case.resume_variant)
-
-
-def precision_of(case: Case) -> Any:
-    """Where Apex is asked for, its stand-in."""
-    return apex_standin.installed() if case.precision.startswith("apex_") else nullcontext()
-
-
-def lamb_of(case: Case) -> Any:
-    """On the device that all are held against, LAMB as it is written out."""
-    if case.strategy != REFERENCE:
-        return nullcontext()
-    return mock.patch("pipeline.training.optimiser.Lamb", PlainLamb)
-
-
-def broken(mutation: str | None) -> Any:
-    """A deliberate mistake of the kind that the suite is there to catch."""
-    if mutation is None or mutation in OPTIONS:
-        return nullcontext()
-    return several(WRONG[mutation])
+@contextmanager
+def unusual(case: Case) -> Iterator[None]:
+    """What a case asks for besides its spec: stand-ins, a deliberate mistake, an overflow."""
+    with ExitStack() as stack:
+        if case.precision.startswith("apex_"):
+            stack.enter_context(apex_standin.installed())
+        if case.strategy == REFERENCE:
+            stack.enter_context(mock.patch("pipeline.training.optimiser.Lamb", PlainLamb))
+        for name, value in WRONG.get(case.mutation or "", {}).items():
+            stack.enter_context(mock.patch(name, value))
+        if case.overflow:
+            stack.enter_context(overflowing())
+        yield
 
 
 real_norm = torch.nn.utils.get_total_norm
@@ -273,9 +265,9 @@ def unmasked_again(q: Any, k: Any, v: Any, mask: Any) -> torch.Tensor:
     return real_attend(q, k, v, mask)
 
 
-def without_ends(layout: Layout, rank: int, mesh: Any) -> Axes:
-    """The groups, as if no rank shared a weight with another."""
-    return replace(real_axes(layout, rank, mesh), ends=None)
+def without_ddp(model: torch.nn.Module, **_: Any) -> torch.nn.Module:
+    """The model itself, whose gradients nobody averages."""
+    return model
 
 
 def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
@@ -287,6 +279,11 @@ def first_half_twice(self: PipelineStepper, microbatches: Any) -> torch.Tensor:
 def backwards(self: Stages, stage: int) -> range:
     """The layers of the stage at the other end."""
     return real_layers(self, self.count - 1 - stage)
+
+
+def first_evenly(self: Stages, stage: int) -> range:
+    """Layers as stated, but for the first stage, which takes an equal share."""
+    return real_layers(self if stage else replace(self, sizes=()), stage)
 
 
 def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) -> torch.Tensor:
@@ -347,7 +344,7 @@ real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.s
 real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
 real_attend = gpt2.attend
 real_synchronise = LocalStepper.synchronise
-real_axes, real_accumulate = Axes.of, PipelineStepper.accumulate
+real_accumulate = PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.optimiser."
 OBJECTIVES = "pipeline.corpus.objectives."
@@ -400,16 +397,18 @@ WRONG: dict[str, dict[str, Any]] = {
         )
     },
     # Each rank steps by the mean over its own tokens.
-    "not_averaged": {CONTEXT + "DistributedDataParallel": lambda model, **_: model},
-    "untied": {STAGES + "step.Axes.of": without_ends},
+    "not_averaged": {P + "reduction.DistributedDataParallel": without_ddp},
+    # As if no rank shared a weight with another.
+    "untied": {STAGES + "step.ends_of": lambda layout, rank: None},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
     "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},
+    "layers_unread": {STAGES + "schedule.Stages.layers_of": first_evenly},
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
     },
-    "stale_rows": {SHARDED + "rows.ShardedOptimiser.publish": lambda self: None},
+    "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
     },
@@ -456,22 +455,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_momentum": {LOCAL + "synchronise": without_momentum},
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
-"""Replacements that break a step, by mutation."""
+"""Replacements that break a step, by mutation; others are knobs of the strategy."""
 
 
-@contextmanager
-def several(wrong: dict[str, Any]) -> Iterator[None]:
-    """All of these patches."""
-    with ExitStack() as stack:
-        for name, value in wrong.items():
-            stack.enter_context(mock.patch(name, value))
-        yield
-
-
-def overflowing(case: Case) -> Any:
+def overflowing() -> Any:
     """One element of the reduced gradient is infinite in one step, on the ranks that hold it."""
-    if not case.overflow:
-        return nullcontext()
     steps = count()
 
     def reduced(self: Stepper) -> None:

@@ -46,39 +46,20 @@ from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE
 from pipeline.parallel.types import SavedState
 from pipeline.planner.memory import predict, predict_sent
+from pipeline.resolved import resolve
 from tests.parity import ask, cases
 from tests.parity.cases import (
-    BRIEF_STEPS,
     MASTERS,
-    OVERFLOW_STEP,
-    PRECISIONS,
     REFERENCE,
     STEPS,
-    TIED_NARROW,
-    TOGETHER,
     WIDE,
     Case,
     accumulations_of,
-    axes_of,
-    brief_cases,
     case_of,
-    cases_of,
-    changed_cases,
-    decay_cases,
     launches,
-    longer_cases,
-    model_cases,
-    mutants,
     mutated_world,
-    on_eight,
-    overflow_cases,
-    padded_cases,
     precisions_of,
-    recomputed_cases,
-    resumed_in,
     variants_of,
-    wide_cases,
-    worlds_of,
 )
 from tests.parity.launch import LaunchFailed, Runs, launch
 from tests.shards import read_whole
@@ -156,8 +137,9 @@ def bands_of(case: Case, world: int) -> tuple[float, float]:
         return NARROWED, NARROWED
     if case.precision == "fp32":
         return FIRST_STEP, ALL_STEPS
-    axes, setting = {*axes_of(case.strategy, world, case.variant)}, (case.strategy, case.variant)
-    if case.precision == MASTERS and axes <= {DATA, PIPELINE} and setting not in TIED_NARROW:
+    setting = case.strategy, case.variant
+    axes = {*cases.axes_of(case.strategy, world, case.variant)}
+    if case.precision == MASTERS and axes <= {DATA, PIPELINE} and setting not in cases.TIED_NARROW:
         return FIRST_STEP, MASTERED
     return MIXED_FIRST, MIXED
 
@@ -189,40 +171,6 @@ PLACES = [(s, w, v) for s, w in launches() for v in variants_of(s, w) if s != "s
 """Strategy, ranks, and the number of the setting of its knobs."""
 NAMES = {(s, w, v): f"{s}-{w}" + (f"-v{v}" if v else "") for s, w, v in PLACES}
 LAUNCHES = [pytest.param(*place, id=NAMES[place]) for place in PLACES]
-ACCUMULATED = [
-    pytest.param(*place, a, id=f"{NAMES[place]}-a{a}")
-    for place in PLACES
-    for a in accumulations_of(*place)
-]
-
-
-@pytest.mark.parametrize(("strategy", "world", "variant", "accumulation"), ACCUMULATED)
-def test_fp32_takes_the_same_steps_as_single(
-    launched, strategy, world, variant, accumulation
-) -> None:
-    case = case_of(strategy, world, variant, accumulation=accumulation)
-    runs, single = launched(strategy, world), launched("single", 1)
-    assert_same_steps(
-        runs.rank(case), single.rank(case.reference(world)), first=FIRST_STEP, later=ALL_STEPS
-    )
-    expected = single.weights(case.reference(world))
-    for name, weight in runs.weights(case).items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "world", "variant", "precision"),
-    [(s, w, v, p) for s, w, v in PLACES for p in precisions_of(s, v, w) if p != "fp32"],
-)
-def test_mixed_precision_follows_its_own_single_device_run(
-    launched, strategy, world, variant, precision
-) -> None:
-    for accumulation in accumulations_of(strategy, world, variant, precision):
-        case = case_of(strategy, world, variant, precision, accumulation)
-        run = launched(strategy, world).rank(case)
-        reference = launched("single", 1).rank(case.reference(world))
-        assert run["precision"] == reference["precision"]
-        assert_same_steps(run, reference, *bands_of(case, world))
 
 
 def each(*kinds: Callable[[str, int], list[Case]]) -> pytest.MarkDecorator:
@@ -231,13 +179,31 @@ def each(*kinds: Callable[[str, int], list[Case]]) -> pytest.MarkDecorator:
         pytest.param(strategy, world, case, id=f"{case.name}-{world}")
         for kind in kinds
         for strategy, world in launches()
-        if world > 1 or strategy == REFERENCE
         for case in kind(strategy, world)
     ]
     return pytest.mark.parametrize(("strategy", "world", "case"), found)
 
 
-@each(model_cases)
+def longer_cases(strategy: str, world: int) -> list[Case]:
+    """Those of the strategies that are held against a single device."""
+    return cases.longer_cases(strategy, world) if strategy != REFERENCE else []
+
+
+def lamb_on_two(strategy: str, world: int) -> list[Case]:
+    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
+    return cases.lamb_models(strategy, world) if world == 2 else []
+
+
+@each(longer_cases, cases.decay_cases, cases.packed_cases, lamb_on_two)
+def test_a_strategy_takes_the_steps_of_a_single_device(launched, strategy, world, case) -> None:
+    """In the same formats; embeddings stay tied. LAMB is there the one that is written out."""
+    runs, single = launched(strategy, world), launched("single", 1)
+    assert_same_training(runs, single, case)
+    assert runs.rank(case)["precision"] == single.rank(case.reference(world))["precision"]
+    assert all(rank["tied"] for rank in runs.ranks(case))
+
+
+@each(cases.model_cases)
 def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world, case) -> None:
     """Where layers are cut, what is sent is counted too, and a checkpoint has no layout."""
     runs, single = launched(strategy, world), launched("single", 1)
@@ -260,7 +226,7 @@ def assert_same_training(runs: Runs, single: Runs, case: Case) -> None:
             torch.testing.assert_close(weight, expected[name], rtol=0, atol=WEIGHTS)
 
 
-@each(lambda strategy, world: brief_cases(strategy, world) if world == 2 else [])
+@each(lambda strategy, world: cases.brief_cases(strategy, world) if world == 2 else [])
 def test_the_rest_of_the_matrix_takes_the_same_steps(launched, strategy, world, case) -> None:
     """Settings x MATRIX, where no longer case has them.
 
@@ -273,7 +239,7 @@ def assert_matrix_cell(runs: Runs, single: Runs, case: Case) -> None:
     """All ranks end with the same bits; steps and what is sent are such as they should be."""
     ranks, reference = runs.ranks(case), single.rank(case.reference(runs.world))
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
-    assert len(ranks[0]["steps"]) == BRIEF_STEPS
+    assert len(ranks[0]["steps"]) == cases.BRIEF_STEPS
     assert_same_steps(ranks[0], reference, *bands_of(case, runs.world))
     if case.profiled and not strategies.load(case.strategy, case.options).sends_unstated:
         assert_sends_what_it_says(runs, case, runs.world)
@@ -283,22 +249,22 @@ def test_no_cell_of_the_matrix_is_left_out() -> None:
     """Every setting that fits 2, 4 and 8 ranks; with several axes, each two of them alone too."""
     for strategy in {s for s, _ in launches()} - {"single"}:
         for world in (2, 4, WIDE):
-            run = {*longer_cases(strategy, world), *brief_cases(strategy, world)}
+            run = {*cases.longer_cases(strategy, world), *cases.brief_cases(strategy, world)}
             if cases.runs_here(strategy):
-                own = cases_of(strategy, world) if world in cases.WORLDS else []
-                wanted = {case for case in run if world < WIDE or on_eight(case)}
-                assert wanted <= {*own, *cases_of(TOGETHER, world)}
+                own = cases.cases_of(strategy, world) if world in cases.WORLDS else []
+                wanted = {case for case in run if world < WIDE or cases.on_eight(case)}
+                assert wanted <= {*own, *cases.cases_of(cases.TOGETHER, world)}
             for variant in variants_of(strategy, world):
                 found = {(c.precision, c.accumulation) for c in run if c.variant == variant}
                 able = precisions_of(strategy, 0)
                 missing = {cell for cell in cases.MATRIX if cell[0] in able} - found
                 assert not missing, (strategy, world, variant)
     for world in (4, WIDE):
-        several = {axes_of(s, world, v) for s, _ in launches() for v in variants_of(s, world)}
+        several = {cases.axes_of(s, world, v) for s, _ in launches() for v in variants_of(s, world)}
         assert {("data", "tensor"), ("pipeline", "data"), ("pipeline", "tensor")} <= several
 
 
-@pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "fp32"])
+@pytest.mark.parametrize("precision", [p for p in cases.PRECISIONS if p != "fp32"])
 def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> None:
     single = launched("single", 1)
     run, fp32 = single.rank(Case("single", precision)), single.rank(Case("single"))
@@ -309,19 +275,9 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
     assert losses[0] != losses[1], "low precision gave fp32's very bits: it did not run"
 
 
-@pytest.mark.parametrize(("strategy", "world", "variant"), LAUNCHES)
-def test_all_ranks_end_bit_equal_and_embeddings_tied(launched, strategy, world, variant) -> None:
-    for precision in precisions_of(strategy, variant, world):
-        for accumulation in accumulations_of(strategy, world, variant, precision):
-            case = case_of(strategy, world, variant, precision, accumulation)
-            ranks = launched(strategy, world).ranks(case)
-            assert len({rank["weights_sha256"] for rank in ranks}) == 1, precision
-            assert all(rank["tied"] for rank in ranks)
-
-
 @pytest.mark.parametrize(
     ("strategy", "world", "variant", "precision"),
-    [(s, w, v, p) for s, w, v in [("single", 1, 0), *PLACES] for p in resumed_in(s, w, v)],
+    [(s, w, v, p) for s, w, v in [("single", 1, 0), *PLACES] for p in cases.resumed_in(s, w, v)],
 )
 def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
     runs = launched(strategy, world)
@@ -385,7 +341,7 @@ def test_every_rank_sends_what_its_strategy_says(launched, strategy, world, vari
         assert_sends_what_it_says(launched(strategy, world), case, world)
 
 
-RECOMPUTED = {(s, w): recomputed_cases(s, w) for s, w in launches()}
+RECOMPUTED = {(s, w): cases.recomputed_cases(s, w) for s, w in launches()}
 
 
 @pytest.mark.parametrize(("strategy", "world"), [p for p, cases in RECOMPUTED.items() if cases])
@@ -398,7 +354,7 @@ def test_recomputed_activations_change_no_bit(launched, strategy, world) -> None
             assert run["weights_sha256"] == same["weights_sha256"], case.name
             for key in ("loss", "grad_norm"):
                 assert [s[key] for s in run["steps"]] == [s[key] for s in same["steps"]], case.name
-            less, more = (predict(one.spec(world), rank) for one in (case, kept))
+            less, more = (predict(resolve(one.spec(world)), rank) for one in (case, kept))
             assert less.activations < more.activations
         if case.profiled and not strategies.load(strategy, case.options).sends_unstated:
             assert_sends_what_it_says(runs, case, world)
@@ -406,8 +362,9 @@ def test_recomputed_activations_change_no_bit(launched, strategy, world) -> None
 
 def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
+    resolved = resolve(case.spec(world))
     for rank, run in enumerate(runs.ranks(case)):
-        predicted = {one.axis: one.wire_bytes for one in predict_sent(case.spec(world), rank)}
+        predicted = {one.axis: one.wire_bytes for one in predict_sent(resolved, rank)}
         counted = dict.fromkeys(predicted, 0)
         for one in run["sent"]["collectives"]:
             each = one["wire_bytes"] / run["sent"].get("period", 1)
@@ -420,7 +377,7 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
         assert run["sent"]["steps"] == sum(step["timed"] for step in run["steps"])
 
 
-@each(overflow_cases)
+@each(cases.overflow_cases)
 def test_an_overflow_on_one_rank_makes_all_skip_the_step(launched, strategy, world, case) -> None:
     """Also where another stage, another shard or part of a layer holds the infinite gradient."""
     assert_step_is_skipped(launched(strategy, world), launched("single", 1), case)
@@ -431,24 +388,11 @@ def assert_step_is_skipped(runs: Runs, single: Runs, case: Case) -> None:
     ranks, reference = runs.ranks(case), single.rank(case.reference(runs.world))
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
     for run in ranks:
-        assert [s["step"] for s in run["steps"] if s["grad_norm"] is None] == [OVERFLOW_STEP]
+        assert [s["step"] for s in run["steps"] if s["grad_norm"] is None] == [cases.OVERFLOW_STEP]
         assert_same_steps(run, reference, first=MIXED_FIRST, later=MIXED)
 
 
-def lamb_on_two(strategy: str, world: int) -> list[Case]:
-    """Four ranks have theirs in `tests/system/test_parity_matrix.py`."""
-    return cases.lamb_models(strategy, world) if world == 2 else []
-
-
-@each(decay_cases, cases.packed_cases, lamb_on_two)
-def test_decay_lamb_and_documents_apart_as_on_a_single_device(
-    launched, strategy, world, case
-) -> None:
-    """There LAMB is the one that is written out, tensor by tensor."""
-    assert_same_training(launched(strategy, world), launched("single", 1), case)
-
-
-@each(changed_cases)
+@each(cases.changed_cases)
 def test_a_compression_is_that_of_its_algorithm(launched, strategy, world, case) -> None:
     """On all ranks alike; what is sent is less, as the strategy says, and it resumes."""
     runs, reference = launched(strategy, world), launched("single", 1).rank(case.reference(world))
@@ -461,7 +405,7 @@ def test_a_compression_is_that_of_its_algorithm(launched, strategy, world, case)
         assert_sends_what_it_says(runs, case, world)
 
 
-@each(padded_cases)
+@each(cases.padded_cases)
 def test_a_padded_vocabulary_takes_the_steps_of_one_without(
     launched, strategy, world, case
 ) -> None:
@@ -482,7 +426,7 @@ def test_phases_take_the_steps_of_a_single_device(launched, strategy, world, cas
     assert tokens == [16 * 8] * 4 + [8 * 16] * 2
 
 
-MUTANTS = [case for strategy in {s: None for s, _ in launches()} for case in mutants(strategy)]
+MUTANTS = [case for strategy in strategies.names() for case in cases.mutants(strategy)]
 
 
 @pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.name)
@@ -498,6 +442,6 @@ def test_every_strategy_file_is_in_the_suite() -> None:
     files = {p.stem for p in Path("pipeline/strategies").iterdir()}
     expected = {stem for stem in files if stem != "base" and not stem.startswith("_")}
     assert {strategy for strategy, _ in launches()} == expected
-    assert all(worlds_of(s) == (1, 2, 4) for s in expected - {"single"})
-    wide = {case.strategy for case in wide_cases()}
+    assert all(cases.worlds_of(s) == (1, 2, 4) for s in expected - {"single"})
+    wide = {case.strategy for case in cases.wide_cases()}
     assert wide == {s for s in expected - {"single"} if cases.runs_here(s)}, "on eight ranks too"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -187,14 +187,12 @@ class Replicas:
     """
 
     def __init__(self, parts: Parts, count: int, plan: LocalSgd) -> None:
-        self.plan, self.precision = plan, parts.precision
-        self.models = [parts.model, *(deepcopy(parts.model) for _ in range(count - 1))]
-        self.optimisers = [parts.make_optimiser(model.parameters()) for model in self.models]
-        self.model, self.optimiser = self.models[0], self.optimisers[0]
-        self.max_grad_norm = parts.max_grad_norm
+        models = [parts.model, *(deepcopy(parts.model) for _ in range(count - 1))]
+        self.workers = [Stepper(replace(parts, model=model).prepare()) for model in models]
+        self.plan, self.model, self.optimiser = plan, parts.model, self.workers[0].optimiser
         self.outer = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.momentum: dict[str, Tensor] = {}
-        self.alone = self.at = 0
+        self.alone = 0
         self.result = StepResult(0.0, 0.0, 0)
 
     def barrier(self) -> None:
@@ -203,68 +201,46 @@ class Replicas:
     def agree(self, good: bool) -> bool:
         return good
 
-    def is_first_with(self, name: str, axes: Any) -> bool:
-        return True
-
     def step(self, microbatches: Sequence[Batch]) -> None:
-        losses, norms = [], []
-        each = shares(microbatches, len(self.models))
+        losses, norms = list[Tensor](), list[Tensor]()
+        each = shares(microbatches, len(self.workers))
         for at, share in reversed([*enumerate(each)]):
-            self.at = at
-            self.optimisers[at].zero_grad()
-            some = [batch.weights.sum(dim=(0, 2)) for batch in share if batch.weights is not None]
-            whole = sum(some, torch.zeros(1)).clamp(min=1).unsqueeze(1)
-            for batch in share:
-                if batch.weights is not None:
-                    batch = batch._replace(weights=(batch.weights / whole).sum(dim=1))
-                with self.precision.autocast():
-                    given = self.models[at](*batch.given)
-                loss = given.sum() if some else given.mean() / len(share)
-                losses.append(loss.item())
-                loss.backward()
-            norms.append((self.advance if self.at else self.update)().item())
+            worker = self.workers[at]
+            for group in worker.optimiser.param_groups:
+                group["lr"] = self.optimiser.param_groups[0]["lr"]
+            losses.append(worker.accumulate(share))
+            norms.append(worker.update() if at else self.update())
         self.alone += 1
         if self.alone == self.plan.inner_steps:
             self.synchronise()
-        count = len(self.models)
         tokens = sum(ids.numel() for ids, *_ in microbatches)
-        self.result = StepResult(sum(losses) / count, sum(norms) / count, tokens)
+        loss, norm = (float(torch.stack(values).mean()) for values in (losses, norms))
+        self.result = StepResult(loss, norm, tokens)
 
     def update(self) -> Tensor:
         """Clip and step the first worker, whose turn is the last; the suite looks on."""
-        return self.advance()
-
-    def advance(self) -> Tensor:
-        """Clip and step the worker whose turn it is, at the rate that the loop has set."""
-        optimiser = self.optimisers[self.at]
-        for group in optimiser.param_groups:
-            group["lr"] = self.optimiser.param_groups[0]["lr"]
-        model = self.models[self.at]
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), self.max_grad_norm)
-        optimiser.step()
-        return norm
+        return self.workers[0].update()
 
     @torch.no_grad()
     def synchronise(self) -> None:
         """Nesterov momentum on the mean of what the workers have moved by, away from it."""
         rate, friction = self.plan.outer_learning_rate, self.plan.outer_momentum
         for name, outer in self.outer.items():
-            workers = [model.get_parameter(name) for model in self.models]
-            gradient = sum(outer - worker for worker in workers) / len(workers)
+            moved = [worker.model.get_parameter(name) for worker in self.workers]
+            gradient = sum(outer - local for local in moved) / len(moved)
             if friction:
                 gathered = friction * self.momentum.get(name, torch.zeros_like(outer)) + gradient
                 self.momentum[name], gradient = gathered, gradient + friction * gathered
             outer -= rate * gradient
-            for worker in workers:
-                worker.copy_(outer)
+            for local in moved:
+                local.copy_(outer)
         self.alone = 0
 
     def report(self) -> StepResult:
         return self.result
 
     def squares(self) -> dict[str, float]:
-        this: Any = self
-        return Stepper.squares(this)
+        return self.workers[0].squares()
 
     def state(self) -> Iterator[tuple[str, list[Tensor]]]:
         """Tensors of a checkpoint by name: one, or one of each worker."""
@@ -272,9 +248,9 @@ class Replicas:
             yield f"weights/{name}", [outer]
             if name in self.momentum:
                 yield f"optimiser/{name}/outer_momentum_buffer", [self.momentum[name]]
-            workers = [model.get_parameter(name) for model in self.models]
-            yield f"optimiser/{name}/local", [worker.detach() for worker in workers]
-            kept = [o.state[w] for o, w in zip(self.optimisers, workers, strict=True)]
+            each = [(worker.optimiser, worker.model.get_parameter(name)) for worker in self.workers]
+            yield f"optimiser/{name}/local", [local.detach() for _, local in each]
+            kept = [optimiser.state[local] for optimiser, local in each]
             for slot in kept[0]:
                 yield f"optimiser/{name}/{slot}", [one[slot] for one in kept]
 

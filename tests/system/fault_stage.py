@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from pipeline import files
 from pipeline.__main__ import main as samestep
 from pipeline.launch import run as launching
-from pipeline.launch.emulated.ranks import Rank, fork
+from pipeline.launch.emulated.ranks import Child, fork
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent
 from pipeline.records import Step
@@ -247,13 +247,13 @@ OF_THE_STAGE: Mapping[str, Callable[[Stage], None]] = {
 """What is prepared in the stage."""
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Rank:
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
     """In place of `processes.start`: a fork that is the launcher."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     pid = os.fork()
     if pid:
         os.close(output)
-        return Rank(0, pid)
+        return Child(pid)
     try:
         os.setsid()
         die_with_parent()
@@ -291,7 +291,7 @@ def torchrun(command: Sequence[str]) -> int:
                  "GROUP_RANK": node}  # fmt: skip
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    rank = Rank(0, fork(partial(worker.run, worker.parse(list(options)))))
+    rank = Child(fork(partial(worker.run, worker.parse(list(options)))))
     # After the fork: it has a thread.
     store = node == 0 and TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     while (code := rank.poll()) is None:

@@ -33,15 +33,15 @@ def rates(link: str, *order: str) -> list[float]:
     ring = [int(node) for node in order]
     following = dict(zip(ring, ring[1:] + ring[:1], strict=True))
     enter_private_network()
-    nodes = Nodes(len(ring), 1, LinkSpec(**json.loads(link)), 1.0)
+    nodes = Nodes(len(ring), LinkSpec(**json.loads(link)), 1.0)
     sending = [
-        probes.ring(links.address(0, node), links.address(0, following[node]), SECONDS)
+        probes.ring(links.address(node), links.address(following[node]), SECONDS)
         for node in range(nodes.count)
     ]
 
     @contextmanager
     def inside(node: int) -> Iterator[None]:
-        nodes.enter(0, node)
+        nodes.enter(node)
         yield
 
     return [bits / 1e6 for bits in probes.measure(sending, inside)]
@@ -50,12 +50,12 @@ def rates(link: str, *order: str) -> list[float]:
 def timers(factor: str) -> dict[str, Any]:
     """What a connection between two nodes has, one within a node, and what is recorded."""
     enter_private_network()
-    nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), float(factor))
+    nodes = Nodes(2, LinkSpec("1gbit", 1000), float(factor))
     os.environ[pacing.VARIABLE] = "1"
-    with nodes.inside(0, 1):
-        server = socket.create_server((links.address(0, 1), PORT))
+    with nodes.inside(1):
+        server = socket.create_server((links.address(1), PORT))
         within = _connection(server)
-    with nodes.inside(0, 0):
+    with nodes.inside(0):
         before = tcp.counters()
         between = _connection(server)
         counted = tcp.since(before)
@@ -73,18 +73,18 @@ def timers(factor: str) -> dict[str, Any]:
 def stall() -> list[dict[str, int] | None]:
     """What each of two nodes counts while the cable of the second is pulled for half a second."""
     enter_private_network()
-    nodes = Nodes(2, 1, LinkSpec("1gbit", 1000), 1.0)
+    nodes = Nodes(2, LinkSpec("1gbit", 1000), 1.0)
     os.environ[pacing.VARIABLE] = "1"
-    with nodes.inside(0, 1):
-        server = socket.create_server((links.address(0, 1), PORT))
-    with nodes.inside(0, 0):
-        one = socket.create_connection((links.address(0, 1), PORT), timeout=10)
+    with nodes.inside(1):
+        server = socket.create_server((links.address(1), PORT))
+    with nodes.inside(0):
+        one = socket.create_connection((links.address(1), PORT), timeout=10)
     other, _ = server.accept()
     before = []
     for node in (0, 1):
-        with nodes.inside(0, node):
+        with nodes.inside(node):
             before.append(tcp.counters())
-    port = links.port(0, 1)
+    port = links.port(1)
     subprocess.run(["ip", "link", "set", port, "down"], check=True)
     one.sendall(b"x" * 1000)
     time.sleep(0.5)
@@ -92,7 +92,7 @@ def stall() -> list[dict[str, int] | None]:
     other.recv(1000)
     counted = []
     for node in (0, 1):
-        with nodes.inside(0, node):
+        with nodes.inside(node):
             counted.append(tcp.since(before[node]))
     return counted
 
@@ -102,11 +102,11 @@ def delay() -> dict[str, Any]:
     if (reason := why_not(WITH_DELAY)) is not None:
         return {"reason": reason}
     enter_private_network()
-    nodes = Nodes(2, 1, LinkSpec("slow", 100, DELAY_US), 1.0)
-    with nodes.inside(0, 1):
-        server = socket.create_server((links.address(0, 1), PORT))
-    with nodes.inside(0, 0):
-        one = socket.create_connection((links.address(0, 1), PORT), timeout=30)
+    nodes = Nodes(2, LinkSpec("slow", 100, DELAY_US), 1.0)
+    with nodes.inside(1):
+        server = socket.create_server((links.address(1), PORT))
+    with nodes.inside(0):
+        one = socket.create_connection((links.address(1), PORT), timeout=30)
     other, _ = server.accept()
     start = time.perf_counter()
     one.sendall(b"there")

@@ -15,23 +15,55 @@ from pipeline.study.load import load_study
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.golden.test_golden import SyntheticBatches
+from tests.ranks import group_alone
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
-def losses(compiled: bool) -> list[float | None]:
+def losses(
+    whole: bool, strategy: str, compiled: bool, options: Any = None, **changed: Any
+) -> list[float | None]:
+    """Of two steps on one rank, of a model of one layer."""
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     work = replace(run.workload, global_batch=2, steps=2, untimed_steps=0)
+    world = replace(run.world, yardstick=None)
     run = replace(run, compile=compiled, workload=work, model=replace(run.model, num_layers=1))
+    run = replace(run, strategy=strategy, options=options or {}, **{"world": world, **changed})
     found: list[float | None] = []
     batches: Any = SyntheticBatches(run)
-    loop = Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
-    loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
-    blocks: Any = loop.model.blocks
-    assert [block._compiled_call_impl is not None for block in blocks] == [compiled]
-    assert loop.model._compiled_call_impl is None
+    with group_alone():
+        chosen = strategies.load(strategy, run.options)
+        loop = Loop(run, chosen, batches, 0, Clock(torch.device("cpu")))
+        loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
+    model: Any = loop.model
+    assert (model._compiled_call_impl is not None) == (whole and compiled)
+    blocks = [block._compiled_call_impl is not None for block in model.blocks]
+    assert blocks == [compiled and not whole]
     return found
 
 
-def test_compiled_steps_equal_eager_ones() -> None:
-    assert losses(compiled=True) == pytest.approx(losses(compiled=False), rel=1e-5)
+@pytest.mark.parametrize(
+    ("whole", "strategy", "options", "precision", "accuracy"),
+    [
+        (True, "single", {}, "fp32", 1e-5),
+        (True, "single", {}, "bf16", 3e-3),
+        (True, "ddp", {}, "fp32", 1e-5),
+        (False, "ddp", {"bucket_cap_mb": 0.25}, "fp32", 1e-5),
+        (False, "ddp", {}, "bf16_masters", 3e-3),  # our own buckets
+        (False, "sharded", {}, "fp32", 1e-5),
+        (False, "tensor", {}, "fp32", 1e-5),
+    ],
+)
+def test_compiled_steps_equal_eager_ones(whole, strategy, options, precision, accuracy) -> None:
+    eager, compiled = (
+        losses(whole, strategy, compiled, options, precision=precision)
+        for compiled in (False, True)
+    )
+    assert compiled == pytest.approx(eager, rel=accuracy)
+
+
+def test_recomputed_blocks_and_those_of_a_yardstick_are_compiled_one_by_one() -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    work = replace(run.workload, global_batch=2, steps=1, untimed_steps=0, recompute=True)
+    losses(False, "single", True, workload=work)
+    losses(False, "single", True, world=run.world)

@@ -148,7 +148,7 @@ def test_a_strategy_takes_the_steps_of_a_single_device(cell, alone, small_tokens
     assert (execution["network"], execution["launcher"]) == ("emulated", "fork")
     found = execution["emulation"]
     cores = len(os.sched_getaffinity(0))
-    assert found["dilation"] == dilate(spec.world, cores).factor
+    assert found["dilation"] == dilate(spec.world, cores)
     assert (found["shares"] == "own") == (cores >= 2)
     assert len(found["measured_mbits"]) == len(found["measured_cores"]) == 2
     # No node gets more than the study says, however little others leave it.
@@ -215,16 +215,15 @@ def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path)
     assert max(rank["mean_utilisation"] for rank in record["ranks"]) < 0.6
 
 
-def test_eight_nodes_and_one_node_fill_the_machine(small_tokens, tmp_path) -> None:
+def test_eight_nodes_share_the_cores_and_one_sends_nothing(small_tokens, tmp_path) -> None:
     cores = len(os.sched_getaffinity(0))
     spec = run_of("dps", 8)
     eight, steps, _ = train(spec, small_tokens, tmp_path / "eight")
-    assert eight["execution"]["emulation"]["dilation"] == dilate(spec.world, cores).factor
+    assert eight["execution"]["emulation"]["dilation"] == dilate(spec.world, cores)
     assert len({step["rank"] for step in steps}) == 8
     single, _, _ = train(run_of("single", 1), small_tokens, tmp_path / "one")
     found = single["execution"]["emulation"]
-    assert (found["copies"], found["measured_mbits"]) == (cores, [])
-    assert not list((tmp_path / "one").glob("**/copy*"))
+    assert found["measured_mbits"] == []
 
 
 def test_a_rate_that_the_machine_cannot_reach_is_not_drawn(small_tokens, tmp_path) -> None:
@@ -300,7 +299,7 @@ def test_by_a_yardstick_every_run_has_one_processor_speed(small_tokens, tmp_path
     assert record["status"] == "ok", record["reason"]
     emulation = record["execution"]["emulation"]
     assert emulation["forward_seconds"] == 2.0e-3
-    assert emulation["dilation"] == dilate(spec.world, emulation["cores"]).factor >= 2
+    assert emulation["dilation"] == dilate(spec.world, emulation["cores"]) >= 2
     for rank in record["ranks"]:
         speed = rank["machine_speed"]
         assert 0 < speed["least"] <= speed["median"] <= speed["most"]

@@ -267,7 +267,6 @@ def served(serving, monkeypatch) -> psutil.Process:
 def test_of_what_is_preloaded(
     name, depth, served, undisturbed, small_tokens, tmp_path, faulted
 ) -> None:
-    """One node, so that copies of it fill the machine and leave their folders behind."""
     expected = undisturbed("single", 1)
     stage = Stage(run_of("single", 1, "emulated"), small_tokens, tmp_path / "out")
 

@@ -28,7 +28,7 @@ def test_what_a_study_does_not_have(
     study = make_study(**changes)
     figure = figure | {"switches"}  # tests/unit/study/test_switches.py
     figure = figure | ({"time_split"} if study.get("profile") is None else set())
-    # none of them cuts a model, see tests/unit/tables/test_layouts.py
+    # none of them cuts a model, see tests/unit/tables/test_tables.py
     table = table | {"layouts"} | ({"accuracy"} if "real_time" not in study["cluster"] else set())
     table = table | ({"sends"} if study.get("profile") is None else set())
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):

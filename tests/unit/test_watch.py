@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.watch import EndedRun, Follower, Watched, follow
+from pipeline.watch import Watched, follow
 from tests.fake_records import make_study, write_records
 
 # Each takes half a minute; one is out of memory, and Apex is unsupported.
@@ -190,21 +189,6 @@ def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path, monkeypatch) 
     assert out.getvalue().endswith("\r\x1b[K")
 
 
-def test_without_a_terminal_lines_are_few(tmp_path: Path, monkeypatch) -> None:
-    watched, out = Watched(Study.of(make_study(repeats=8)), tmp_path), io.StringIO()
-    monkeypatch.setattr(watched, "update", lambda: None)
-    log = tmp_path / "log.txt"
-    log.touch()
-    shown = Follower(watched, log, out)
-    for place, (name, spec) in enumerate(watched.planned.items()):
-        watched.ended[name] = EndedRun(spec, "ok", 30.0 * place, 30.0 * place + 30, 0.1)
-        shown.update()
-    lines = out.getvalue().splitlines()
-    assert len(watched.planned) > 50 and len(lines) == 21
-    assert lines[0].startswith(f"1 of {len(watched.planned)} runs, about ")
-    assert lines[0].endswith(", 100.0 ms a step")
-
-
 def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     (tmp_path / "tiny.json").write_text(json.dumps(STUDY))
     child = "trap 'touch ended; exit 3' TERM; touch begun; while :; do sleep 0.05; done"
@@ -219,45 +203,6 @@ def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert "interrupted by signal 15" in process.communicate(timeout=60)[1]
     assert process.returncode == 143 and (tmp_path / "ended").exists()
-
-
-def test_a_broken_pipe_leaves_no_orphan(tmp_path: Path) -> None:
-    class Gone(io.StringIO):
-        def write(self, text: str) -> int:
-            if "begun" in text:
-                raise BrokenPipeError
-            return len(text)
-
-    child = f"trap 'touch {tmp_path}/ended; exit 3' TERM; echo note: begun; "
-    with pytest.raises(BrokenPipeError):
-        run(tmp_path, f"{child} while :; do sleep 0.05; done", Gone())
-    assert (tmp_path / "ended").exists()
-
-
-def test_a_record_that_a_disk_emptied_is_set_aside_and_named(watched: Watched) -> None:
-    runs = watched.results / "runs/dps"
-    emptied, cut, steps = (runs / name / "r0" for name in ("n1", "n2", "n4"))
-    (emptied / "run.json").write_text("")
-    (cut / "run.json").write_bytes((cut / "run.json").read_bytes()[:99])
-    (steps / "steps.jsonl").write_text("")
-    said = watched.set_aside()
-    damaged = {emptied, cut, steps}
-    assert {path.parent for path in watched.results.rglob("run.json.damaged")} == damaged
-    assert not any((folder / "run.json").exists() for folder in damaged)
-    assert len(said) == 3 and watched.set_aside() == []
-    assert all(f"kept as {folder}/run.json.damaged: its" in "".join(said) for folder in damaged)
-
-
-def test_a_record_that_cannot_be_read_now_is_not_a_damaged_one(watched: Watched) -> None:
-    before = files(watched)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            watched.set_aside()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert files(watched) == before
 
 
 def test_runs_that_lacked_a_package_are_made_again_once_it_is_there(tmp_path: Path, monkeypatch):

@@ -18,7 +18,7 @@ localrules:
 rule figures:
     input:
         metrics=METRICS,
-        code=["pipeline/fonts.py", *files("pipeline/figures/*.py")],
+        code=["pipeline/fonts.py", "pipeline/text.py", *files("pipeline/figures/*")],
     output:
         [
             report(

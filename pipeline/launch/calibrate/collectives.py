@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.emulation import links
 from pipeline.emulation.cores import Shares, awake
-from pipeline.emulation.dilation import Dilation, dilate, places
+from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes, enter_private_network
 from pipeline.emulation.pacing import VARIABLE, Pacer
 from pipeline.launch.emulated.ranks import result_of, start
@@ -49,11 +49,11 @@ def measured(runs: Sequence[RunSpec], cores: Sequence[int], seconds: float) -> l
 def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[str, Any]]:
     """Build the nodes of a run below this process, and have a rank on each time all cases."""
     world, width = run.world, run.world.cores_per_node or 1
-    nodes, dilation = None, Dilation(1.0, 1)
+    nodes, dilation = None, 1.0
     if world.link is not None:
         dilation = dilate(world, len(cores))
         enter_private_network()
-        nodes = Nodes(world.nodes, 1, world.link, dilation.factor)
+        nodes = Nodes(world.nodes, world.link, dilation)
     shares = Shares(places(world.nodes, width, cores))
     sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.model))
     while sizes[-1] < most:
@@ -63,7 +63,7 @@ def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[s
         ranks, meeting = [], f"file://{folder}/meeting"
         for rank in range(world.size):
             node = rank // world.ranks_per_node
-            work = partial(_times, meeting, rank, world.size, dilation.factor, sizes, seconds)
+            work = partial(_times, meeting, rank, world.size, dilation, sizes, seconds)
             ranks.append(start(partial(_inside, nodes, shares, node, work), cores))
         each = [result_of(*one) for one in ranks]
     return [
@@ -80,7 +80,7 @@ def _inside(
     if nodes is None:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
         return work()
-    nodes.enter(0, node)
+    nodes.enter(node)
     os.environ["GLOO_SOCKET_IFNAME"] = links.INTERFACE
     with shares.of(node):
         return work()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +45,7 @@ def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[s
     copied = _timed(partial(torch.empty_like(whole).copy_, whole), each, clock)
     one = torch.zeros(1, requires_grad=True)
     return {
-        "operators": [_timed(_turns(operator), each, clock) for operator in wanted],
+        "operators": [_timed(_call(operator), each, clock) for operator in wanted],
         "host_seconds": _timed(lambda: torch.autograd.grad(one * 2, one), each, clock),
         "memory": 2 * COPIED_BYTES / copied,
     }
@@ -62,14 +63,13 @@ def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float
     return statistics.median(took)
 
 
-def _turns(operator: Operator) -> Callable[[], object]:
-    """A call that takes the next of several sets of tensors."""
-    made = [_call(operator) for _ in range(COPIES)]
-    turn = iter(range(1 << 60))
-    return lambda: made[next(turn) % COPIES]()
-
-
 def _call(operator: Operator) -> Callable[[], object]:
+    """Both passes of an operator, on the next of several sets of tensors each time."""
+    sets = itertools.cycle([_on_a_set(operator) for _ in range(COPIES)])
+    return lambda: next(sets)()
+
+
+def _on_a_set(operator: Operator) -> Callable[[], object]:
     """Both passes of an operator on tensors of its own; of `update` the step of the optimiser."""
     import torch
     from torch.nn import functional

@@ -38,7 +38,9 @@ def run_here() -> int:
     parent = os.getppid()
     die_with_parent()
     try:
-        return _run(resolve(worker.read_spec(args)), args, parent)
+        run = resolve(worker.read_spec(args))
+        run.strategy.check()  # nothing waits for a quiet machine to learn of a missing package
+        return _run(run, args, parent)
     except Exception as error:
         worker.leave_error(error, args, rank=0)
         raise
@@ -48,7 +50,6 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     """Build the nodes, measure what they get, fork the ranks and follow them to their end."""
     spec, world, link = run.spec, run.spec.world, run.link
     assert link is not None and world.cores_per_node is not None  # of an emulated network
-    run.strategy.check()  # nothing waits for a quiet machine to learn that a package is missing
     cores = control_groups.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, run)
     dilation = dilate(world, len(cores))
@@ -56,8 +57,8 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     check_quota(quota, spec, dilation)
     enter_private_network()
     stay_with(parent)  # a user namespace forgets it
-    nodes = Nodes(world.nodes, dilation.copies, link, dilation.factor)
-    shares = Shares(places(world.nodes * dilation.copies, world.cores_per_node, cores))
+    nodes = Nodes(world.nodes, link, dilation)
+    shares = Shares(places(world.nodes, world.cores_per_node, cores))
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
     with awake(cores if quota is None else []):
         tell = partial(write_text, args.out / NOTE)
@@ -72,8 +73,8 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy([spec.model])
         for module in run.strategy.modules:
             importlib.import_module(module)
-        with running(run, nodes, shares, dilation, forward_seconds, args) as ranks:
-            return follow(ranks)
+        with running(run, nodes, shares, dilation, forward_seconds, args) as started:
+            return follow(started)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def request(run: ResolvedRun, site: Site) -> Request:
         rank_mb = _steps(count * HOST_BYTES) + CUDA_PROCESS_MB
     else:
         # The root needs the most wherever ranks differ.
-        peak = predict(spec).model_peak
+        peak = predict(run).model_peak
         rank_mb = _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
     minutes = math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE
     return Request(

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
-from pipeline.models import FP32, INT64, AxisCuts, Counts, Ends, Formats, Product, Shape
+from pipeline.models import FP32, AxisCuts, Counts, Ends, Formats, Product, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def product_weights(model: ModelSpec) -> int:
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
-    """What a tensor axis cuts: the weights of products, and the biases of column cuts (7 w)."""
+    """Cut are the weights of products, and the biases of column cuts (7 w)."""
     tokens = model.vocab_rows * model.width
     return AxisCuts(
         parameters=product_weights(model) + 7 * model.num_layers * model.width,
@@ -113,7 +113,7 @@ def axis_cuts(model: ModelSpec) -> AxisCuts:
 
 
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What a forward pass over `sequences` keeps for the backward pass, the loss left out.
+    """Bytes that a forward pass over `sequences` keeps for the backward pass, but the loss.
 
     For each token a block keeps 2 inputs of layer norms, 14 values of the width that its products
     take or make (3 inputs of layers, query, key and value, 4 before and 4 after GELU), and the
@@ -121,11 +121,12 @@ def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     and one product. Autocast also keeps a narrow copy of each weight of a product.
     """
     blocks = model.num_layers * block_bytes(model, sequences, formats)
-    return blocks + _end_bytes(model, sequences, formats)
+    last = (formats.norm + formats.product) * model.width + 2 * formats.norm
+    return blocks + sequences * model.context * last + formats.copied(product_weights(model))
 
 
 def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What one block keeps of it."""
+    """Bytes of it that one block keeps."""
     product, norm = formats.product, formats.norm
     values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
     return sequences * model.context * values
@@ -140,12 +141,6 @@ def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     return sequences * model.context * model.num_layers * FP32 * model.num_heads
 
 
-def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """What is kept instead of `activation_bytes` where blocks are recomputed: their inputs."""
-    inputs = sequences * model.context * model.num_layers * formats.norm * model.width
-    return inputs + _end_bytes(model, sequences, formats)
-
-
 def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """Three values of the width a token, in the last block; four under autocast.
 
@@ -154,20 +149,6 @@ def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """
     values = 4 if formats.norm > formats.product else 3
     return sequences * model.context * values * formats.product * model.width
-
-
-def _end_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes of the last layer norm, the output layer and autocast's copies of all weights."""
-    product, norm = formats.product, formats.norm
-    last = (norm + product) * model.width + 2 * norm
-    copies = product * product_weights(model) if formats.copies_weights else 0
-    return sequences * model.context * last + copies
-
-
-def logit_bytes(model: ModelSpec, sequences: int) -> int:
-    """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
-    tokens = sequences * model.context
-    return tokens * (3 * FP32 * model.vocab_rows + 2 * INT64)
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:

@@ -100,7 +100,7 @@ class Gpt2(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.width = spec, spec.width
         self.cross_entropy: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
         self.wte = nn.Embedding(spec.vocab_size, spec.width)
         self.wpe = nn.Embedding(spec.context, spec.width)
@@ -146,24 +146,6 @@ class Gpt2(nn.Module):
         self.wte.weight = self.lm_head.weight = padded
         self.wte.num_embeddings = self.lm_head.out_features = self.spec.vocab_rows
 
-    @property
-    def width(self) -> int:
-        """Width of what blocks hand on."""
-        return self.spec.width
-
-    def embed(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Token ids (batch, context) -> input of the first block (batch, context, width)."""
-        positions = torch.arange(inputs.shape[1], device=inputs.device)
-        if segments is not None:
-            positions = places(segments)
-        out: Tensor = self.wte(inputs) + self.wpe(positions)
-        return out
-
-    def head(self, x: Tensor) -> Tensor:
-        """Output of the last block (batch, context, width) -> logits (batch, context, vocab)."""
-        out: Tensor = self.lm_head(self.ln_f(x))
-        return out
-
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; targets are (batch, context)."""
         logits = logits.flatten(0, 1).float()
@@ -179,10 +161,14 @@ class Gpt2(nn.Module):
 
         def run(x: Tensor, segments: Tensor | None = None) -> Tensor:
             mask = None if segments is None else causal_mask(segments)
-            x = self.embed(x, segments) if is_first else x
+            if is_first:
+                positions = torch.arange(x.shape[1], device=x.device)
+                x = self.wte(x) + self.wpe(positions if segments is None else places(segments))
             for layer in layers:
                 x = self.h[layer](x, mask)
-            return self.head(x) if is_last else x
+            if is_last:
+                x = self.lm_head(self.ln_f(x))
+            return x
 
         return run
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
-from pipeline.models import FP32, INT64, AxisCuts, Ends, FileNames, Formats
+from pipeline.models import FP32, AxisCuts, Ends, FileNames, Formats, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -160,13 +161,13 @@ def product_weights(model: ModelSpec) -> int:
 
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """Bytes that a forward pass over `sequences` keeps for the backward pass, without the loss."""
-    copies = formats.product * product_weights(model) if formats.copies_weights else 0
+    copies = formats.copied(product_weights(model))
     return sequences * (_kept(model, formats, "whole") - copies) + copies
 
 
 def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """Bytes of it that the first block keeps."""
-    copies = formats.product * product_weights(model) if formats.copies_weights else 0
+    copies = formats.copied(product_weights(model))
     return sequences * max(0, _kept(model, formats, "block") - copies // model.num_layers)
 
 
@@ -176,22 +177,9 @@ def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     return sequences * (whole - without)
 
 
-def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes kept where blocks are recomputed: their inputs, and those outside of blocks."""
-    blocks = model.num_layers * block_bytes(model, sequences, formats)
-    inputs = sequences * model.context * model.num_layers * formats.norm * model.width
-    return inputs + max(0, activation_bytes(model, sequences, formats) - blocks)
-
-
 def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     """Gradients of activations at their most, less the activations that are gone by then."""
     return sequences * _kept(model, formats, "gradients")
-
-
-def logit_bytes(model: ModelSpec, sequences: int) -> int:
-    """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
-    tokens = sequences * model.context
-    return tokens * (3 * FP32 * model.vocab_size + 2 * INT64)
 
 
 def ends(model: ModelSpec) -> Ends:
@@ -222,12 +210,21 @@ def file_names(model: ModelSpec) -> FileNames:
     return FileNames(**_facts(model)["file_names"])
 
 
-def boundary_shapes(model: ModelSpec) -> NoReturn:
-    """None are known."""
-    raise StudyError(
-        f"the shapes of what modules of {model.architecture} give are not known, so none can be "
-        "annotated; use another strategy"
-    )
+def _unknown(reason: str) -> Callable[..., NoReturn]:
+    """A size that is not known, for which the study is refused."""
+
+    def refuse(model: ModelSpec, *_: int) -> NoReturn:
+        raise StudyError(reason.format(model.architecture))
+
+    return refuse
+
+
+boundary_shapes = _unknown(
+    "the shapes of what modules of {} give are not known, so none can be annotated; use another "
+    "strategy"
+)
+operators = _unknown("the operators of {} are not known, so its steps are not predicted")
+products = _unknown("the linear layers of a block of {} are not known, so a plan cuts none")
 
 
 def loaded_bytes() -> int:
@@ -235,26 +232,20 @@ def loaded_bytes() -> int:
     return LOADED
 
 
-def shape(model: ModelSpec) -> NoReturn:
-    """None is known."""
-    raise StudyError(
-        f"the cost model does not know the layers of {model.architecture}, so none of its layouts "
-        "is predicted"
+def shape(model: ModelSpec) -> Shape:
+    """Of a class with blocks as Llama's: four products of attention and three gated ones."""
+    sizes = parameter_shapes(model)
+    query, key, gate = (
+        next((size for name, size in sizes.items() if name.endswith(f".layers.0.{part}")), (0,))
+        for part in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.gate_proj.weight")
     )
-
-
-def operators(model: ModelSpec, sequences: int, ranks: int) -> NoReturn:
-    """None are known."""
-    raise StudyError(
-        f"the operators of {model.architecture} are not known, so its steps are not predicted"
-    )
-
-
-def products(model: ModelSpec) -> NoReturn:
-    """None are known."""
-    raise StudyError(
-        f"the linear layers of a block of {model.architecture} are not known, so a plan cuts none"
-    )
+    if query[0] != model.width or not gate[0]:
+        raise StudyError(
+            f"the cost model does not know the layers of {model.architecture}, so none of its "
+            "layouts is predicted"
+        )
+    tied = not any(name.endswith("lm_head.weight") for name in sizes)
+    return Shape(gate[0], key[0] * model.num_heads // model.width, gated=True, tied=tied)
 
 
 def _kept(model: ModelSpec, formats: Formats, part: str) -> int:

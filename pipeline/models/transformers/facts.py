@@ -108,9 +108,12 @@ def _file_names(model: LanguageModel) -> dict[str, Any]:
     for name, parameter in model.model.named_parameters(remove_duplicate=False):
         own.setdefault(parameter, []).append(name)
 
+    def older(name: str) -> str:
+        name = re.sub(r"(?<=LayerNorm\.)weight$", "gamma", name)
+        return re.sub(r"(?<=LayerNorm\.)bias$", "beta", name)
+
     def forms(names: list[str]) -> list[str]:
-        old = [re.sub(r"(?<=LayerNorm\.)(weight|bias)$", _old_name, name) for name in names]
-        both = [*names, *old]
+        both = [*names, *(older(name) for name in names)]
         return list(dict.fromkeys([*both, *(name.removeprefix(below) for name in both)]))
 
     layers = next(n for n, part in model.model.named_modules() if part is model.blocks)
@@ -121,10 +124,6 @@ def _file_names(model: LanguageModel) -> dict[str, Any]:
         # The library itself skips these two, buffers of former versions, for every class.
         "ignored": [*sorted(ignored), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$"],
     }
-
-
-def _old_name(match: re.Match[str]) -> str:
-    return {"weight": "gamma", "bias": "beta"}[match[0]]
 
 
 def _idle(model: LanguageModel) -> int:

@@ -73,6 +73,7 @@ class LanguageModel(nn.Module):
         kind, config = resolve(spec)
         self.width = spec.width
         self.bidirectional = str(spec.architecture).endswith(tuple(OBJECTIVES))
+        self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         # Weights are initialised below, each whole and in place, as `deferred` repeats it.
         with no_init_weights():
@@ -87,11 +88,6 @@ class LanguageModel(nn.Module):
                 f"{spec.architecture} has no list of {spec.num_layers} layers that repeat; use an "
                 "architecture with one"
             )
-
-    @property
-    def is_mixture(self) -> bool:
-        """True for a mixture of experts."""
-        return type(self.model).__name__ in MIXTURES
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -329,10 +325,11 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     config.json: it may have more positions than a sequence, and names that the class does not know
     have no effect, as in the library itself.
     """
-    types = {name: key for key, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
-    masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES.items()
-    types |= {name: key for key, name in masked if name.endswith("ForMaskedLM")}
-    types["BertForPreTraining"] = "bert"
+    masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    # Several types may make models of one class.
+    known_pairs = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items(), ("bert", "BertForPreTraining")]
+    known_pairs += [pair for pair in masked.items() if pair[1].endswith("ForMaskedLM")]
+    types = {name: model_type for model_type, name in known_pairs}
     if spec.architecture not in types:
         near = get_close_matches(str(spec.architecture), types, n=3)
         raise StudyError(
@@ -345,7 +342,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     if model_type is None:
         model_type = types[spec.architecture]
         _check_names(transformers.CONFIG_MAPPING[model_type](), spec)
-    elif not _is_of(model_type, str(spec.architecture)):
+    elif (model_type, spec.architecture) not in known_pairs:
         raise StudyError(
             f"model.config is of the type {model_type!r}, and model.architecture "
             f"{spec.architecture} of the type {types[spec.architecture]}; give one of that type"
@@ -382,7 +379,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"(model.config.num_key_value_heads), which do not divide the {spec.num_heads} heads "
             "of model.num_heads; set it to a divisor"
         )
-    encoder = model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    encoder = model_type in masked
     causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
     if encoder and causal != getattr(config, "is_decoder", causal):
         raise StudyError(
@@ -399,13 +396,6 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
             f"of its own that is not trained here; use {' or '.join(MIXTURES)}, or a dense one"
         )
     return getattr(transformers, str(spec.architecture)), config
-
-
-def _is_of(model_type: Any, architecture: str) -> bool:
-    """True where a configuration of that type makes models of that class; several types may."""
-    names = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    both = (model_type, architecture)
-    return both == ("bert", "BertForPreTraining") or any(both in one.items() for one in names)
 
 
 def _check_names(known: Any, spec: ModelSpec) -> None:

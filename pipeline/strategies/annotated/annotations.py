@@ -60,10 +60,16 @@ def _do_not_fit(sizes: Mapping[str, int], world_size: int) -> str:
     return f"{error}; the nearest layout is {near}, or set data to 0 for what the others leave"
 
 
-def check_annotations(annotations: Mapping[str, Any], axes: Sequence[tuple[str, int]]) -> None:
-    """Raise StudyError for an annotation that is no list of axes of the mesh."""
-    names = [name for name, _ in axes]
-    for pattern, annotation in annotations.items():
+def resolve(
+    annotations: Mapping[str, Any], axes: Sequence[tuple[str, int]], shapes: Mapping[str, Shape]
+) -> dict[str, Annotation]:
+    """The annotation of each tensor that a pattern names.
+
+    Raises StudyError for one that is no list of axes of the mesh, a pattern that names no tensor,
+    two that contradict each other, and a dim that its axis does not divide.
+    """
+    sizes, chosen = dict(axes), dict[str, Annotation]()
+    for pattern, annotation in sorted(annotations.items()):
         if not isinstance(annotation, list | tuple):
             raise StudyError(
                 f"annotation of {pattern} is {annotation!r}; give a list with an axis or null for "
@@ -71,31 +77,16 @@ def check_annotations(annotations: Mapping[str, Any], axes: Sequence[tuple[str, 
             )
         used = [name for name in annotation if name is not None]
         for name in used:
-            if name not in names:
+            if name not in list(sizes):  # which also takes what has no hash
                 raise StudyError(
                     f"annotation of {pattern} names the axis {name!r}; use one of "
-                    f"{', '.join(names)}, or add it to the option axes"
+                    f"{', '.join(sizes)}, or add it to the option axes"
                 )
         if len(set(used)) < len(used):
             raise StudyError(
                 f"annotation of {pattern} uses an axis for two dims ({', '.join(used)}); use each "
                 "once"
             )
-
-
-def resolve(
-    annotations: Mapping[str, Sequence[str | None]],
-    axes: Sequence[tuple[str, int]],
-    shapes: Mapping[str, Shape],
-) -> dict[str, Annotation]:
-    """The annotation of each tensor that a pattern names.
-
-    Raises StudyError for a pattern that names none, two that contradict each other, and a dim that
-    its axis does not divide.
-    """
-    check_annotations(annotations, axes)
-    sizes, chosen = dict(axes), dict[str, Annotation]()
-    for pattern, annotation in sorted(annotations.items()):
         names = [name for name in shapes if fnmatchcase(name, pattern)]
         if not names:
             end = pattern.rpartition(".")[2]

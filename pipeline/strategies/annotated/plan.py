@@ -15,7 +15,7 @@ from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
-from pipeline.strategies.annotated.annotations import check_annotations, mesh_axes, resolve, share
+from pipeline.strategies.annotated.annotations import mesh_axes, resolve, share
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
@@ -63,10 +63,8 @@ class Annotated(Strategy):
     annotations: dict[str, list[str | None]] = field(default_factory=dict)
 
     def layout(self, world: WorldSpec) -> Layout:
-        """The axes, `data` first; StudyError where they or the annotations do not fit."""
-        axes = mesh_axes(self.axes, world.size)
-        check_annotations(self.annotations, axes)
-        return Layout.of(world, *axes)
+        """The axes, `data` first; StudyError where they do not fit."""
+        return Layout.of(world, *mesh_axes(self.axes, world.size))
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where an annotation does not fit the model's tensors.

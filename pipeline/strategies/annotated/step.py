@@ -20,27 +20,10 @@ from torch.distributed.tensor.experimental import implicit_replication, register
 
 from pipeline import models
 from pipeline.parallel.group import Group, mesh_of
-from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.annotated.annotations import Annotation, resolve
-
-Groups = dict[tuple[str, ...], dist.ProcessGroup]
-"""The group of ranks along each axis, and along several axes together."""
-
-
-def make_mesh(layout: Layout) -> tuple[DeviceMesh, Groups]:
-    """The mesh of the layout's axes and its groups. Collective.
-
-    Several axes together are one group too, so that DTensor adds up over them by one all-reduce
-    instead of one for each.
-    """
-    mesh, names = mesh_of(layout), [name for name, _ in layout.axes]
-    groups: Groups = {(name,): mesh.get_group(name) for name in names}
-    for count in range(2, len(names) + 1):
-        for chosen in combinations(names, count):
-            groups[chosen] = mesh[chosen]._flatten("_".join(chosen)).get_group()
-    return mesh, groups
 
 
 def placements(annotation: Annotation, mesh: DeviceMesh) -> list[Placement]:
@@ -104,7 +87,14 @@ class AnnotatedStepper(Stepper):
         """Place the parameters of the model on the mesh. Collective."""
         any_model: Any = parts.model
         group = Group.join(parts.layout)
-        self.mesh, self.groups = make_mesh(parts.layout)
+        self.mesh, names = mesh_of(parts.layout), [name for name, _ in parts.layout.axes]
+        self.groups: dict[tuple[str, ...], dist.ProcessGroup] = {
+            (name,): self.mesh.get_group(name) for name in names
+        }
+        for count in range(2, len(names) + 1):
+            for axes in combinations(names, count):
+                # One group too, so that DTensor adds up over them by one all-reduce.
+                self.groups[axes] = self.mesh[axes]._flatten("_".join(axes)).get_group()
         shapes = models.tensor_shapes(any_model.spec)
         chosen = resolve(annotations, parts.layout.axes, shapes)
         self.boundaries = place(parts.model, self.mesh, chosen)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, nearest
+from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends, ring
 from pipeline.precision.widths import widths
@@ -30,23 +30,13 @@ class Context(Strategy):
 
     variants = ({"ranks": 4},)
     use = "activations of long sequences do not fit one device"
+    split = "activations, by positions of each sequence"
 
     ranks: int = 2
 
-    @property
-    def split(self) -> str:
-        """All that passes make of tokens."""
-        return "activations, by positions of each sequence"
-
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, context), neighbours along the latter; StudyError where they do not fit."""
-        size = self.ranks or world.size
-        if world.size % size:
-            raise StudyError(
-                f"strategy context: {size} context ranks do not divide {world.size} ranks; set the "
-                "cell's option ranks to a divisor of every world size, or to 0; the nearest that "
-                f"divides these is {nearest(size, world.size)}"
-            )
+        size = axis_size("context", CONTEXT, self.ranks, world)
         return Layout.of(world, (DATA, world.size // size), (CONTEXT, size))
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:

@@ -18,14 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import CONTEXT
-from pipeline.parallel.reduction import mean_of
+from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.plan import PIECES
+from pipeline.strategies.tensor import step as tensor
 from pipeline.strategies.tensor.step import TensorAxis, across
 
 
@@ -89,12 +89,10 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
     return lowest.triu(start + 1)
 
 
-class OwnPositions(nn.Module):
+class OwnPositions(tensor.OwnPositions):
     """The embedding of positions, whole on every rank, of this rank's tokens alone."""
 
-    def __init__(self, layer: nn.Embedding, axis: ContextAxis) -> None:
-        super().__init__()
-        self.axis, self.weight = axis, layer.weight
+    axis: ContextAxis
 
     def forward(self, positions: Tensor) -> Tensor:
         """(sequences, context) or, counted from 0, (this rank's tokens,) -> (..., width)."""
@@ -122,21 +120,11 @@ class ContextStepper(Stepper):
     """
 
     def __init__(self, parts: Parts) -> None:
-        """Cut the sequences; gradients are averaged over both axes at once. Collective.
-
-        By DDP, or where gradients are wider than weights by our own buckets.
-        """
+        """Cut the sequences; gradients are averaged over both axes at once. Collective."""
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = ContextAxis(mesh[CONTEXT].get_group())
         cut_sequences(parts.model, self.axis)
-        prepared = parts.prepare()
-        options: dict[str, Any] = {}
-        if parts.precision.wide_gradients:
-            assert dist.group.WORLD is not None
-            options["reduction"] = mean_of(parts, dist.group.WORLD)
-        else:
-            options["forward"] = DistributedDataParallel(parts.model, gradient_as_bucket_view=True)
-        super().__init__(prepared, group, **options)
+        super().__init__(parts.prepare(), group, **averaged(parts))
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Passes over this rank's tokens; borders of documents stay those of whole sequences."""

@@ -68,14 +68,25 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
 
 
 def _meet() -> dict[str, str]:
-    """Agree through torchrun's store on a rendezvous server, which rank 0 starts."""
+    """Agree through torchrun's store on a rendezvous server, which rank 0 starts.
+
+    It is a thread that ends with the process.
+    """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     launcher_store, _, _ = next(iter(rendezvous("env://")))
     store = PrefixStore("samestep/horovod", launcher_store)
     address = _own_address(store, rank, size)
     if rank == 0:
-        port = _start_server(size // local_size, local_size)
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
+
+        # Of more than five who call at once the kernel drops one, which then waits for a second.
+        RendezvousHTTPServer.request_queue_size = QUEUE
+        hosts = ",".join(f"{HOST.format(node)}:{local_size}" for node in range(size // local_size))
+        server = RendezvousServer()
+        port = server.start()
+        server.init(get_host_assignments(parse_hosts(hosts), size))
         store.set("server", f"{address} {port}")
     # `get` waits until a rank has written the value.
     server_address, server_port = store.get("server").decode().split()
@@ -92,20 +103,6 @@ def _meet() -> dict[str, str]:
         "HOROVOD_GLOO_IFACE": _interface(address),
     }
     return {key: str(value) for key, value in variables.items()}
-
-
-def _start_server(num_nodes: int, ranks_per_node: int) -> int:
-    """Start Horovod's rendezvous server in a thread that ends with the process; its port."""
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
-
-    # Of more than five who call at once the kernel drops one, which then waits for a second.
-    RendezvousHTTPServer.request_queue_size = QUEUE
-    hosts = ",".join(f"{HOST.format(node)}:{ranks_per_node}" for node in range(num_nodes))
-    server = RendezvousServer()
-    port = server.start()
-    server.init(get_host_assignments(parse_hosts(hosts), num_nodes * ranks_per_node))
-    return int(port)
 
 
 def _own_address(store: PrefixStore, rank: int, size: int) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline import models
-from pipeline.errors import StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class LocalSgd(Strategy):
     changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")
     variants = ({"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0},)
     use = "links are slow, and another step may be taken"
-    ranges = (("inner_steps", 1, 10_000), ("outer_learning_rate", 0, 1000))
+    ranges = (("inner_steps", 1, 10_000), ("outer_learning_rate", 1e-6, 1000),
+              ("outer_momentum", 0, 0.999))  # fmt: skip
 
     inner_steps: int = 2
     outer_learning_rate: float = 0.7
@@ -44,15 +44,9 @@ class LocalSgd(Strategy):
         """A round: all its steps but the last send nothing."""
         return self.inner_steps
 
-    def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on a rate that cannot be."""
-        if not self.outer_learning_rate or self.outer_momentum >= 1:
-            raise StudyError(
-                f"local_sgd outer_learning_rate {self.outer_learning_rate:g}, outer_momentum "
-                f"{self.outer_momentum:g}: expected a rate over 0 and a momentum under 1; leave "
-                "them out for those of DiLoCo"
-            )
-        return super().layout(world)
+    def one_graph(self, spec: RunSpec) -> bool:
+        """True: backward passes reduce nothing."""
+        return True
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """None: no published step was made so."""

@@ -52,6 +52,10 @@ class ParameterServer(Strategy):
             backend=world.backend,
         )
 
+    def one_graph(self, spec: RunSpec) -> bool:
+        """True: gradients are pushed after the passes. DataParallel takes no compiled modules."""
+        return self.engine == "process_group"
+
     def check_precision(self, name: str) -> None:
         """Raise UnsupportedError where torch.nn.DataParallel would add up narrower gradients."""
         if self.engine == "data_parallel" and widths(name).wide_gradients:

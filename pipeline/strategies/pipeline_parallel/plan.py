@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, nearest
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, axis_size
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import SEND, Sends
 from pipeline.precision.widths import widths
@@ -136,11 +136,6 @@ class Pipelined(Strategy):
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )
 
-    @property
-    def split(self) -> str:
-        """Whole layers, with all that belongs to them."""
-        return "layers, by stages: weights, gradients, optimiser state, activations"
-
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """Activations to the next stage, their gradients to the one before; sums of gradients."""
         tied = models.family(spec.model).ends(spec.model).shared
@@ -194,19 +189,14 @@ class PipelineParallel(Pipelined):
     )
 
     use = "layers do not fit one device, and links are slow"
+    split = "layers, by stages: weights, gradients, optimiser state, activations"
 
     ranks: int = 0
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (pipeline, data); StudyError where the pipeline does not divide the ranks."""
         schedules.check_name(self.schedule, self.chunks)
-        size = self.ranks or world.size
-        if world.size % size:
-            raise StudyError(
-                f"strategy pipeline_parallel: {size} pipeline ranks do not divide {world.size} "
-                f"ranks; the nearest number that does is {nearest(size, world.size)}; set the "
-                "cell's option ranks to it, or to 0 for all"
-            )
+        size = axis_size("pipeline_parallel", PIPELINE, self.ranks, world)
         return Layout.of(world, (PIPELINE, size), (DATA, world.size // size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:

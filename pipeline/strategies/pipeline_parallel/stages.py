@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,19 +22,12 @@ from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, WEIGHTS
 
 
-@dataclass(frozen=True)
-class OwnedParameter:
-    """A parameter of the whole model: its shape there, and the pipeline rank that owns it."""
-
-    shape: tuple[int, ...]
-    owner: int
-
-
 class StagedModel:
     """`model` on pipeline rank `rank`: layers that other ranks hold are freed in place.
 
-    `entries` are all parameters of the whole model by name, in its order; `tied` the names of this
-    rank's parameters of which the other end of the pipeline holds a copy.
+    `entries` are all parameters of the whole model by name, in its order: the shape, and the rank
+    of the pipeline that owns it. `tied` are the names of this rank's parameters of which the other
+    end of the pipeline holds a copy.
     """
 
     def __init__(self, model: nn.Module, stages: Stages, rank: int) -> None:
@@ -51,12 +43,12 @@ class StagedModel:
         for stage in range(stages.count):
             for layer in stages.layers_of(stage):
                 place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
-        self.entries: dict[str, OwnedParameter] = {}
+        self.entries: dict[str, tuple[tuple[int, ...], int]] = {}
         for name, p in model.named_parameters():
             shape = list(p.shape)
             if (cut := cut_of(p)) is not None:
                 shape[cut.dim] = cut.length
-            self.entries[name] = OwnedParameter(tuple(shape), place[id(p)])
+            self.entries[name] = tuple(shape), place[id(p)]
         shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
         kept = {id(p) for p in before} if rank == first else set()
         kept |= {id(p) for p in after} if rank == last else set()
@@ -89,7 +81,7 @@ class StagedModel:
 
     def owned(self, name: str) -> bool:
         """True where this rank holds a parameter, and is the one that counts and saves it."""
-        return self.entries[name].owner == self.rank
+        return self.entries[name][1] == self.rank
 
     def weights(
         self, ranks: dist.ProcessGroup, device: torch.device
@@ -101,12 +93,12 @@ class StagedModel:
         """
         own = dict(self.model.named_parameters())
         dtype = next(iter(own.values())).dtype
-        for name, entry in self.entries.items():
+        for name, (shape, owner) in self.entries.items():
             mine = whole(own[name].detach(), own[name]) if name in own else None
             sent = mine if mine is not None and self.owned(name) else None
             if sent is None:
-                sent = torch.empty(entry.shape, dtype=dtype, device=device)
-            dist.broadcast(sent, dist.get_global_rank(ranks, entry.owner), ranks)
+                sent = torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(sent, dist.get_global_rank(ranks, owner), ranks)
             yield name, sent if mine is None else mine
 
 
@@ -154,11 +146,9 @@ class Waits:
     @contextmanager
     def everywhere(self) -> Iterator[None]:
         """The context of a whole schedule."""
-        try:
+        with self._open:
             self._wait()
             yield
-        finally:
-            self._open.close()
 
     @contextmanager
     def not_while(self, phase: str, passing: tuple[str, int, int] | None = None) -> Iterator[None]:

@@ -8,7 +8,6 @@ tensor axis, whose cuts were made before the stages, may lie besides.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
-from pipeline.parallel.reduction import Reduction, mean_of
+from pipeline.parallel.reduction import mean_of
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
@@ -44,28 +43,15 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Axes:
-    """This rank's process groups; None for an axis that it has no peers on.
-
-    `ends` joins the ranks of first and last stage, None on others and where they are the same.
-    """
-
-    pipeline: dist.ProcessGroup
-    data: dist.ProcessGroup | None
-    ends: dist.ProcessGroup | None
-
-    @classmethod
-    def of(cls, layout: Layout, rank: int, mesh: Any) -> Axes:
-        """Make the groups, `mesh` being the layout's. Collective."""
-        ends = None
-        for other in range(layout.num_processes):
-            line = layout.along(PIPELINE, other)
-            if line[0] == other and len(line) > 1:
-                made = dist.new_group([line[0], line[-1]])  # all ranks make all of them
-                ends = made if rank in (line[0], line[-1]) else ends
-        data = mesh[DATA].get_group() if layout.data_parallel > 1 else None
-        return cls(mesh[PIPELINE].get_group(), data, ends)
+def ends_of(layout: Layout, rank: int) -> dist.ProcessGroup | None:
+    """The ranks of first and last stage; None on others and where they are one. Collective."""
+    ends = None
+    for other in range(layout.num_processes):
+        line = layout.along(PIPELINE, other)
+        if line[0] == other and len(line) > 1:
+            made = dist.new_group([line[0], line[-1]])  # all ranks make all of them
+            ends = made if rank in (line[0], line[-1]) else ends
+    return ends
 
 
 class PipelineStepper(Stepper):
@@ -81,6 +67,8 @@ class PipelineStepper(Stepper):
         """
         layout, sizes = parts.layout, dict(parts.layout.axes)
         group, mesh = Group.join(layout), mesh_of(layout)
+        self.pipeline = mesh[PIPELINE].get_group()
+        self.data = mesh[DATA].get_group() if layout.data_parallel > 1 else None
         self.cut_over: TensorAxis | None = None
         if sizes.get(TENSOR, 1) > 1:
             self.cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
@@ -90,25 +78,25 @@ class PipelineStepper(Stepper):
         stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks), tuple(knobs.layers))
         place = layout.coordinate(group.rank)[PIPELINE]
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
+        self.rows: dict[Any, nn.Parameter] = {}
+        """This rank's rows of each parameter, where the optimiser's state is sharded."""
         self.sharded: ShardedOptimiser | None = None
-        if zero_stage and layout.data_parallel > 1:
+        reduction = None
+        if zero_stage and self.data is not None:
             parts.materialise()
-            self.sharded = ShardedOptimiser(parts, mesh[DATA].get_group())
-            prepared = parts.prepared(self.sharded)
+            self.sharded = ShardedOptimiser(parts, self.data)
+            prepared, reduction = parts.prepared(self.sharded), self.sharded.reduction
+            self.rows = self.sharded.rows
         else:
             prepared = parts.prepare()
-        self.axes = Axes.of(layout, group.rank, mesh)
-        super().__init__(prepared, group, reduce=self.average)
+            if self.data is not None:
+                reduction = mean_of(parts, self.data)
+        self.ends = ends_of(layout, group.rank)
+        super().__init__(prepared, group, reduce=self.add_shared, reduction=reduction)
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
-        self.rows: dict[Any, nn.Parameter] = {} if self.sharded is None else self.sharded.rows
         owners = self.precision.owners(self.model, self.optimiser)
         self._names: dict[Tensor, str] = {owner: name for name, _, owner in owners}
-        self.averaging: Reduction | None = None
-        if self.sharded is not None:
-            self.averaging = self.sharded.reduction
-        elif self.axes.data is not None:
-            self.averaging = mean_of(parts, self.axes.data)
         self._schedules: dict[tuple[int, ...], tuple[Any, int]] = {}
         self._scale = self._total = torch.zeros((), device=self.device)
         self._whole = 1
@@ -117,13 +105,15 @@ class PipelineStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
+        if self.sharded is not None:
+            self.sharded.gather()
         shape = tuple(microbatches[0].inputs.shape)
         if shape not in self._schedules:
             self._schedules[shape] = self._make_schedule(microbatches)
         runner, count = self._schedules[shape]
         self._whole = count if microbatches[0].weights is None else 1
-        if self.averaging is not None:
-            self.averaging.overlap(count)
+        if self.reduction is not None:
+            self.reduction.begin(count)
         parts = zip(*self.weighed(microbatches), strict=True)
         batch = Batch._make(None if part[0] is None else torch.cat(part) for part in parts)
         numbers = self.staged.stages.of_rank(self.staged.rank)
@@ -148,8 +138,26 @@ class PipelineStepper(Stepper):
         given = len(microbatches)
         count = given * pieces(self.knobs.microbatches, sequences, given, stages.ranks)
         size = sequences * given // count
-        made = [self._stage(n, size, context) for n in stages.of_rank(self.staged.rank)]
         any_model: Any = self.model
+        # What is sent between stages; the first one gets ids, and of the last nothing is sent.
+        cut = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
+        ids = torch.empty((size, context), dtype=torch.int64, device="meta")
+        shape, dtype = (size, context // cut, any_model.width), next(self.model.parameters()).dtype
+        between = torch.empty(shape, dtype=dtype, device="meta").requires_grad_()
+        made = [
+            MarkedStage(
+                self.staged.stage(number, self.precision.autocast),
+                number,
+                stages.count,
+                self.device,
+                input_args=between if number else ids,
+                output_args=between,
+                group=self.pipeline,
+            )
+            for number in stages.of_rank(self.staged.rank)
+        ]
+        for stage in made:
+            stage.waits = self.waits
 
         def loss(logits: Any, targets: Tensor) -> Tensor:
             with self.waits.not_while(FORWARD), self.precision.autocast():
@@ -162,45 +170,24 @@ class PipelineStepper(Stepper):
         held = made[0] if self.knobs.schedule in ONE_STAGE else made
         return kind(held, count, loss_fn=loss, scale_grads=False), count
 
-    def _stage(self, number: int, sequences: int, context: int) -> MarkedStage:
-        any_model: Any = self.model
-        width = any_model.width
-        parts = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
-        ids = torch.empty((sequences, context), dtype=torch.int64, device="meta")
-        shape, dtype = (sequences, context // parts, width), next(self.model.parameters()).dtype
-        between = torch.empty(shape, dtype=dtype, device="meta").requires_grad_()
-        made = MarkedStage(
-            self.staged.stage(number, self.precision.autocast),
-            number,
-            self.staged.stages.count,
-            self.device,
-            input_args=ids if number == 0 else between,
-            output_args=between,  # of the last stage nothing is sent
-            group=self.axes.pipeline,
-        )
-        made.waits = self.waits
-        return made
-
     @collective
-    def average(self) -> None:
-        """Mean gradients along the data axis, then sums along the others.
+    def add_shared(self) -> None:
+        """Sums of gradients along the other axes, which are means along the data axis by now.
 
         Of what is whole on all ranks of the tensor axis and saw a part of the sequences, and of the
         two copies of a tied weight: both ends add the same two numbers, and get equal bits. Under
         ZeRO's stage 1 each rank has its rows of all of them.
         """
-        if self.averaging is not None:
-            self.averaging.finish()
         if self.cut_over is not None:
             self.cut_over.add_uncut(self.model, self.rows)
-        if self.axes.ends is not None:
+        if self.ends is not None:
             for name in self.staged.tied:
                 tied = self.model.get_parameter(name)
                 gradient = self.rows.get(tied, tied).grad
                 assert gradient is not None
                 if gradient.numel():  # the last ranks may have no rows
                     both = gradient.to(self.precision.reduced or gradient.dtype)
-                    dist.all_reduce(both, group=self.axes.ends)
+                    dist.all_reduce(both, group=self.ends)
                     gradient.copy_(both)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
@@ -211,9 +198,10 @@ class PipelineStepper(Stepper):
         tensor = None if self.cut_over is None else self.cut_over.ranks
         if tensor is not None and tensor.rank() > 0:
             rest = []  # the first rank of the tensor axis counts what all of them hold
-        squares = sum_of_squares(parts, self.device) + sum_of_squares(rest, self.device)
-        data = None if self.sharded is None else self.axes.data
-        for axis in (tensor, data, self.axes.pipeline):
+        squares = torch.zeros((), dtype=torch.float64, device=self.device)
+        for gradients in filter(None, (parts, rest)):
+            squares += torch.nn.utils.get_total_norm(gradients).double() ** 2
+        for axis in (tensor, self.data if self.rows else None, self.pipeline):
             if axis is not None:
                 dist.all_reduce(squares, group=axis)
         return self.clip_by(squares.sqrt().float(), parameters)
@@ -225,9 +213,15 @@ class PipelineStepper(Stepper):
         """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
+    def complete(self) -> None:
+        """Under ZeRO's stage 1 gather what the last step updated of the weights."""
+        if self.sharded is not None:
+            self.sharded.publish()
+
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""
-        digest = sha256_of(self.staged.weights(self.axes.pipeline, self.device))
+        self.complete()
+        digest = sha256_of(self.staged.weights(self.pipeline, self.device))
         self.group.leave()
         return digest
 
@@ -253,10 +247,3 @@ def apart(targets: Tensor) -> tuple[Tensor, ...]:
         return (targets,)
     ids, weights = targets.unbind(1)
     return ids.long(), weights.float()
-
-
-def sum_of_squares(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """Sum of the squares of all elements, a scalar in float64."""
-    if not gradients:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    return torch.nn.utils.get_total_norm(gradients).double() ** 2

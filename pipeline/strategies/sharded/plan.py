@@ -1,6 +1,7 @@
 """Sharded data parallelism: ZeRO's stages 1 to 3 (Rajbhandari et al. 2020), 2 and 3 by FSDP2.
 
-Stage 1 reduce-scatters gradients in buckets during the backward pass and gathers updated weights.
+Stage 1 reduce-scatters gradients in buckets during the backward pass, and gathers the weights that
+it updated during the next forward pass.
 Stages 2 and 3 gather weights before each block and reduce-scatter its gradients after it; stage 3
 gathers them twice.
 """

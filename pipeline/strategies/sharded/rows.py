@@ -40,6 +40,7 @@ class RowBucket:
         self.padded, self.gradients = list[Tensor](), list[Tensor]()
         self.rows = list[nn.Parameter]()
         self._sent: tuple[Tensor, Tensor, Any] | None = None
+        self._coming: tuple[Tensor, Any] | None = None
         flats = zip(
             torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
         )
@@ -86,20 +87,35 @@ class RowBucket:
         for rows, gradient in zip(self.rows, self.gradients, strict=True):
             rows.grad = gradient
 
-    def gather(self) -> tuple[Tensor, Any]:
-        """Begin to gather the rows of all ranks: where they come, and what to wait for."""
+    def gather(self) -> None:
+        """Begin to gather the rows of all ranks."""
         own = self.own.to(self.dtype)
         gathered = own.new_empty(self.ranks.size() * len(own))
-        return gathered, dist.all_gather_into_tensor(gathered, own, self.ranks, async_op=True)
+        work = dist.all_gather_into_tensor(gathered, own, self.ranks, async_op=True)
+        self._coming = gathered, work
 
-    def spread(self, gathered: Tensor) -> None:
-        """Copy the rows of all ranks into the whole parameters."""
+    def arrive(self) -> None:
+        """Have what was gathered in the whole parameters; nothing to do where they have it."""
+        if self._coming is not None:
+            coming, self._coming = self._coming, None
+            self._spread(*coming)
+
+    @collective
+    @torch.no_grad()
+    def _spread(self, gathered: Tensor, work: Any) -> None:
+        """Wait for the rows of all ranks and copy them into the whole parameters."""
+        if work is not None:
+            work.wait()
         by_rank = gathered.view(self.ranks.size(), -1)
         torch.split_with_sizes_copy(by_rank, self.sizes, dim=1, out=self.padded)
 
 
 class ShardedOptimiser(Optimizer):
-    """Stage 1: every rank updates its rows of each whole parameter, then all gather the rows.
+    """Stage 1: every rank updates its rows of each whole parameter; the next step gathers them.
+
+    That step begins with `gather`, and a module waits for its own weights before its forward pass:
+    the others travel while it computes. Begun there and not at the end of the update, what is sent
+    is within the time of a step. Whoever reads whole weights between two steps calls `publish`.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
     parameters as `wholes`. Buckets are those of DDP, the last parameters first.
@@ -114,6 +130,19 @@ class ShardedOptimiser(Optimizer):
         super().__init__([{"params": rows, "wholes": wholes}], {})
         self.inner = parts.make_optimiser(rows)
         self.rows = dict(zip(wholes, rows, strict=True))
+        bucket_of = {whole: bucket for bucket in self.buckets for whole in bucket.parameters}
+        # A block waits for all that is within it, since it may be compiled as one.
+        model: Any = parts.model
+        block_of = {whole: block for block in model.blocks for whole in block.parameters()}
+        waits = dict.fromkeys(
+            (block_of.get(whole, module), bucket_of[whole])
+            for module in model.modules()
+            for whole in module.parameters(recurse=False)
+        )
+        uncompiled: Any = torch.compiler.disable
+        for module, bucket in waits:
+            arrive = uncompiled(lambda *_, bucket=bucket: bucket.arrive())
+            module.register_forward_pre_hook(arrive)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of rows and whole parameters."""
@@ -121,20 +150,18 @@ class ShardedOptimiser(Optimizer):
             whole.grad = rows.grad = None
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Step this rank's rows, then gather those of all ranks into the whole parameters."""
+        """Step this rank's rows, of whole parameters that stay as they are until `gather`."""
         for inner in self.inner.param_groups:
             inner["lr"] = self.param_groups[0]["lr"]
         self.inner.step()
-        self.publish()
 
-    @torch.no_grad()
+    def gather(self) -> None:
+        """Begin to gather all rows, in the order in which a forward pass needs them. Collective."""
+        for bucket in self.buckets[::-1]:
+            bucket.gather()
+
     def publish(self) -> None:
-        """Copy the rows of all ranks into the whole parameters: one collective for each bucket.
-
-        While one bucket is spread the next ones travel.
-        """
-        sent = [bucket.gather() for bucket in self.buckets]
-        for bucket, (gathered, work) in zip(self.buckets, sent, strict=True):
-            if work is not None:
-                work.wait()
-            bucket.spread(gathered)
+        """Have the rows of all ranks in the whole parameters. Collective."""
+        self.gather()
+        for bucket in self.buckets:
+            bucket.arrive()

@@ -25,19 +25,19 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.tensor import DTensor
 
 from pipeline.parallel.collectives import collective
+from pipeline.parallel.cut import rows_of
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import Precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 
 
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
-    group, ranks = Group.join(parts.layout), mesh_of(parts.layout).get_group()
-    optimiser = ShardedOptimiser(parts, ranks)
-    prepared = parts.prepared(optimiser)
-    return ShardedStepper(prepared, group, ranks=ranks, reduction=optimiser.reduction)
+    group = Group.join(parts.layout)
+    rows = ShardedOptimiser(parts, mesh_of(parts.layout).get_group())
+    return ShardedStepper(parts.prepared(rows), group, rows=rows, reduction=rows.reduction)
 
 
 def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
@@ -129,29 +129,39 @@ class MeanReduceScatter(ReduceScatter):
 class ShardedStepper(Stepper):
     """The shared step where gradients or weights are shards, or the optimiser's state is.
 
-    `ranks`: under stage 1, those over which rows are cut; DTensors know theirs.
+    `rows`: under stage 1, what every rank updates of them; DTensors know theirs.
     """
 
-    def __init__(self, *given: Any, ranks: dist.ProcessGroup | None = None, **options: Any) -> None:
+    def __init__(self, *given: Any, rows: ShardedOptimiser | None = None, **options: Any) -> None:
         super().__init__(*given, **options)
-        self.ranks = ranks
+        self.rows = rows
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """As the shared step; rows that the last one updated come while the forward pass runs."""
+        if self.rows is not None:
+            self.rows.gather()
+        return super().accumulate(microbatches)
+
+    def complete(self) -> None:
+        """Gather what the last step updated of the weights."""
+        if self.rows is not None:
+            self.rows.publish()
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks."""
-        norm = total_norm([p.grad for p in parameters if p.grad is not None], self.ranks)
-        return self.clip_by(norm, parameters)
+        return self.clip_by(total_norm(parameters), parameters)
 
 
 @collective
-def total_norm(gradients: list[Tensor], ranks: dist.ProcessGroup | None) -> Tensor:
-    """The L2 norm over the shards of all ranks."""
-    norm = torch.nn.utils.get_total_norm(gradients)
+def total_norm(parameters: list[Tensor]) -> Tensor:
+    """The L2 norm of the gradients over the shards of all ranks."""
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if isinstance(norm, DTensor):
         return norm.full_tensor()
-    if ranks is None:
+    if (rows := rows_of(parameters[0])) is None:
         return norm
     squares = norm.double() ** 2
-    dist.all_reduce(squares, group=ranks)
+    dist.all_reduce(squares, group=rows.ranks)
     return squares.sqrt().float()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, TENSOR, Degrees, Layout, nearest
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, TENSOR, Degrees, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
@@ -137,13 +137,7 @@ class Tensor(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
-        size = self.ranks or world.size
-        if size < 1 or world.size % size:
-            raise StudyError(
-                f"strategy tensor: {self.ranks} tensor ranks do not divide {world.size} ranks; set "
-                "the cell's option ranks to a divisor of every world size, or to 0; the nearest "
-                f"that divides these is {nearest(self.ranks, world.size)}"
-            )
+        size = axis_size("tensor", TENSOR, self.ranks, world)
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:

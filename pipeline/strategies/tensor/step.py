@@ -18,12 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from pipeline.parallel.cut import Cut, cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
-from pipeline.parallel.reduction import mean_of
+from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Parts
 
@@ -100,14 +99,19 @@ class TensorAxis:
         return across(x, self, "scatter", "gather") if self.sequence else self.total(x)
 
     def total(self, x: Tensor) -> Tensor:
-        """The whole sum; the backward pass hands its gradient on as it is."""
-        return across(x, self, "sum", "same")
+        """The whole sum, in the memory of `x`, which nobody else may need.
+
+        The backward pass hands its gradient on as it is.
+        """
+        return across(x, self, "add", "same")
 
 
 class _Across(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
         ctx.axis, ctx.back = axis, back
+        if there == "add":
+            ctx.mark_dirty(x)
         out: Tensor = getattr(axis, there)(x)
         return out
 
@@ -232,9 +236,9 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
         if suffix in cuts.columns:
             entry = entries[name.rpartition(".")[0]]
             entry.users += 1
-            _replace(model, name, ColumnLinear(module, axis, cuts.columns[suffix], entry))
+            model.set_submodule(name, ColumnLinear(module, axis, cuts.columns[suffix], entry))
         elif suffix is not None:
-            _replace(model, name, RowLinear(module, axis))
+            model.set_submodule(name, RowLinear(module, axis))
         elif name.endswith(cuts.partial):
             axis.partial.update(module.parameters())
     table: Any = model.get_submodule(cuts.embedding)
@@ -242,48 +246,32 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     embedding, output = VocabularyEmbedding(table, axis), ColumnLinear(head, axis)
     if head.weight is table.weight:
         output.weight = embedding.weight
-    _replace(model, cuts.embedding, embedding)
-    _replace(model, cuts.head, output)
+    model.set_submodule(cuts.embedding, embedding)
+    model.set_submodule(cuts.head, output)
     for module in model.modules() if head.bias is not None else ():
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter is head.bias:  # it has two names
                 setattr(module, name, output.bias)
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
-        _replace(model, cuts.positions, OwnPositions(places, axis))
+        model.set_submodule(cuts.positions, OwnPositions(places, axis))
     any_model.first_column = embedding.start
     any_model.cross_entropy = partial(vocabulary_cross_entropy, axis, embedding.start)
-
-
-def _replace(model: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, own = name.rpartition(".")
-    setattr(model.get_submodule(parent), own, module)
 
 
 class TensorStepper(Stepper):
     """The shared step over cut layers."""
 
     def __init__(self, parts: Parts, *, sequence: bool) -> None:
-        """Cut the layers along the tensor axis, wrap what is left along the data axis. Collective.
-
-        Along the latter DDP reduces, or where gradients are wider than weights our own buckets.
-        """
+        """Cut the layers along the tensor axis, average along the data axis. Collective."""
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
         cut_layers(parts.model, self.axis)
         prepared = parts.prepare()
-        options: dict[str, Any] = {}
-        if parts.layout.data_parallel > 1 and parts.precision.wide_gradients:
-            options["reduction"] = mean_of(parts, mesh[DATA].get_group())
-        elif parts.layout.data_parallel > 1:
-            options["forward"] = DistributedDataParallel(
-                parts.model,
-                process_group=mesh[DATA].get_group(),
-                gradient_as_bucket_view=True,
-                broadcast_buffers=False,  # positions are the same on all ranks
-            )
+        several = parts.layout.data_parallel > 1
+        reducing = averaged(parts, mesh[DATA].get_group()) if several else {}
         add_uncut = partial(self.axis.add_uncut, parts.model)
-        super().__init__(prepared, group, reduce=add_uncut, **options)
+        super().__init__(prepared, group, reduce=add_uncut, **reducing)
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""

@@ -44,6 +44,18 @@ def test_a_case_has_all_layouts_and_one_choice(name: str) -> None:
         assert chosen.mesh == "one device"
 
 
+def test_what_no_run_can_make_the_best_is_left_out() -> None:
+    """Over twice the choice; but the fastest of a mesh, and what the choice is compared with."""
+    layouts = candidates(CASES[0], Even({}, {}, 1e10))
+    choice = next(one for one in layouts if one.chosen)
+    for factor in (1.99, 2.01):
+        others = [replace(choice, mesh=mesh, chosen=False, spec=replace(choice.spec, strategy=name),
+                          predicted_seconds=times * factor * choice.predicted_seconds)
+                  for mesh, name, times in (("a", "tensor", 1.001), ("a", "tensor", 1.0),
+                                            ("b", "tensor", 1.0), ("b", "ddp", 1.001))]  # fmt: skip
+        assert list(auto.far([choice, *others])) == [1][: factor > 2]
+
+
 def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
     """In order: the best, one near it, one far from it, a chosen one, too large, never ran."""
     seconds, calls = [1.0, 1.2, 1.3, 1.4, 0.5, None], []
@@ -53,8 +65,8 @@ def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
         each = seconds[place]
         return None if each is None else Taken(each, 500.0 if place == 4 else 100.0)
 
-    taken = auto.in_rounds(6, take, 300, [3])
-    assert [len(runs) for runs in taken] == [3, 3, 1, 3, 1, 0]
+    taken = auto.in_rounds(range(6), take, 300, [3])
+    assert [len(taken[place]) for place in range(6)] == [3, 3, 1, 3, 1, 0]
     assert calls[:6] == [0, 1, 2, 3, 4, 5] and calls[6:9] == [3, 1, 0]
 
 
@@ -96,19 +108,19 @@ def test_a_choice_that_does_not_fit_or_run_is_no_near_one() -> None:
     rows = [(*row[:4], row[0] == "one device") for row in ALL]
     found = auto.judged(layouts(*rows), 300)
     assert found["over_best"] is found["over_simple"] is None
-    bars = auto.summary([found | {"name": "x"}])
+    bars = auto.summary([found | {"name": "x", "minutes": 1.0}])
     assert (bars["within_20_percent"], bars["of"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("place", "change"),
     [(0, {}), (0, {"over_best": 0.21}), (0, {"over_best": None}), (0, {"over_simple": 0.01}),
-     (3, {"best_mesh": "data 4"})],
+     (0, {"minutes": 40.0}), (3, {"best_mesh": "data 4"})],
 )  # fmt: skip
 def test_every_bar_is_needed(place, change) -> None:
     meshes = ["data 4", "one device", "tensor 4", "pipeline 2", *["data 4"] * 8]
     cases = [
-        {"name": str(n), "best_mesh": mesh, "over_best": 0.1, "over_simple": -0.5}
+        {"name": str(n), "best_mesh": mesh, "over_best": 0.1, "over_simple": -0.5, "minutes": 1.0}
         for n, mesh in enumerate(meshes)
     ]
     cases[place] |= change

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
 
-from bench.contestants.plain import Plain
+from bench.contestants.plain import NanoGpt, Plain
 from bench.contestants.setting import Setting, Tokens
 from bench.peers import CONTESTANTS, LEAST_ROUNDS, Make, Ours, apart, run_rounds
 
@@ -39,6 +40,32 @@ def test_a_contestant_takes_as_many_steps_as_asked(make: Make) -> None:
     assert math.isfinite(one.train(3))
     optimiser = one.trainable.optimiser if isinstance(one, Ours) else one.optimiser
     assert {float(slots["step"]) for slots in optimiser.state.values()} == {3.0}
+
+
+THEIRS = """
+from types import SimpleNamespace as GPTConfig
+import torch
+
+class GPT(torch.nn.Linear):
+    def __init__(self, config):
+        super().__init__(config.n_embd, config.vocab_size)
+
+    def configure_optimizers(self, decay, rate, betas, device):
+        return torch.optim.AdamW(self.parameters(), rate, betas, weight_decay=decay)
+
+    def forward(self, ids, targets):
+        return None, self.bias[targets].mean()
+"""
+
+
+def test_a_checkout_of_nanogpt_takes_steps_too(tmp_path, monkeypatch) -> None:
+    (tmp_path / "model.py").write_text(THEIRS)
+    monkeypatch.setenv("NANOGPT", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)  # which leaves the path as it was
+    one = NanoGpt(SETTING)
+    assert math.isfinite(one.train(3))
+    assert {float(slots["step"]) for slots in one.optimiser.state.values()} == {3.0}
+    del sys.modules["model"]
 
 
 @pytest.mark.parametrize(("rounds", "ends", "counted"), [(3, math.inf, 3), (50, 0.0, LEAST_ROUNDS)])

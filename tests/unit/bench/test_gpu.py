@@ -18,8 +18,6 @@ from bench import gpu
 from envs.image.strategies import SPEC
 from pipeline.parallel.step import Stepper
 from pipeline.strategies.sharded.step import MeanReduceScatter
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
 from pipeline.training.loop import Loop
 from pipeline.training.sampler import Sampler
 from tests.ranks import group_alone
@@ -104,17 +102,16 @@ def test_the_first_point_that_fails_ends_the_kit_with_one_line(
     names = [*found][: [*found].index("failed")]
     assert names == ["phases", "clocks", "memory", "float16", "gradients"][: len(names)]
 
-    def points(device: str, ranks: int) -> tuple[dict[str, Any], list[str]]:
+    def points(device: str, ranks: int) -> dict[str, Any]:
         began.append(ranks)
-        return found, [found["failed"]]
+        return found
 
     monkeypatch.setattr(gpu, "points", points)
-    monkeypatch.setattr(gpu, "cells", lambda *_: pytest.fail("hours of a GPU"))
     assert gpu.main(["--device=cpu", f"--out={tmp_path}/gpu.json"]) == 1
     assert began == [1], "not on two"
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(LINES[mimic], line), line
-    assert json.loads((tmp_path / "gpu.json").read_text())["failed"] == [found["failed"]]
+    assert json.loads((tmp_path / "gpu.json").read_text())["points_on_1"] == found
 
 
 def test_without_a_gpu_it_is_one_line(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -122,12 +119,3 @@ def test_without_a_gpu_it_is_one_line(tmp_path: Path, monkeypatch, capsys) -> No
     assert gpu.main([f"--out={tmp_path}/gpu.json"]) == 2
     assert capsys.readouterr().err.startswith("error: torch sees no CUDA device: ")
     assert not (tmp_path / "gpu.json").exists()
-
-
-def test_on_two_gpus_all_but_the_single_device_have_two_ranks() -> None:
-    runs = [gpu.placed(run, "cuda", 2) for run in expand(load_study(gpu.STUDY))]
-    assert {run.world.size for run in runs if run.strategy == "single"} == {1}
-    assert {run.world.size for run in runs if run.strategy != "single"} == {2}
-    assert {run.world.nodes for run in runs} == {1}
-    (hybrid,) = (run.options for run in runs if run.strategy == "hybrid")
-    assert hybrid == {"pipeline": 1, "tensor": 2}

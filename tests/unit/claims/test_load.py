@@ -66,6 +66,7 @@ RATIOS = {"metric": "step_seconds", "where": "one_machine", "comparison": "above
     ("path", "value", "message"),
     [
         (("extra",), 1, "extra"),
+        (("made_at",), {"device": "cuda", "hardware": "V100", "nodes": 2}, "ranks_per_node"),
         ((*A, "precison"), "fp32", "precison"),
         ((*A, "precision"), "amp_o1", "amp_o1"),
         ((*FIRST, "sentense"), "x", "sentense"),

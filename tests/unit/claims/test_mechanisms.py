@@ -1,8 +1,10 @@
-"""Claims on bytes and bubbles: counted without noise, and replayed from profiled runs."""
+"""Claims on bytes, bubbles and phases: counted without noise, or decided by profiled runs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -11,7 +13,7 @@ import pytest
 from pipeline import strategies
 from pipeline.claims.decide import corrected
 from pipeline.claims.judge import judge
-from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.types import (
     NOT_REPRODUCED,
     NOT_TESTABLE,
@@ -22,10 +24,18 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
+from pipeline.metrics.build import build
+from pipeline.metrics.results import Results
+from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.page.index import studies_here
+from pipeline.records import Step
 from pipeline.study.expansion import expand
-from pipeline.study.load import load_study, shipped_studies
+from pipeline.study.load import CONFIG, find_study, load_study, shipped_studies
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
 from pipeline.study.spec import RunSpec
-from tests.claims_worlds import REPEATS, a_claim, make_world, selectors, world_study
+from pipeline.study.study import Study
+from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
+from tests.fake_records import edit_steps, write_records
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -37,17 +47,15 @@ def world() -> Evidence:
     """Two cells; neither has counted bytes or a bubble before `add` gives it some."""
     cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
     made = make_world(cells=cells, cluster=CLUSTER)
-    about = made.table["metric"].str.contains("sent_bytes|phase_bubble")
-    return Evidence(made.study, made.table[~about], bias=None)
+    about = made.results.table["metric"].str.contains("sent_bytes|phase_bubble")
+    return on(made, made.results.table[~about])
 
 
 def add(world: Evidence, rows: list[dict[str, Any]]) -> Evidence:
     """The world with these rows; each has its cell's name and what that cell's rows share."""
-    shared = {place["cell"]: place for place in world.groups}
+    shared = {place["cell"]: place for place in world.results.places}
     whole = pd.DataFrame([{**shared[row["cell"]], "text": None, **row} for row in rows])
-    whole = whole.reindex(columns=world.table.columns)
-    table = pd.concat([world.table.astype(object), whole.astype(object)], ignore_index=True)
-    return Evidence(world.study, table.astype(world.table.dtypes.to_dict()), world.bias)
+    return with_rows(world, whole)
 
 
 def sent(cell: str, axis: str, *of_ranks: float, run: str = "p0", name: str = "sent_bytes") -> Any:
@@ -160,36 +168,121 @@ def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
 
 def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
     same = a_claim({"kind": "same_steps", "cells": ["a", "b"]})
-    rows = world.table["metric"] == "parity_verdict"
+    rows = world.results.table["metric"] == "parity_verdict"
     for word, verdict in (
         ("equal", REPRODUCED),
         ("NOT EQUAL", NOT_REPRODUCED),
         ("not compared: no single-device run", NOT_TESTABLE),
     ):
-        table = world.table.copy()
+        table = world.results.table.copy()
         table.loc[rows, "text"] = "equal"
         table.loc[rows & (table["cell"] == "ring"), "text"] = word
-        found = judge(same, Evidence(world.study, table))
+        found = judge(same, on(world, table))
         assert (found.verdict, found.effect) == (verdict, None), found.line
         assert "ring" in found.why and corrected([found]) == [found]
 
 
 @pytest.mark.parametrize("paper", ["ptdp2021", "gspmd2021", "mtnlg2022", "alpa2022"])
 def test_each_selector_of_a_mechanism_means_one_cell_of_its_studies(paper: str) -> None:
-    files = [path for name, path in shipped_studies().items() if name.startswith(paper)]
-    runs = [run for path in files for run in expand(load_study(path)) if run.repeat == 0]
+    """At least one study has it, and none twice."""
+    shipped = [load_study(path) for path in shipped_studies().values()]
+    studies = [one for one in shipped if paper in one.claims]
+    runs = [run for one in studies for run in expand(one) if run.repeat == 0]
     for one in load_claims(FOLDER / paper / "claims.yaml"):
         for selector in (each for each in selectors(one) if each.precision == "fp32"):
             found = {(run.study, run.cell) for run in runs if means(selector, run)}
-            assert len(found) == 1, (one.id, str(selector), found)
+            assert found, (one.id, str(selector))
+            assert len({study for study, _ in found}) == len(found), (one.id, str(selector), found)
+
+
+@pytest.mark.parametrize("name", studies_here())
+def test_two_cells_do_equal_work_or_their_test_says_that_the_batch_differs(name: str) -> None:
+    """What a study declares in `compares` is for its figures; a test needs its own."""
+    study = load_study(find_study(name))
+    runs = [run for run in expand(study) if run.repeat == 0]
+    for claim in load_claims(*files_of(study)):
+        if claim.kind != "ratio" or "compares" in claim.test:
+            continue
+        batches = [
+            {run.workload.global_batch for run in runs if means(claim.test[cell], run)}
+            for cell in "ab"
+        ]
+        assert batches[0] & batches[1] or not all(batches), (claim.id, batches)
 
 
 def means(want: Selector, run: RunSpec) -> bool:
-    axes = dict(strategies.load(run.strategy, run.options).layout(run.world).axes)
+    strategy = strategies.load(run.strategy, run.options)
+    layout = strategy.layout(run.world)
+    axes, per_rank = dict(layout.axes), run.workload.global_batch / layout.data_devices
+    mixed = run.precision.startswith(("amp_", "apex_"))
     return (
-        (run.strategy, run.precision) == (want.strategy, want.precision)
-        and all(run.options.get(key, False) == value for key, value in want.options.items())
+        run.strategy == want.strategy
+        and (mixed if want.precision == "mixed" else run.precision == want.precision)
+        and all(getattr(strategy, key) == value for key, value in want.options.items())
         and all(axes.get(name, 1) == size for name, size in want.axes.items())
+        and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
+        and want.nodes in (None, run.world.nodes)
         and want.accumulation in (None, run.workload.accumulation_steps)
         and want.scaling in (None, run.workload.scaling)
     )
+
+
+CLAIMS = {claim.id: claim for claim in load_claims(CONFIG / "bai2022/claims.yaml")}
+CELLS = [
+    {"name": name, "label": name, "strategy": strategy, "precision": "fp32", "nodes": [1]}
+    for name, strategy in (("even", "horovod"), ("uneven", "ddp"))
+]
+
+
+def slower_first(step: Step) -> Step:
+    """Rank 0 computes for longer; the others wait for it, so that every step takes as long."""
+    assert step.phases is not None
+    moved = 0.5 * step.phases[COMMUNICATION] * (1 if step.rank == 0 else -1)
+    moved = min(moved, 0.9 * step.phases[COMMUNICATION])
+    phases = {
+        **step.phases,
+        BACKWARD: step.phases[BACKWARD] + moved,
+        COMMUNICATION: step.phases[COMMUNICATION] - moved,
+    }
+    return replace(step, phases=phases)
+
+
+def evidence(repeats: int) -> Evidence:
+    study = world_study(cells=CELLS, profile={"steps": 4, "repeats": repeats})
+    with TemporaryDirectory() as folder:
+        root = write_records(Path(folder), study, lambda spec: None)
+        for run in root.glob("uneven/n1/p*"):
+            edit_steps(run, lambda step: slower_first(step) if step.phases else step)
+        return Evidence(Study.of(study), Results(build(Study.of(study), root)))
+
+
+@pytest.mark.parametrize(("repeats", "verdict"), [(1, UNDECIDED), (6, REPRODUCED)])
+def test_uneven_ranks_are_seen_in_six_profiled_runs(repeats: int, verdict: str) -> None:
+    found = judge(CLAIMS["horovod-symmetric-time"], evidence(repeats))
+    assert found.effect is not None and found.effect.n == repeats
+    assert found.effect.value > 1.05
+    assert found.verdict == verdict, found.line
+    if repeats == 1:
+        assert "(no interval: 1 of the 6 runs it needs)" in found.why
+
+
+@pytest.mark.parametrize(
+    ("study", "claim", "wired"),
+    [
+        ("one-node", "horovod-symmetric-time", False),
+        ("bai2022", "horovod-symmetric-time", False),
+        ("bai2022", "sublinear-by-communication", True),
+    ],
+)
+def test_a_shipped_study_has_the_profiled_runs_that_decide(study, claim, wired) -> None:
+    found = load_study(CONFIG / study / "study.yaml")
+    test = CLAIMS[claim].test
+    for want in test.get("cells", [test.get("a"), test.get("b")]):
+        runs = [
+            spec
+            for spec in profiled(found)
+            if (spec.strategy, spec.precision) == (want.strategy, want.precision)
+            and spec.world.size > 1
+            and (spec.world.nodes > 1 and spec.world.network == "real") == wired
+        ]
+        assert len(runs) >= MIN_REPEATS, want.name

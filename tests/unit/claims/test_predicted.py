@@ -9,12 +9,10 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import configurations, predicted
-from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim, Selector, Verdict
-from pipeline.claims.write import to_dict
+from pipeline.claims.types import Claim, Selector
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row, write
 from pipeline.cost.score import source_of
-from pipeline.schemas import validate
 
 CLAIMS = {claim.id: claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)}
 PREDICTED = [claim for claim in CLAIMS.values() if predicted(claim).value is not None]
@@ -42,8 +40,10 @@ def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
     with out.open() as file:
         [answer] = csv.DictReader(file)
     rate = predicted(CLAIMS["device-rate-at-1-7-billion"])
-    assert rate.value == pytest.approx(137 * 3.528 / float(answer["step_s_pred"]))
-    assert rate.low == pytest.approx(137 * 3.528 / float(answer["step_s_high"]))
+    # In the unit of the bound: the source counts the recomputed pass, 137 for 104.4.
+    work = 104.393 * 3.528
+    assert rate.value == pytest.approx(work / float(answer["step_s_pred"]), rel=1e-4)
+    assert rate.low == pytest.approx(work / float(answer["step_s_high"]), rel=1e-4)
     assert "without" not in rate.line
 
 
@@ -82,18 +82,6 @@ def test_a_claim_without_enough_facts_says_what_is_missing(name, reason) -> None
     assert found.value is found.low is found.high is None
 
 
-def test_no_prediction_is_a_verdict() -> None:
-    assert not {"predicted", "not predicted"} & set(VERDICTS)
-    for claim in CLAIMS.values():
-        for verdict in VERDICTS:
-            one = to_dict(Verdict(claim, verdict, "why", "made on x"))
-            assert one["verdict"] == verdict and one["line"].startswith(f"{verdict}: ")
-            assert one["predicted"]["line"] not in one["line"] and one["effect"] is None
-        # As nothing was measured, nothing else than this may be said, whatever is predicted.
-        one = to_dict(Verdict(claim, NOT_TESTABLE, "why", "made on x"))
-        validate({"schema_version": 1, "study": "s", "verdicts": [one]}, "verdicts", "here")
-
-
 def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
     assert {claim.document for claim in PREDICTED} == {
         "Alpa", "Bai 2022", "MT-NLG 530B", "PTD-P",
@@ -110,9 +98,8 @@ def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
                 ranks.add(int(row["gpus"]))
                 assert made.hardware in row["hardware"]
                 assert int(row["gpus_per_node"]) == made.ranks_per_node
-                # Alpa's layout was searched and is not printed.
-                assert row["tp"] in ("", str(cell.axes.get("tensor", 1)))
-                assert row["pp"] in ("", str(cell.axes.get("pipeline", 1)))
+                assert row["tp"] == str(cell.axes.get("tensor", 1))
+                assert row["pp"] == str(cell.axes.get("pipeline", 1))
                 assert int(row["zero"] or 0) == cell.options.get("stage", 0)
                 assert (row["precision"] == "fp32") == (cell.precision == "fp32")
                 width = int(row["layers"]) * int(row["hidden"]) ** 2

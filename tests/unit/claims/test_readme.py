@@ -10,6 +10,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.claims.write import block, update_readme
 from pipeline.errors import SamestepError
 from pipeline.files import marks
+from pipeline.metrics.results import Results
 from pipeline.text import markdown
 from tests.fake_records import make_table
 
@@ -23,9 +24,8 @@ TESTED = {
     "scale": "made there, tested here",
     "notes": ["B ran in bf16, not fp16"],
 }
-# As files of versions before the fourth word have it.
-UNDECIDED = TESTED | {"id": "undecided", "verdict": "not testable here"}
-UNTESTED = UNDECIDED | {"id": "untested", "effect": None, "claimed": None}
+UNDECIDED = TESTED | {"id": "undecided", "verdict": "undecided"}
+UNTESTED = TESTED | {"id": "untested", "verdict": "not testable here", "effect": None}
 
 
 def test_a_row_for_each_claim_with_an_effect() -> None:
@@ -68,24 +68,19 @@ def test_only_what_is_between_the_marks_changes(tmp_path) -> None:
     file, (begin, end) = tmp_path / "README.md", marks("verdicts of smoke")
     file.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
     for _ in range(2):
-        update_readme(file, "smoke", [TESTED], make_table())
+        update_readme(file, "smoke", [TESTED], Results(make_table()))
     text = file.read_text()
     assert text.startswith(f"before\n{begin}\n| published") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text and text.count("A is faster.") == 1
     file.write_text("nothing")
     with pytest.raises(SamestepError, match="has no lines <!-- verdicts of smoke: begin -->"):
-        update_readme(file, "smoke", [TESTED], make_table())
-
-
-def test_a_sentence_is_text() -> None:
-    text = block("smoke", [TESTED | {"sentence": "A | *B*"}], "1 timed run")
-    assert r"| A \| \*B\* | reproduced |" in text
+        update_readme(file, "smoke", [TESTED], Results(make_table()))
 
 
 def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) -> None:
     file, names = tmp_path / "README.md", ("verdicts of smoke", "finding of smoke")
     file.write_text("".join(f"{begin}\n{end}\n" for begin, end in map(marks, names)))
-    update_readme(file, "smoke", [TESTED], make_table(repeats=1))
+    update_readme(file, "smoke", [TESTED], Results(make_table(repeats=1)))
     begin, end = marks(names[1])
     told = file.read_text().split(begin)[1].split(end)[0]
     # One run decides nothing: no bold sentence, and the medians in the order of the study.

@@ -17,7 +17,6 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
-from pipeline.metrics.select import pick
 from pipeline.schemas import validate
 from pipeline.study.load import find_study, load_study
 from tests.claims_worlds import (
@@ -25,10 +24,12 @@ from tests.claims_worlds import (
     copy,
     effects,
     make_world,
+    on,
     selectors,
     without,
     world_study,
 )
+from tests.fake_records import pick
 
 CLAIMS = load_claims(FOLDER / "bai2022/claims.yaml")
 """Those of other publications have worlds of their own, in `test_other_papers.py`."""
@@ -69,12 +70,12 @@ def test_a_study_without_the_cell_says_which(world: Evidence, claim: Claim) -> N
 def test_a_cell_that_did_not_run_gives_its_reason(world: Evidence, claim: Claim) -> None:
     evidence = copy(world)
     for place in evidence.places(selectors(claim)[0]):
-        rows = evidence.table["cell"] == place.cell
-        evidence.table.loc[rows, "status"] = "unsupported"
-        evidence.table.loc[rows, "reason"] = "no such library"
-        status = rows & (evidence.table["metric"] == "status")
-        evidence.table.loc[status, "text"] = "unsupported"
-    found = judge(claim, Evidence(evidence.study, evidence.table))
+        rows = evidence.results.table["cell"] == place.cell
+        evidence.results.table.loc[rows, "status"] = "unsupported"
+        evidence.results.table.loc[rows, "reason"] = "no such library"
+        status = rows & (evidence.results.table["metric"] == "status")
+        evidence.results.table.loc[status, "text"] = "unsupported"
+    found = judge(claim, on(evidence, evidence.results.table))
     assert found.verdict == NOT_TESTABLE and found.effect is None
     assert "unsupported" in found.why or "no two batches" in found.why
 
@@ -116,16 +117,9 @@ def test_sources_that_disagree_cannot_both_be_reproduced(world: Evidence) -> Non
     assert one.disagreement and other.disagreement
 
 
-def test_the_published_step_times_give_the_published_effect() -> None:
-    published = BY_ID["empty-cache-costs"].published
-    assert published is not None
-    assert published.value == pytest.approx(0.782 / 0.193)
-    assert "figure 17" in published.source
-
-
 def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
     found = judge(BY_ID["sps-slower-than-one"], world)
-    known = set(pick(world.table, "run", "status")["run_id"])
+    known = set(pick(world.results.table, "run", "status")["run_id"])
     assert len(found.runs) == 12 and set(found.runs) <= known
     assert {run.split("/")[1] for run in found.runs} == {"one", "server"}
 

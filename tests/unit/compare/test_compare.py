@@ -1,15 +1,23 @@
-"""Two result sets side by side: what is found, what is written, and the exit status."""
+"""Two result sets, or two runs, side by side: losses, times, exit status, and perfect reruns."""
+
+from __future__ import annotations
 
 import math
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from pipeline.__main__ import main
 from pipeline.compare.sets import ResultSet, compare
+from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, cell_times, pooled, verdict
+from pipeline.metrics.format import NONE
+from pipeline.metrics.statistics import Interval
 from pipeline.records import Step
 from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
@@ -160,3 +168,130 @@ def test_nothing_in_common_is_refused_and_no_success(pair, capsys) -> None:
             shutil.rmtree(path)
     assert call(pair) == 2
     assert "no run finished in both" in capsys.readouterr().err
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Profiled runs on one and two ranks, of which the latter's two hold parts of the gradients."""
+    study = make_study(repeats=1, profile={"steps": 4})
+    study["cluster"] = study["cluster"] | {"nodes": [1, 2]}
+    write_records(tmp_path, study)
+    edit_steps(tmp_path / "single/n1/p0", lambda step: replace(step, loss=5.0, grad_norm=2.0))
+    edit_steps(tmp_path / "single/n1/p0", lambda s: replace(s, squares={"h.0": 0.36, "wte": 0.64}))
+    edit_steps(tmp_path / "dps/n2/p0", on_two_ranks)
+    return tmp_path
+
+
+def on_two_ranks(step: Step) -> Step:
+    """From step 3 on the first block's gradient is smaller, and so is the norm of all."""
+    late = step.step >= 3
+    shares = [{"h.0": 0.2, "wte": 0.64}, {"h.0": 0.04 if late else 0.16}]
+    norm = 2.0 * (0.88 if late else 1.0) ** 0.5
+    return replace(step, loss=5.0, grad_norm=norm, squares=shares[step.rank])
+
+
+def call_on(runs: Path, one: str, other: str, *more: str) -> int:
+    return main(["compare", str(runs / one), str(runs / other), *more])
+
+
+def test_the_first_step_and_the_block_are_named(runs, capsys) -> None:
+    assert call_on(runs, "single/n1/p0", "dps/n2/p0", "--losses", "1e-6") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("dps/n2/p0, strategy ddp, 2 ranks")
+    rows = {row[0]: row[1:] for row in (re.split("  +", line) for line in lines[3:])}
+    parted = {"gradient norm", "h.0"}
+    assert {*rows} == {"series", "loss", "wte", *parted}
+    assert {name for name, row in rows.items() if row[0] == "3"} == parted
+    assert rows["h.0"] == ["3", "1.20000", "0.979796", "1.8e-1", "1.8e-1", "3"]
+    assert rows["wte"][:4] == [NONE] * 4
+    assert call_on(runs, "single/n1/p0", "dps/n2/p0", "--losses", "0.2") == 0
+
+
+def test_timed_runs_have_losses_and_norms_alone(runs, capsys) -> None:
+    assert call_on(runs, "single/n1/r0", "dps/n2/r0") == 1
+    assert "kept by profiled runs alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("other", "more", "said"),
+    [
+        ("dps/n2/r0", (), "had another optimiser, so their steps are not the same"),
+        ("horovod/n2/p0", (), "n2/p0 is failed; give two runs that finished"),
+        ("dps/n2/p0", ("--times", "interval"), "--times would do nothing with two runs"),
+    ],
+)
+def test_what_cannot_be_held_against_each_other_is_refused(runs, capsys, other, more, said) -> None:
+    failed = {"status": "failed", "reason": "lost"}
+    edit_record(runs / "horovod/n2/p0", lambda run: run.update(failed))
+    assert call_on(runs, "single/n1/p0", other, *more) == 2
+    assert said in capsys.readouterr().err
+
+
+class Timed(NamedTuple):
+    """All that is asked of a run here."""
+
+    timed_seconds: Any
+
+
+def timed(*medians: float) -> Any:
+    return [Timed(np.array([seconds])) for seconds in medians]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.96, 1.04, SAME),
+        (1.06, 1.2, DIFFERENT),
+        (0.8, 0.94, DIFFERENT),
+        (1.01, 1.04, SAME),
+        (1.01, 1.2, UNDECIDED),
+        (0.8, 1.2, UNDECIDED),
+    ],
+)
+def test_an_interval_is_held_against_the_margin(low: float, high: float, expected: str) -> None:
+    assert verdict(Interval(1.0, low, high, 6, ""), 0.05) == expected
+
+
+def test_one_run_on_a_side_decides_nothing() -> None:
+    [found] = cell_times({"a": (timed(1, 2), timed(9))}, 0.05).values()
+    assert found.verdict == UNDECIDED and found.ratio is None
+    assert (found.one, found.other) == pytest.approx((1.5, 9))
+    assert pooled({"a": (timed(1, 2), timed(9))}) is None
+    assert cell_times({"a": (timed(1), timed())}, 0.05) == {}
+
+
+def test_the_same_measurements_are_the_same_however_much_they_vary() -> None:
+    [found] = cell_times({"a": (timed(1, 2, 4), timed(1, 2, 4))}, 0.05).values()
+    assert found.verdict == SAME and found.ratio is not None and found.ratio.high == 1
+
+
+def test_more_cells_ask_for_wider_intervals_and_pooling_narrows() -> None:
+    cell = (timed(1.0, 1.1, 1.2, 0.9), timed(1.3, 1.0, 1.1, 1.0))
+    widths = []
+    for count in (1, 40):
+        pairs = dict.fromkeys(range(count), cell)
+        ratio = cell_times(pairs, 0.05)[0].ratio
+        assert ratio is not None
+        widths.append(ratio.high / ratio.low)
+    whole = pooled(pairs)
+    assert widths[1] > 1.5 * widths[0]
+    assert whole is not None and whole.high / whole.low < widths[0]
+
+
+def reruns(generator: np.random.Generator, count: int) -> Iterator[dict[int, Any]]:
+    """Perfect reruns of a study of 42 cells with 6 repeats; runs differ by 10 %, some by 60 %."""
+    for _ in range(count):
+        noise = 0.1 * generator.standard_normal((42, 2, 6))
+        noise += 0.5 * (generator.random((42, 2, 6)) < 0.1)
+        yield {
+            cell: tuple(timed(*np.exp(side)) for side in pair) for cell, pair in enumerate(noise)
+        }
+
+
+def test_a_perfect_rerun_is_seldom_called_different() -> None:
+    studies = list(reruns(np.random.default_rng(1), 40))
+    called = [
+        any(times.verdict == DIFFERENT for times in cell_times(pairs, 0.05).values())
+        for pairs in studies
+    ]
+    assert sum(called) <= 2

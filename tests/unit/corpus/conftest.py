@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import ShardWriter
+from pipeline.corpus.shards import write_shards
 from pipeline.files import sha256_of_file
 
 MakeShards = Callable[..., Path]
@@ -28,8 +28,7 @@ def make_shards(tmp_path: Path) -> MakeShards:
         (folder / TOKENIZER_FILE).write_text(
             json.dumps({"model": {"vocab": vocab}, "added_tokens": []})
         )
-        with ShardWriter(folder, dtype, shard_tokens) as writer:
-            writer.append(np.arange(num_tokens, dtype=dtype))
+        shards = write_shards(folder, dtype, [np.arange(num_tokens, dtype=dtype)], shard_tokens)
         tokenizer = {
             "kind": "bpe",
             "separator": "<|endoftext|>",
@@ -47,7 +46,7 @@ def make_shards(tmp_path: Path) -> MakeShards:
             separator_id=0,
             dtype=dtype,
             text_sha256="0" * 64,
-            shards=tuple(writer.shards),
+            shards=tuple(shards),
             versions={"python": "3", "datasets": "1", "tokenizers": "1"},
         ).write(folder)
         return folder

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from pipeline.corpus import encode, text_store
 from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.manifest import Manifest
-from pipeline.corpus.shards import ShardWriter
 from pipeline.errors import CorpusError
 
 ROOT = Path(__file__).parents[3]
@@ -99,10 +98,10 @@ def test_a_half_written_folder_starts_clean(tmp_path: Path, text_spec: dict[str,
 def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monkeypatch) -> None:
     make(text_spec, tmp_path / "out")
 
-    def full(self: ShardWriter, tokens: object) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ShardWriter, "append", full)
+    monkeypatch.setattr("pipeline.corpus.build.write_shards", full)
     with pytest.raises(CorpusError, match="No space left on device"):
         make(text_spec, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
@@ -113,7 +112,7 @@ def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monke
     [
         ([], {}, ["0 documents", "at least one"]),
         (["", " \n"], {}, ["0 documents"]),
-        (["a", 5], {}, ["document 1 is '5]'", "expected a string"]),
+        (["a", 5], {}, ["document 1: ', 5]'", "array of strings"]),
         (["ok", "\ud800"], {}, ["lone surrogate", "ud800"]),
         (["ab"], {"min_tokens": 4}, ["3 tokens", "at least 4", "global_batch"]),
         (["abc"], {"model_vocab_size": 4}, ["5 entries", "model.vocab_size 4"]),

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from pipeline.corpus import encode, sources
 from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.encode import token_ids, whole_documents
-from pipeline.corpus.sources import TextFiles
+from pipeline.corpus.sources import Source
 from pipeline.corpus.text_store import Kind
 from pipeline.corpus.texts import split_document
 
@@ -49,7 +49,8 @@ def test_blocks_are_those_between_blank_lines_whatever_is_read_at_once(text, siz
         file.flush()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sources, "PIECE_CHARACTERS", size)
-            pieces = list(TextFiles((file.name,), "block").read(file.name))
+            section = {"source": "text", "paths": [file.name], "document": "block"}
+            pieces = list(Source(section).read(file.name))
     joined = "".join(piece + "\0" * last for piece, last in pieces)
     assert joined.split("\0")[:-1] == blocks
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.shards import ShardWriter, smallest_dtype
+from pipeline.corpus.shards import smallest_dtype, write_shards
 
 
 @pytest.mark.parametrize(
@@ -26,19 +26,17 @@ def test_smallest_type_that_fits(vocab_size: int, dtype: str) -> None:
 )
 def test_shards_hold_the_stream_in_order(tmp_path_factory, parts, shard_tokens, dtype) -> None:
     folder = tmp_path_factory.mktemp("shards")
-    with ShardWriter(folder, dtype, shard_tokens) as writer:
-        for part in parts:
-            writer.append(np.array(part, dtype=dtype))
-    data = b"".join((folder / shard.file).read_bytes() for shard in writer.shards)
+    arrays = (np.array(part, dtype=dtype) for part in parts)
+    shards = write_shards(folder, dtype, arrays, shard_tokens)
+    data = b"".join((folder / shard.file).read_bytes() for shard in shards)
     flat = [token for part in parts for token in part]
     assert np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).tolist() == flat
-    assert all(shard.num_tokens == shard_tokens for shard in writer.shards[:-1])
-    assert len(writer.shards) == -(-len(flat) // shard_tokens)
-    for shard in writer.shards:
+    assert all(shard.num_tokens == shard_tokens for shard in shards[:-1])
+    assert len(shards) == -(-len(flat) // shard_tokens)
+    for shard in shards:
         assert hashlib.sha256((folder / shard.file).read_bytes()).hexdigest() == shard.sha256
 
 
 def test_files_are_little_endian(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path, "uint16") as writer:
-        writer.append(np.array([258], dtype=">u2"))
+    write_shards(tmp_path, "uint16", [np.array([258], dtype=">u2")])
     assert (tmp_path / "shard-00000.bin").read_bytes() == b"\x02\x01"

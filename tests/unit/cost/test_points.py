@@ -10,7 +10,7 @@ from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import CONFIGURATION
 from pipeline.cost.points import ADDED, families, predict_from_base, predict_row, read
-from pipeline.cost.score import FOLDER, grown
+from pipeline.cost.score import FOLDER
 
 MEASURED = ("step_s", "samples_per_s", "tokens_per_s_gpu", "tflops_gpu_published", "mem_gib")
 
@@ -141,11 +141,3 @@ def test_a_base_without_a_measurement_is_a_reason(growing) -> None:
     found = predict_from_base(growing, Constants())[1]
     assert found["reason"] == "the smallest world has no measured step_s"
     assert found["step_s_pred"] == ""
-
-
-def test_a_base_makes_predictions_better_than_linear() -> None:
-    errors = [
-        sum(abs(getattr(one, way) / one.measured - 1) for one in grown()) / len(grown())
-        for way in ("predicted", "linear")
-    ]
-    assert errors[0] < errors[1]

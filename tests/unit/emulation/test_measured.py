@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.emulation import measured
 from pipeline.emulation.cores import Shares
-from pipeline.emulation.dilation import Dilation
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
 from pipeline.study.link import LinkSpec
@@ -73,7 +72,7 @@ def measure(
     """The record of a run on so many nodes."""
     spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
     nodes: Any = SimpleNamespace(count=count, tcp=dict)
-    return measured.measure(spec, nodes, Shares([[0], [1]]), Dilation(factor, 1), tell)
+    return measured.measure(spec, nodes, Shares([[0], [1]][:count]), factor, tell)
 
 
 @pytest.fixture
@@ -112,7 +111,12 @@ def test_nodes_that_are_not_dilated_need_nearly_all_of_their_cores(
     """With less they could decide nothing, nor could the study: such a run is tried again."""
     monkeypatch.setattr(measured, "_cores", lambda *_: [0.8, 1.0])
     monkeypatch.setattr(measured, "_rates", lambda *_: REACHED)
-    monkeypatch.setattr(measured, "busy_programs", lambda *_: time.sleep(1) or SPINNER)
+
+    def wait(pause: float, _: Sequence[int]) -> str:
+        time.sleep(pause)
+        return SPINNER
+
+    monkeypatch.setattr(measured, "busy_programs", wait)
     assert ("disturbed_by" in measure(factor=factor)) == waits
 
 
@@ -129,7 +133,7 @@ def test_a_run_that_was_disturbed_is_no_result() -> None:
 def test_a_quota_that_a_node_can_never_have_its_cores_under_is_a_result(
     quota: float | None, factor: float, refused: bool
 ) -> None:
-    check = partial(measured.check_quota, quota, SPEC, Dilation(factor, 1))
+    check = partial(measured.check_quota, quota, SPEC, factor)
     if not refused:
         return check()
     with pytest.raises(UnsupportedError, match=r"gets 0\.25 of them under the CPU quota of 0\.5"):

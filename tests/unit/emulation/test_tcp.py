@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -54,51 +53,6 @@ def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
         (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
     tcp.configure()
     tcp.without_ipv6()
-
-
-ROUTE: dict[str, object] = {
-    "dst": "10.77.0.0/24",
-    "metrics": [{"rto_min": 800, "quickack": 1, "initcwnd": 500, "congestion": "reno"}],
-}
-HELD = {
-    "rto_min_ms": 800,
-    "quickack": True,
-    "slow_start_after_idle": False,
-    "loss_probes": False,
-    "congestion_control": "reno",
-    "initial_window": 500,
-    "send_buffer_bytes": 4194304,
-}
-PLAIN = {
-    "rto_min_ms": 200,
-    "quickack": False,
-    "slow_start_after_idle": True,
-    "loss_probes": True,
-    "congestion_control": "cubic",
-    "initial_window": 10,
-    "send_buffer_bytes": 16384,
-}
-
-
-def test_what_is_recorded_is_what_the_kernel_says(kernel: Path, tmp_path) -> None:
-    ip = tmp_path / "ip"
-
-    def says(route: dict[str, object]) -> None:
-        ip.write_text(f"#!/bin/sh\necho '{json.dumps([route])}'\n")
-        ip.chmod(0o755)
-
-    says({"dst": "10.77.0.0/24"})
-    assert tcp.held(str(ip), "eth0") == PLAIN  # no setting can be read
-    tcp.configure()
-    says(ROUTE)
-    assert tcp.held(str(ip), "eth0") == HELD
-
-
-def test_counters_are_of_emulated_nodes_alone(kernel: Path, monkeypatch) -> None:
-    write(kernel, 3, 1)
-    monkeypatch.delenv(pacing.VARIABLE, raising=False)
-    assert tcp.counters() is None
-    assert tcp.since(None) is None
 
 
 def test_a_node_knows_what_its_cable_carried(kernel: Path, monkeypatch) -> None:

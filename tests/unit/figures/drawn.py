@@ -9,13 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipeline.figures import theme
+from pipeline.metrics.results import Results
 
 
 def draw(name: str, table: pd.DataFrame, *more: Any) -> Figure:
     """The figure in the shared look; those drawn before are closed, and stay readable."""
     theme.apply()
     plt.close("all")
-    figure = import_module(f"pipeline.figures.{name}").draw(table, *more)
+    figure = import_module(f"pipeline.figures.{name}").draw(Results(table), *more)
     assert isinstance(figure, Figure)
     return figure
 

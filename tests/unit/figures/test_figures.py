@@ -1,29 +1,46 @@
+"""Figures read back: points, intervals, panels of links, words and looks."""
+
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import build
-from pipeline.metrics.select import pick
-from pipeline.study.study import Study
+from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.format import significant
+from pipeline.metrics.results import Results
+from pipeline.study.profiling import IN_STEP
 from tests.fake_records import (
+    CONDITIONED,
+    EMULATED,
+    PLAIN,
     a_cell,
     edit_record,
+    edited_table,
+    made,
     make_study,
     make_table,
+    pick,
     row_of,
-    write_records,
 )
 from tests.unit.figures.drawn import draw, words
 
@@ -34,13 +51,6 @@ PROFILE = {"steps": 8}
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     return make_table(repeats=2, profile=PROFILE)
-
-
-@pytest.fixture(scope="module")
-def nothing() -> pd.DataFrame:
-    """A study of which no run finished."""
-    cells = [a_cell("a", "horovod", precision="apex_o1")]
-    return make_table(repeats=1, cells=cells, profile=PROFILE)
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +94,13 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> 
 
 def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tmp_path) -> None:
     begin = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
-    study = make_study(repeats=2, beginnings=begin)
-    runs = write_records(tmp_path, study)
     unseen = {"steps": 5, "unigram_entropy": 6.0}
-    for run in ("single/n1/r0", "dps/n2/r0"):
-        edit_record(runs / run, lambda one: one["ranks"][0].update(unseen_text=unseen))
-    table = build(Study.of(study), runs)
+
+    def edit(runs: Path) -> None:
+        for run in ("single/n1/r0", "dps/n2/r0"):
+            edit_record(runs / run, lambda one: one["ranks"][0].update(unseen_text=unseen))
+
+    table = edited_table(tmp_path, edit, repeats=2, beginnings=begin)
     figure = draw("loss_step", table)
     _, over_time, _ = figure.axes
     seconds = [np.asarray(line.get_xdata(), dtype=float) for line in over_time.lines]
@@ -124,14 +135,8 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
-    looks = theme.styles(make_table(repeats=1, cells=cells, cluster=one)).values()
+    looks = theme.styles(Results(make_table(repeats=1, cells=cells, cluster=one))).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_study_of_which_nothing_ran_still_draws(name: str, nothing: pd.DataFrame) -> None:
-    said = words(draw(name, nothing))
-    assert re.search("no (profiled )?run finished", said) and "unsupported" in said
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
@@ -180,3 +185,235 @@ def test_a_person_s_matplotlibrc_changes_no_figure() -> None:
     matplotlib.rcParams.update({"savefig.bbox": "tight", "lines.linewidth": 9, "axes.grid": False})
     theme.apply()
     assert dict(matplotlib.rcParams) == before
+
+
+LINKS = ["200 Mbit/s", "1 Gbit/s"]
+
+
+@pytest.fixture(scope="module")
+def linked() -> pd.DataFrame:
+    return make_table(repeats=2, cluster=EMULATED)
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes if axes.get_visible() and axes.get_title()]
+
+
+@pytest.mark.parametrize("name", ["throughput", "speedup"])
+def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(name, linked) -> None:
+    figure = draw(name, linked)
+    assert titles(figure) == [f"links of {link}" for link in LINKS]
+    first, second = ([_points(line) for line in axes.lines if _is_of_an_arm(line)]
+                     for axes in figure.axes)  # fmt: skip
+    assert len(first) == len(second) == 4
+    for one, other in zip(first, second, strict=True):
+        assert one[0] == other[0] and one[1:] != other[1:]
+
+
+def test_one_node_is_drawn_once_before_the_panels_of_the_links(linked: pd.DataFrame) -> None:
+    over = [f"{n} nodes, {link}" for link in LINKS for n in (2, 4)]
+    assert titles(draw("step_time", linked)) == ["1 node", *over]
+
+
+@pytest.mark.parametrize(
+    ("fell_back", "panels"),
+    [
+        (lambda spec: True, ["loopback"]),
+        (lambda spec: spec.cell.endswith("-fast"), ["links of 200 Mbit/s", "loopback"]),
+        (lambda spec: spec.world.nodes > 1, ["", "loopback"]),
+    ],
+    ids=["all", "one link", "several nodes"],
+)
+def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, panels: Any) -> None:
+    made = make_table(repeats=1, cluster=EMULATED, profile={"steps": 4}, fell_back=fell_back)
+    for name in ("throughput", "speedup", "step_time", "time_split"):
+        figure = draw(name, made)
+        if name in ("throughput", "speedup"):
+            assert [axes.get_title() for axes in figure.axes] == panels
+        said = " ".join([*titles(figure), *(text.get_text() for text in figure.texts)])
+        assert "1 Gbit/s" not in said
+
+
+def _is_of_an_arm(line: Any) -> bool:
+    """The caps of intervals have no line between them."""
+    return len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
+
+
+def _points(line: Any) -> list[tuple[float, float]]:
+    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+
+
+PROFILED = {"profile": {"steps": 8}, "repeats": 2}
+
+
+@pytest.fixture(scope="module")
+def figure(drawn: Callable[[str], Figure]) -> Figure:
+    return drawn("time_split")
+
+
+def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
+    """The pieces of one bar, from left to right."""
+    found = [p for p in figure.axes[panel].patches if isinstance(p, Rectangle)]
+    return [p for p in found if abs(p.get_y() + p.get_height() / 2 - place) < 0.1]
+
+
+def value(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> float:
+    return float(row_of(table, metric, cell, nodes)["value"])
+
+
+def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, figure) -> None:
+    # The cells that ran, in the order of the study: single, sps, dps, horovod, dps-amp.
+    bar = parts(figure, panel=2, place=2)
+    spent = [value(table, f"phase_mean_seconds:{name}", "dps", 4) for name in IN_STEP]
+    expected = [100 * seconds / sum(spent) for seconds in spent]
+    assert [p.get_width() for p in bar] == pytest.approx(expected)
+    assert [p.get_x() for p in bar] == pytest.approx([0, *np.cumsum(expected)[:-1]])
+    share = value(table, "phase_share:communication", "dps", 4)
+    beside = [text.get_text().strip() for text in figure.axes[2].texts]
+    assert f"{100 * share:.0f} %, {significant(1000 * sum(spent), 2)} ms" in beside
+    assert figure.axes[0].texts[0].get_text().startswith("0 %, ")
+    assert parts(figure, panel=1, place=0) == [], "the single device ran on one node alone"
+
+
+def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, figure) -> None:
+    said = words(figure)
+    assert "exposed communication" in said
+    assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
+    assert re.search(r"Reading the batch, before the step, took [\d.]+ ms at most", said)
+    own = table.copy()
+    without_marks(own)
+    assert "Without phases, drawn as rest: dps." in words(draw("time_split", own))
+    unprofiled = draw("time_split", make_table(repeats=1))
+    assert "no profiled run finished" in words(unprofiled)
+
+
+def without_marks(table: pd.DataFrame) -> None:
+    marked = table["metric"].str.startswith("phase_mean_seconds:") & (table["cell"] == "dps")
+    table.loc[marked & ~table["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
+
+
+BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
+
+
+@pytest.fixture(scope="module", params=[1, 5])
+def few(request: pytest.FixtureRequest) -> pd.DataFrame:
+    return make_table(repeats=request.param, cluster=EMULATED, profile={"steps": 8})
+
+
+def test_no_table_has_an_interval_or_a_verdict(few: pd.DataFrame) -> None:
+    over_runs = few[few["level"].isin(["cell", "comparison"])]
+    assert over_runs.dropna(subset=["low"]).empty
+    verdicts = few.loc[few["metric"] == "speed_verdict", "text"]
+    assert not verdicts.isin([FASTER, SLOWER]).any() and len(verdicts)
+    for name in tables.catalogue.captions:
+        text = made(name, few)[1].to_csv()
+        assert not BRACKETS.search(text) and not re.search(r"\d [<>](,|$)", text), text
+
+
+@pytest.mark.parametrize("name", figures.catalogue.captions)
+def test_no_figure_draws_one(name: str, few: pd.DataFrame) -> None:
+    figure = draw(name, few)
+    written = words(figure)
+    assert not BRACKETS.search(written) and "95 %" not in written, written
+    for axes in figure.axes:
+        for bar in (one for one in axes.containers if isinstance(one, ErrorbarContainer)):
+            lines = [line for line in bar.lines[2] if isinstance(line, LineCollection)]
+            # What has no ends is left out of a segment.
+            assert not any(len(part) > 1 for line in lines for part in line.get_segments())
+
+
+CELLS = make_study()["cells"][:4]
+
+
+@pytest.fixture(scope="module")
+def conditioned() -> pd.DataFrame:
+    return make_table(repeats=6, cluster=CONDITIONED | {"nodes": [1, 4]}, cells=CELLS)
+
+
+@pytest.fixture(scope="module")
+def what_if(conditioned: pd.DataFrame) -> Figure:
+    return draw("what_if", conditioned)
+
+
+def points(axes: Axes) -> list[tuple[float, float, str, str]]:
+    """Ratio, height, colour and marker of each point."""
+    return [
+        (float(np.asarray(line.get_xdata())[0]), float(np.asarray(line.get_ydata())[0]),
+         to_hex(line.get_color()), str(line.get_marker()))
+        for line in axes.lines
+        if len(np.asarray(line.get_xdata())) == 1
+    ]  # fmt: skip
+
+
+def test_each_ratio_is_a_point_of_its_cell_with_its_interval(conditioned, what_if) -> None:
+    found, look = Results(conditioned).against_plain, theme.styles(Results(conditioned))
+    drawn = points(what_if.axes[0])
+    assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
+    styles = [look[arm] for arm in found["arm"]]
+    assert [point[2:] for point in drawn] == [(s.colour.lower(), s.marker) for s in styles]
+    ends = [list(np.asarray(line.get_xdata())) for line in what_if.axes[0].lines
+            if line.get_marker() == "|"]  # fmt: skip
+    assert ends == found[["low", "high"]].to_numpy().tolist()
+
+
+def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(
+    conditioned, what_if
+) -> None:
+    heights = [height for _, height, _, _ in points(what_if.axes[0])]
+    assert len(set(heights)) == 12 and min(np.diff(sorted(heights))) > 0.2
+    assert [round(height) for height in heights] == [n for n in range(4) for _ in range(3)]
+    axes, found = what_if.axes[0], Results(conditioned).against_plain
+    low, high = axes.get_xlim()
+    assert low < found["low"].min() and high > found["high"].max()
+    assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()
+
+
+def test_it_says_what_the_conditions_are_and_what_they_are_held_against(
+    what_if: Figure,
+) -> None:
+    text = words(what_if)
+    for part in ("straggler one node at 0.5 speed", "jitter 0.3",
+                  "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip
+        assert part in text
+    assert "jitter jitter" not in text and "Without a condition: links of 1 Gbit/s." in text
+    assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
+
+
+def visible_ticks(axes: Axes) -> list[Text]:
+    low, high = axes.get_xlim()
+    return [text for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high]
+
+
+def overlapping(what_if: Figure) -> list[tuple[str, str]]:
+    """Pairs of texts that lie over one another, with what lies outside of the what_if."""
+    what_if.draw_without_rendering()
+    texts = [text for axes in what_if.axes if axes.get_visible() for text in
+             [*axes.texts, *visible_ticks(axes), axes.title, axes.xaxis.label]]  # fmt: skip
+    texts = [text for text in texts if text.get_text() and text.get_visible()]
+    shown = [(text.get_text(), text.get_window_extent()) for text in texts]
+    width = what_if.bbox.width
+    outside = [(text, "outside") for text, box in shown if box.x0 < 0 or box.x1 > width]
+    pairs = [(a, b) for i, a in enumerate(shown) for b in shown[i + 1 :]]
+    return outside + [(a[0], b[0]) for a, b in pairs if a[1].overlaps(b[1])]
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        CONDITIONED["links"],
+        [PLAIN, PLAIN | {"name": "all-at-once-on-a-slow-day", "straggler": 0.25, "jitter": 1.5,
+                         "receive_mbits": 62.5, "uplink_mbits": 125}],
+    ],
+    ids=["each alone", "all at once"],
+)  # fmt: skip
+def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
+    cluster = CONDITIONED | {"nodes": [1, 2, 4, 8, 16], "links": links}
+    work = make_study()["workload"] | {"steps": 8, "untimed_steps": 1}
+    made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
+    assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
+    assert overlapping(made) == []
+
+
+def test_without_a_pair_that_finished_it_says_so() -> None:
+    fell = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
+    assert "no cell finished both with and without a condition" in words(draw("what_if", fell))

@@ -68,9 +68,9 @@ def test_where_none_is_good_the_run_starts_anew_and_says_so(paths) -> None:
 
 
 def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
-    """Of a killed attempt: measurements, folders of copies, errors, half-written files."""
-    (paths.ranks / "copy1").mkdir()
-    for name in ("copy1/rank0.steps", "emulation.json", "rank0.error.json", "rank1.json"):
+    """Of a killed attempt: measurements, torchrun's folder, errors, half-written files."""
+    (paths.ranks / "torchrun").mkdir()
+    for name in ("torchrun/log", "emulation.json", "rank0.error.json", "rank1.json"):
         (paths.ranks / name).write_text("old")
     (paths.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
     (paths.out / ".run.json.77.tmp.json").write_text("half")

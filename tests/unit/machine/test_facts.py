@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import psutil
 import pynvml
 import pytest
 
@@ -53,26 +52,6 @@ def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
     found = machine.rank_environment(SimpleNamespace(type="cuda"), alone=False)
     assert [found[key] for key in ("gpu", "driver", "nccl")] == ["A100 MIG 1g.5gb", None, None]
     assert found["interface"] is found["interface_mbits"] is None, "NCCL chooses by itself"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("GLOO_SOCKET_IFNAME", "", None),
-        ("GLOO_SOCKET_IFNAME", "eth0,eth1", "eth0"),
-        ("NCCL_SOCKET_IFNAME", "ib0", None),
-    ],
-)
-def test_the_interface_is_the_one_that_was_named(monkeypatch, name, value, expected) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setenv(name, value)
-    assert machine.interface_to_others() == expected
-
-
-@pytest.mark.parametrize(("speed", "expected"), [(10_000, 10_000), (0, None), (65535, None)])
-def test_a_rate_that_the_driver_does_not_state_is_none(monkeypatch, speed, expected) -> None:
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": SimpleNamespace(speed=speed)})
-    assert machine.interface_mbits("eth0") == expected and machine.interface_mbits("eth1") is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Who is faster, and who may say so."""
+"""Who is faster, who may say so, and what a condition of a link costs."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,19 +14,32 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
-    SpeedTest,
-    compared,
     contrast_rows,
     fewest_repeats,
     largest_family,
 )
+from pipeline.metrics.results import Results, SpeedTest
 from pipeline.metrics.runs import load_run
-from pipeline.metrics.select import pick
+from pipeline.metrics.statistics import Interval, interval_of_ratio
+from pipeline.metrics.table import check
 from pipeline.records import RunRecord, Step, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, a_cell, make_record, make_study, spec_of, with_steps
+from tests.fake_records import (
+    CONDITIONED,
+    EMULATED,
+    PLAIN,
+    a_cell,
+    edit_steps,
+    edited_table,
+    make_record,
+    make_study,
+    make_table,
+    pick,
+    spec_of,
+    with_steps,
+)
 
 CELLS = [a_cell("a", "single", nodes=[1]), a_cell("b"), a_cell("c", "horovod")]
 Seconds = Callable[[RunSpec], float]
@@ -57,7 +72,7 @@ def by_cell(**centres: float) -> Seconds:
 
 
 def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> SpeedTest:
-    found = compared(table, (one, nodes), (other, nodes))
+    found = Results(table).compared((one, nodes), (other, nodes))
     assert found is not None
     return found
 
@@ -118,25 +133,16 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
         assert told == [verdict if network == "emulated" else "faster"]
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_too_few_repeats_never_decide_however_far_apart(tmp_path: Path, repeats: int) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=9.0), repeats=repeats)
-    found = faster(table, "b", "c", 2)
-    assert found.verdict == "too few repeats to decide" and found.too_few
-    least = pick(table, "comparison", "smallest_p_value")["value"]
-    assert least.min() >= 0.05
-
-
 def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
     table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
-    faster_one, slower_one = (compared(table, (cell, 4), ("a", 1)) for cell in ("b", "c"))
+    faster_one, slower_one = (Results(table).compared((cell, 4), ("a", 1)) for cell in ("b", "c"))
     assert faster_one and slower_one
     assert (faster_one.verdict, slower_one.verdict) == ("faster", "slower")
     rows = pick(table, "cell", "speedup")
     speedup = rows[(rows["cell"] == "b") & (rows["nodes"] == 4)].iloc[0]
     bounds = (faster_one.low, faster_one.ratio, faster_one.high)
     assert bounds == (speedup["low"], speedup["value"], speedup["high"])
-    assert compared(table, ("a", 1), ("a", 1)) is None
+    assert Results(table).compared(("a", 1), ("a", 1)) is None
 
 
 def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
@@ -153,14 +159,11 @@ def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
 
 
 def test_another_training_is_not_compared(tmp_path: Path) -> None:
-    study = make_study(cells=CELLS, repeats=6)
-    for spec in expand(Study.of(study)):
-        record = make_record(spec)
-        if spec.cell == "c" and spec.world.nodes == 2:
-            steps = [replace(s, grad_norm=2 * (s.grad_norm or 0)) for s in record.steps]
-            record = RunRecord(record.run, steps)
-        write_record(tmp_path / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}", record)
-    table = build(Study.of(study), tmp_path)
+    def edit(runs: Path) -> None:
+        for folder in runs.glob("c/n2/r*"):
+            edit_steps(folder, lambda step: replace(step, grad_norm=2 * (step.grad_norm or 0)))
+
+    table = edited_table(tmp_path, edit, cells=CELLS, repeats=6)
     assert faster(table, "b", "c", 2).verdict.endswith("c did not compute the same training")
     assert faster(table, "b", "c", 4).compared
 
@@ -181,3 +184,71 @@ def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes:
 def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
     # A single pair could be decided by four, which have no interval.
     assert fewest_repeats(15) == fewest_repeats(1) == 6 and fewest_repeats(40) > 6
+
+
+CONDITIONS_CELLS = make_study()["cells"][:4]
+CLUSTER = CONDITIONED | {"nodes": [1, 4]}
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return make_table(repeats=6, cluster=CLUSTER, cells=CONDITIONS_CELLS)
+
+
+@pytest.fixture(scope="module")
+def found(table: pd.DataFrame) -> pd.DataFrame:
+    return Results(table).against_plain
+
+
+def step_seconds(table: pd.DataFrame, cell: str) -> Interval:
+    rows = pick(table, "cell", "step_seconds")
+    row = rows[(rows["cell"] == cell) & (rows["nodes"] == 4)].iloc[0]
+    return Interval(row["value"], row["low"], row["high"], row["n"], row["interval"])
+
+
+def test_every_cell_under_a_condition_has_a_ratio_of_step_times(table, found) -> None:
+    check(table, "here")
+    conditions = ["straggler", "jitter", "asymmetric", "oversubscribed"]
+    assert found["condition"].tolist() == [c for c in conditions for _ in range(3)]
+    assert found["arm"].tolist() == ["sps", "dps", "horovod"] * 4
+    adds = ["one node at 0.5 speed", "jitter 0.3", "receives 250 Mbit/s", "uplink 1 Gbit/s"]
+    assert found["adds"].tolist() == [text for text in adds for _ in range(3)]
+    assert set(found["nodes"]) == {4}
+    for row in found.to_dict("records"):
+        one, plain = (step_seconds(table, name) for name in (row["cell"], row["plain"]))
+        expected = interval_of_ratio(one, plain)
+        ratio = (row["ratio"], row["low"], row["high"])
+        assert ratio == pytest.approx((expected.value, expected.low, expected.high))
+        assert row["interval"] == expected.how
+        assert (row["seconds"], row["plain_seconds"]) == (one.value, plain.value)
+
+
+def test_the_words_are_of_the_test_and_of_the_interval(found: pd.DataFrame) -> None:
+    slow = found[found["cell"] == "dps-straggler"].iloc[0]
+    assert slow["verdict"] == "slower" and slow["low"] > 1.5
+    # Three cells over one link: the exact p-value of 6 against 6, times the three.
+    assert found["p_value"].min() == pytest.approx(3 * 2 / 924)
+    assert found["p_value"].max() <= 1
+    near = found[found["cell"] == "dps-oversubscribed"].iloc[0]
+    assert near["verdict"] == "undecided" and near["low"] < 1 < near["high"]
+
+
+@pytest.mark.parametrize(
+    "links",
+    [EMULATED["links"], [PLAIN | {"rate_mbits": 500}, *CONDITIONED["links"][1:]]],
+    ids=["no condition", "another rate"],
+)
+def test_without_a_link_to_compare_with_there_is_nothing(links: Any) -> None:
+    made = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CONDITIONS_CELLS)
+    empty = Results(made).against_plain
+    assert empty.empty and "ratio" in empty.columns
+
+
+def test_each_rate_has_its_own_reference() -> None:
+    slow = {"rate_mbits": 200}
+    links = [PLAIN, PLAIN | {"name": "plain-slow"} | slow, PLAIN | {"name": "j", "jitter": 0.3}]
+    links.append(links[-1] | {"name": "j-slow"} | slow)
+    table = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CONDITIONS_CELLS)
+    made = Results(table).against_plain
+    pairs = dict(zip(made["cell"], made["plain"], strict=True))
+    assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"

@@ -1,12 +1,32 @@
+"""Intervals, rank tests and drift: by hand, by their properties, and what they cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.metrics.ranks import (
+    DRIFT,
+    STEADY,
+    Drift,
+    drift,
+    holm,
+    largest_effect_size,
+    p_value_above,
+    rank_sum,
+    smallest_p_value,
+)
 from pipeline.metrics.statistics import (
     NO_INTERVAL,
     Floats,
     Interval,
+    interpolated_bounds,
     interval_of_ratio,
     median_interval,
     repeats_interval,
@@ -77,3 +97,143 @@ def test_a_ratio_has_no_unit_and_turns_round(one: Floats, other: Floats, factor:
 def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Floats) -> None:
     found = repeats_interval([np.full(3, value) for value in values])
     assert values.min() <= found.low <= np.median(values) <= found.high <= values.max()
+
+
+def test_a_one_sided_test_is_exact_for_two_samples_and_a_sign_test_for_one() -> None:
+    low, high = np.arange(1.0, 7.0), np.arange(11.0, 17.0)
+    assert p_value_above(high, low) == pytest.approx(1 / 924)
+    assert p_value_above(low, high) == pytest.approx(1.0)
+    assert p_value_above(high, np.ones(1)) == pytest.approx(1 / 64)
+    # Values that are all alike fall back to an approximation, which must not promise more.
+    assert p_value_above(np.full(6, 2.0), np.ones(6)) >= 1 / 924
+
+
+def test_values_that_are_all_alike_differ_in_nothing_and_ties_do_not_make_the_impossible() -> None:
+    alike, tied = rank_sum(np.ones(4), np.ones(4)), rank_sum(np.ones(4), np.full(4, 2.0))
+    assert (alike.p_value, alike.effect_size) == (1.0, 0.0)
+    assert tied.p_value == pytest.approx(smallest_p_value(4, 4))
+
+
+@pytest.mark.parametrize(("n", "other", "p"), [(3, 3, 0.1), (4, 4, 2 / 70), (6, 6, 2 / 924)])
+def test_the_smallest_p_value_is_that_of_groups_apart(n: int, other: int, p: float) -> None:
+    assert smallest_p_value(n, other) == pytest.approx(p)
+    apart = rank_sum(np.arange(n, dtype=float), 100 + np.arange(other, dtype=float))
+    # 2 of the 70 ways to split 8 values are as extreme; the chi-squared value would be 0.021.
+    assert apart.p_value == pytest.approx(p)
+    assert largest_effect_size(n, other) == pytest.approx(apart.effect_size)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_lowers_nor_reorders(p_values: list[float]) -> None:
+    adjusted = holm(p_values)
+    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
+    for (p, q), (r, s) in combinations(zip(p_values, adjusted, strict=True), 2):
+        assert (p <= r) <= (q <= s) or p == r
+
+
+def series(last: float, spread: float = 0.02, n: int = 30) -> np.ndarray:
+    noise = np.random.default_rng(3).normal(0, spread, n)
+    return np.linspace(1, last, n) + noise
+
+
+@pytest.mark.parametrize(
+    ("last", "spread", "verdict"),
+    [(1.3, 0.02, DRIFT), (0.75, 0.02, DRIFT), (1.0, 0.02, STEADY), (1.04, 0.001, STEADY)],
+)
+def test_drift_is_both_large_and_beyond_chance(last: float, spread: float, verdict: str) -> None:
+    found = drift(series(last, spread))
+    assert found is not None and found.verdict == verdict
+
+
+def test_a_large_change_that_may_be_chance_is_no_drift() -> None:
+    assert Drift(share=0.2, p_value=0.3, n=6).verdict == STEADY
+
+
+def test_too_short_a_series_is_not_tested() -> None:
+    assert drift(series(9.0, n=14)) is None
+    assert drift(series(9.0, n=15)) is not None
+    assert drift(np.array([])) is None
+
+
+STEPS, WITHIN = 20, 0.04
+NUM_STUDIES = 2000
+# Speeds of runs relative to each other: even, skewed, with outliers, and of two kinds.
+BETWEEN: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
+    "normal": lambda rng, size: np.exp(rng.normal(0, 0.02, size)),
+    "quiet": lambda rng, size: np.exp(rng.normal(0, 0.002, size)),
+    "skewed": lambda rng, size: 1 + 0.03 * rng.exponential(1, size),
+    "outliers": lambda rng, size: np.exp(0.012 * rng.standard_t(3, size)),
+    "two kinds": lambda rng, size: np.exp(
+        rng.normal(0, 0.007, size) + 0.04 * (rng.random(size) < 0.3)
+    ),
+}
+
+
+def run_medians(kind: str, repeats: int, studies: int, seed: int) -> Floats:
+    """Median step time of each run, shape (studies, repeats)."""
+    rng = np.random.default_rng([seed, repeats, sorted(BETWEEN).index(kind)])
+    speeds = BETWEEN[kind](rng, (studies, repeats))
+    # Steps are as fast as possible or slower, so their noise has one side.
+    steps = np.exp(np.abs(rng.normal(0, WITHIN, (studies, repeats, STEPS))))
+    return np.asarray(speeds * np.median(steps, axis=-1))
+
+
+@cache
+def truth(kind: str) -> float:
+    return float(np.median(run_medians(kind, 100, 2000, seed=0)))
+
+
+def intervals(medians: Floats) -> list[Interval]:
+    return [Interval(float(np.median(m)), *interpolated_bounds(m), len(m), "") for m in medians]
+
+
+def share(found: list[Interval], value: float) -> float:
+    """Percent of the intervals that hold `value`."""
+    return 100 * float(np.mean([interval.low <= value <= interval.high for interval in found]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "repeats"),
+    [*((kind, 6) for kind in BETWEEN), ("normal", 7), ("skewed", 10), ("outliers", 20)],
+)
+def test_the_interval_over_repeats_covers_95_percent(kind: str, repeats: int) -> None:
+    medians = run_medians(kind, repeats, NUM_STUDIES, seed=1)
+    assert 93 <= share(intervals(medians), truth(kind)) <= 97
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "repeats"),
+    [("normal", "normal", (6, 6)), ("normal", "quiet", (6, 12)), ("skewed", "normal", (10, 10)),
+     ("two kinds", "skewed", (6, 6)), ("two kinds", "skewed", (6, 12)),
+     ("outliers", "outliers", (20, 20))],
+)  # fmt: skip
+def test_the_interval_of_a_ratio_covers_95_percent(one, other, repeats) -> None:
+    first = intervals(run_medians(one, repeats[0], NUM_STUDIES, seed=4))
+    second = intervals(run_medians(other, repeats[1], NUM_STUDIES, seed=5))
+    ratios = [interval_of_ratio(a, b) for a, b in zip(first, second, strict=True)]
+    assert 93 <= share(ratios, truth(one) / truth(other)) <= 97
+
+
+@pytest.mark.parametrize("steps", [5, 8, 20, 25])
+def test_the_interval_within_a_run_covers_what_it_says(steps: int) -> None:
+    rng = np.random.default_rng([8, steps])
+    found = [median_interval(values) for values in rng.lognormal(size=(2000, steps))]
+    said = float(found[0].how.split(",")[1].split()[0])
+    assert share(found, 1.0) == pytest.approx(said, abs=1.5)
+
+
+@pytest.mark.parametrize("repeats", [6])
+def test_cells_that_are_alike_are_rarely_told_apart(repeats: int) -> None:
+    """In at most 5 % of studies does any of ten pairs come out as decided."""
+    alarms = 0
+    for study in run_medians("skewed", 5 * repeats, 100, seed=9):
+        cells = study.reshape(5, repeats)
+        tests = [rank_sum(cells[i], cells[j]) for i in range(5) for j in range(i)]
+        alarms += min(holm([test.p_value for test in tests])) < 0.05
+    # 5 % of 100 and two standard errors of that count.
+    assert alarms <= 5 + 2 * 2.2

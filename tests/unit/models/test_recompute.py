@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.models import family, flops_per_token
-from pipeline.models.build import build_model, compile_blocks, recompute_blocks
+from pipeline.models.build import build_model, compile_model, recompute_blocks
 from pipeline.models.gpt2.model import attend
 from pipeline.study.spec import ATTENTION, ModelSpec
 
@@ -77,7 +77,7 @@ def test_blocks_stay_what_they_are() -> None:
     recompute_blocks(model)
     assert list(model.blocks) == blocks
     assert all(isinstance(block, tuple(kinds)) for block in blocks)
-    compile_blocks(model)
+    compile_model(model)
     assert all(block._compiled_call_impl is not None for block in blocks)
     assert model._compiled_call_impl is None, "whole, no reduction overlaps its backward pass"
     replica = blocks[0]._replicate_for_data_parallel()

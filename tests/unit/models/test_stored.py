@@ -41,7 +41,7 @@ SIZES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders by class, as save_pretrained writes them: in several files, and in one."""
     folder = tmp_path_factory.mktemp("saved")
     torch.manual_seed(1)
@@ -52,9 +52,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
     bert = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
     bert.save_pretrained(folder / "bert")
     assert len([*(folder / "llama").glob("model-*.safetensors")]) > 2
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SAMESTEP_CACHE", str(folder / "cache"))
-        yield {"LlamaForCausalLM": folder / "llama", "BertForMaskedLM": folder / "bert"}
+    return {"LlamaForCausalLM": folder / "llama", "BertForMaskedLM": folder / "bert"}
 
 
 def spec_of(folder: Path, **given: Any) -> ModelSpec:

@@ -1,27 +1,36 @@
+"""The report of a study, and the page of all claims."""
+
+from __future__ import annotations
+
+import csv
 import json
 import os
 import re
 import shutil
+import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
-from pipeline.claims.write import count
-from pipeline.claims.write import outcome as claim_outcome
+from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.write import count, question, read_verdicts
+from pipeline.metrics import table as metrics_table
 from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import NONE
+from pipeline.page import index
 from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import make_study, write_records
+from tests.fake_records import make_study
+from tests.fake_results import make_results, stage
 
-DOT = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="4"/></svg>'
 HOSTILE = "</pre><script>alert('log')</script><img src=x onerror=alert(1)> & \"done\""
 LABEL = "DDP <script>alert('label')</script>"
 REASONS = {
@@ -40,34 +49,17 @@ def outcome(spec: RunSpec) -> tuple[str, str] | None:
     return REASONS.get(spec.cell) if wrong else None
 
 
-def make_results(root: Path, **changes: Any) -> Path:
-    """Records, logs and verdicts by the real stages, with a dot in place of each figure."""
+def page_results(root: Path, **changes: Any) -> Path:
+    """Results of a study with a hostile label, every status, and a log of nearly every run."""
     study = make_study(repeats=2, **changes)
     study["cells"][2]["label"] = LABEL
-    (root / "study.json").write_text(json.dumps(study))
-    runs, metrics = write_records(root / "runs", study, outcome), str(root / "metrics.parquet")
+    make_results(root, study, outcome)
     for spec in expand(Study.of(study)):
         if spec.cell != "horovod-apex":
             lines = [f"line {number} of {spec.run_id}" for number in range(30)]
-            (run_folder(runs, spec) / "log.txt").write_text("\n".join([*lines, HOSTILE]) + "\n")
-    arguments = ["--study", str(root / "study.json")]
-    assert main(["metrics", *arguments, "--runs", str(runs), "--out", metrics]) == 0
-    if study.get("claims"):
-        verdicts = str(root / "verdicts.json")
-        assert main(["claims", *arguments, "--metrics", metrics, "--out", verdicts]) == 0
-    (root / "figures").mkdir()
-    for name in figures.catalogue.shown(Study.of(study)):
-        (root / "figures" / f"{name}.svg").write_text(DOT)
+            log = run_folder(root / "runs", spec) / "log.txt"
+            log.write_text("\n".join([*lines, HOSTILE]) + "\n")
     return root
-
-
-def report(root: Path) -> int:
-    """Make root/report.html by the stage."""
-    parts = ["--study", "study.json", "--metrics", "metrics.parquet", "--figures", "figures"]
-    parts += ["--runs", "runs", "--out", "report.html"]
-    if (root / "verdicts.json").exists():
-        parts += ["--verdicts", "verdicts.json"]
-    return main(["page", *(p if p.startswith("--") else str(root / p) for p in parts)])
 
 
 class Outline(HTMLParser):
@@ -98,8 +90,8 @@ class Outline(HTMLParser):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
-    assert report(folder) == 0
+    folder = page_results(tmp_path_factory.mktemp("results"), claims=["bai2022"])
+    assert stage(folder, "page") == 0
     return folder
 
 
@@ -137,9 +129,21 @@ def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -
     assert "No log: the run folder holds no log.txt." in run_text(outline, "horovod-apex/n1/r0")
 
 
+def test_a_fall_back_to_tcp_is_said_in_red(root: Path, page: str, tmp_path: Path) -> None:
+    assert "fell back" not in page
+    folder = Path(shutil.copytree(root, tmp_path / "results"))
+    table = metrics_table.read(folder / "metrics.parquet")
+    over_tcp = table[table["metric"] == "git_commit"].iloc[:1].assign(metric="nccl_tcp", value=1.0)
+    both = pd.concat([table, over_tcp], ignore_index=True)
+    metrics_table.write(both, folder / "metrics.parquet")
+    assert stage(folder, "page") == 0
+    told = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<p class="alarm">NCCL fell back to TCP sockets in 1 run: ' in told
+
+
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
     shutil.copytree(root, tmp_path / "copy")
-    assert report(tmp_path / "copy") == 0
+    assert stage(tmp_path / "copy", "page") == 0
     assert (tmp_path / "copy/report.html").read_text() == page
     assert str(root) not in page
 
@@ -201,15 +205,14 @@ def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
     assert "because of communication: <em>not testable here in all 3 parts</em>." in table
     for word, number in count(verdicts).items():
         assert f">{number} {word}</span>" in page
-        assert table.count(f">{word}</span>") == [claim_outcome(one) for one in verdicts].count(
-            word
-        )
+        words = [one["verdict"] for one in verdicts]
+        assert table.count(f">{word}</span>") == words.count(word)
 
 
 def test_a_missing_figure_is_an_error(root, tmp_path, capsys) -> None:
     copy = shutil.copytree(root, tmp_path / "copy")
     (copy / "figures/speedup.svg").unlink()
-    assert report(copy) == 2
+    assert stage(copy, "page") == 2
     assert "run `python -m pipeline figure speedup` first" in capsys.readouterr().err
 
 
@@ -227,22 +230,11 @@ def test_a_line_of_a_log_is_made_fit_to_be_shown(line: str, shown: str) -> None:
     assert tidy(line) == shown
 
 
-def test_logs_that_are_empty_short_binary_or_huge(tmp_path: Path) -> None:
-    log = tmp_path / "log.txt"
-    log.write_text("\n\n")
-    assert log_end(log) == ((), "The log is empty.")
-    log.write_text("one\rtwo\n")
-    assert log_end(log) == (("one", "two"), "The end of the log")
-    log.write_bytes(b"\xff\xfe line\n" * 100_000)
-    lines, note = log_end(log)
-    assert len(lines) == LOG_LINES and note == "The end of the log"
-
-
 def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_them(
     tmp_path: Path,
 ) -> None:
-    root = make_results(tmp_path, profile={"steps": 8})
-    assert report(root) == 0
+    root = page_results(tmp_path, profile={"steps": 8})
+    assert stage(root, "page") == 0
     text = (root / "report.html").read_text()
     page = Outline(text)
     study = Study.of(json.loads((root / "study.json").read_text()))
@@ -253,17 +245,95 @@ def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_t
     assert 'id="verdicts"' not in text and 'href="#verdicts"' not in text
 
 
+ENDED, REFUSED = "The end of the log", "The log is a symlink, which is not"
+
+
 @pytest.mark.parametrize(
-    ("make", "note"),
+    ("make", "lines", "note"),
     [
-        (lambda log: log.symlink_to("/etc/hostname"), "The log is a symlink, which is not"),
-        (lambda log: log.symlink_to(log.name), "The log is a symlink, which is not"),
-        (lambda log: log.mkdir(), "The log cannot be read: it is a folder"),
-        (os.mkfifo, "The log cannot be read: it is a FIFO"),
+        (lambda log: log.write_text("\n\n"), (), "The log is empty."),
+        (lambda log: log.write_text("one\rtwo\n"), ("one", "two"), ENDED),
+        (lambda log: log.write_bytes(b"\xff\xfe line\n" * 100_000),
+         ("\ufffd\ufffd line",) * LOG_LINES, ENDED),
+        (lambda log: log.symlink_to("/etc/hostname"), (), REFUSED),
+        (lambda log: log.symlink_to(log.name), (), REFUSED),
+        (lambda log: log.mkdir(), (), "The log cannot be read: it is a folder"),
+        (os.mkfifo, (), "The log cannot be read: it is a FIFO"),
     ],
-    ids=["of elsewhere", "of itself", "folder", "FIFO"],
-)
-def test_what_is_no_log_is_said_and_nothing_of_elsewhere_is_shown(tmp_path, make, note) -> None:
+    ids=["empty", "short", "huge and binary", "of elsewhere", "of itself", "folder", "FIFO"],
+)  # fmt: skip
+def test_of_a_log_the_end_is_shown_and_of_what_is_none_nothing(tmp_path, make, lines, note) -> None:
     make(tmp_path / "log.txt")
-    lines, said = log_end(tmp_path / "log.txt")
-    assert lines == () and said.startswith(note)
+    shown, said = log_end(tmp_path / "log.txt")
+    assert shown == lines and said.startswith(note)
+
+
+ROOT = Path(__file__).parents[3]
+CLAIM = "sublinear-nodes"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    with zipfile.ZipFile(ROOT / "docs/example/smoke.zip") as archive:
+        [name] = [one for one in archive.namelist() if one.endswith("claims/verdicts.json")]
+        content = json.loads(archive.read(name))
+    path = tmp_path_factory.mktemp("shipped") / "verdicts.json"
+    path.write_text(json.dumps(content))
+    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
+
+    def today(one: dict[str, Any]) -> dict[str, Any]:
+        """The verdict as if made on the claim as it stands now, whatever its wording was."""
+        claim = claims[one["id"]]
+        return one | {"sentence": claim.sentence, "question": question(claim)}
+
+    return [today(one) for one in read_verdicts(path)]
+
+
+def put(results: Path, study: str, verdicts: list[dict[str, Any]]) -> None:
+    folder = results / study / "claims"
+    folder.mkdir(parents=True)
+    own = [one | {"runs": [f"{study}/a/n1/r0"] if one["runs"] else []} for one in verdicts]
+    content = {"schema_version": 1, "study": study, "verdicts": own}
+    (folder / "verdicts.json").write_text(json.dumps(content))
+
+
+def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path, shipped) -> None:
+    undecided = [
+        one | {"verdict": "undecided", "line": f"undecided: {one['why']}", "p_value": None}
+        if one["id"] == CLAIM
+        else one
+        for one in shipped
+    ]
+    put(tmp_path, "a-first-study", undecided)
+    put(tmp_path, "smoke", shipped)
+    found = index.write(tmp_path, tmp_path / "index.html")
+    claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
+    assert len(found) == len(claims)
+    [row] = [one for one in found if one["id"] == CLAIM]
+    assert (row["study"], row["verdict"]) == ("smoke", "reproduced")
+    not_run = [one for one in found if one["verdict"] == index.NOT_RUN]
+    assert len(not_run) == len(claims) - len(shipped)
+    # What several publications say of one effect counts once.
+    effects = {one["about"] for one in not_run}
+    assert index.counts(found)[index.NOT_RUN] == len(effects) < len(not_run)
+    assert {one["publication"] for one in found if one["about"] == "memory of 1F1B"} == {
+        "PTD-P", "MT-NLG 530B", "Alpa",
+    }  # fmt: skip
+    page = (tmp_path / "index.html").read_text()
+    assert 'href="./smoke/report.html"' in page or 'href="smoke/report.html"' in page
+    with (tmp_path / "index.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(claims)
+
+
+def test_studies_that_need_no_gpu_and_no_cluster_are_listed(capsys) -> None:
+    assert main(["index", "--list"]) == 0
+    named = capsys.readouterr().out.split()
+    papers = {"ptdp2021", "gspmd2021", "gspmd2021-annotations", "mtnlg2022", "alpa2022"}
+    assert papers | {"smoke", "lin2020", "bai2022-laptop", "eight-nodes"} <= set(named)
+    others = {"bai2022", "one-gpu", "cluster-check", "layouts", "ptdp2021-as-published"}
+    assert not others & set(named)
+
+
+def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys) -> None:
+    assert main(["index", "--results", str(tmp_path)]) == 2
+    assert "run one (make paper), or all (make studies)" in capsys.readouterr().err

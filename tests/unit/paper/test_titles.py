@@ -1,22 +1,31 @@
-"""A title and labels of markup alone: from the study file to what the paper's formats print."""
+"""Titles and labels of any text: what figures, typst, LaTeX and the manuscript show of them."""
+
+from __future__ import annotations
 
 import csv
 import json
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pypandoc
 import pytest
 import typst
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from pipeline import fonts
-from tests.fake_records import a_cell, make_study, make_table
+from pipeline.fonts import files, printed
+from pipeline.paper.export import TYPST
+from pipeline.paper.manuscript import SOURCES
+from pipeline.text import markdown
+from tests.fake_records import a_cell, make_study
+from tests.fake_results import make_results, stage
 from tests.nasty_texts import LABELS, TITLE
-from tests.unit.paper.papers import make_paper, make_results
-from tests.unit.test_text import inlines, plain_latex, words
+from tests.unit.test_text import TEXTS, inlines, plain_latex, words
 
 PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
 
@@ -29,8 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     changes["cluster"] = {**make_study()["cluster"], "nodes": [1]}
     changes["workload"] = {**make_study()["workload"], "steps": 8, "untimed_steps": 1}
     root = tmp_path_factory.mktemp("titles")
-    study = make_study(**changes, claims=["bai2022"])
-    make_results(root, study, make_table(**changes))
+    make_results(root, make_study(**changes, claims=["bai2022"]))
     # What a file of claims says is text too.
     path = root / "verdicts.json"
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -40,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tested = next(one for one in found["verdicts"] if one["claimed"])
     tested |= {"verdict": "undecided", "line": "undecided: x", "effect": effect}
     path.write_text(json.dumps(found), encoding="utf-8")
-    assert make_paper(root, root) == 0
+    assert stage(root, "paper") == 0
     return root
 
 
@@ -125,3 +133,54 @@ def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
 def test_what_claims_say_is_printed_as_given(root: Path) -> None:
     shown = [words(typst_text(cell)) for cell in cells_of(query(root, "<tbl:claims>"))]
     assert words(f"sentence {PRINTED}") in shown
+
+
+# Not shrunk: what fails is found by the marks of the first difference.
+FEW = settings(
+    phases=[Phase.explicit, Phase.generate],
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+MANY = st.lists(TEXTS.filter(words), min_size=40, max_size=60)
+
+
+@given(MANY)
+@FEW
+def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
+    rows = "\n".join(f"| {markdown(text)} | b |" for text in texts)
+    source = f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n"
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
+    command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.typ"
+        file.write_text(f"#set smartquote(enabled: false)\n{done.stdout}", encoding="utf-8")
+        [found] = json.loads(typst.query(str(file), "<tbl:all>", root=folder))
+    printed = [_hyphens(words(typst_text(cell))) for cell in cells_of(found)]
+    assert printed[2::2] == [_hyphens(words(text)) for text in texts]
+
+
+@given(MANY)
+@FEW
+def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
+    """PDF/UA-1 allows no box; a document that claims it is refused where there is one."""
+    source = "\n\n".join(markdown(printed(text)) for text in texts)
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
+    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    template = (SOURCES / "template.typ").read_text(encoding="utf-8")
+    (fonts,) = re.findall(r"#set text\(font: \(.*?\)", template)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "a.typ"
+        file.write_text(f'#set document(title: "x")\n{fonts})\n{done.stdout}', encoding="utf-8")
+        compiler = typst.Compiler(
+            root=folder, ignore_system_fonts=True, font_paths=[str(path.parent) for path in files()]
+        )
+        assert compiler.compile(input=str(file), format="pdf", pdf_standards=["ua-1"])
+
+
+def _hyphens(text: str) -> str:
+    """typst prints a hyphen before digits as a minus."""
+    return text.replace("\N{MINUS SIGN}", "-")

@@ -11,8 +11,8 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from pipeline.parallel.cut import NAME, Box, Cut, _uncut, held, span
-from pipeline.parallel.mesh import TENSOR
+from pipeline.parallel.cut import NAME, ROWS_NAME, Box, Cut, RowRange, held, span
+from pipeline.parallel.mesh import DATA, TENSOR
 from tests.shards import cuts
 
 
@@ -26,35 +26,26 @@ CUTS = [(0, 1, 4), (0, 3, 2), (1, 1, 4), (1, 3, 4), (0, 5, 4)]
 
 
 @pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
-def test_boxes_of_a_cut_are_its_parts(dim: int, runs: int, size: int) -> None:
-    """Also where ranks do not divide a run, or there are more of them than it has rows."""
+@pytest.mark.parametrize("data", [0, 1, 2, 4])
+def test_the_boxes_of_all_ranks_are_the_whole(dim, runs, size, data) -> None:
+    """Of parts along a tensor axis; over `data` ranks, if any, ZeRO's stage 1 cuts rows of them.
+
+    Also where ranks do not divide a run, or there are more of them than it has rows.
+    """
     whole = torch.arange(15 * 18.0).view(15, 18)
     times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
-    for cut in cuts(dim, whole.shape[dim], runs, size):
-        own = held(cut.part(whole), like(cut))
-        assert own.shape == (15, 18) and own.axes == {TENSOR}
+    for cut, rank in product(cuts(dim, whole.shape[dim], runs, size), range(data or 1)):
+        part, owner = cut.part(whole), like(cut)
+        if data:
+            (start, _), (count, _) = span(part.shape, [Shard(0)], [data], [rank])
+            setattr(owner, ROWS_NAME, RowRange(start, tuple(part.shape), cut.ranks))
+            part = part[start : start + count]
+        own = held(part, owner)
+        assert own.shape == (15, 18) and own.axes == ({TENSOR, DATA} if data else {TENSOR})
         for box in own.boxes:
             place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
             times[place] += 1
             again[place] = box.of(own.part)
-    assert times.eq(1).all()
-    assert torch.equal(again, whole)
-
-
-@pytest.mark.parametrize(("dim", "runs", "size"), CUTS)
-@pytest.mark.parametrize("data", [1, 2, 4])
-def test_rows_of_a_cut_part_are_boxes_of_the_whole(dim, runs, size, data) -> None:
-    """ZeRO's stage 1 along a data axis, of parts along a tensor axis."""
-    whole = torch.arange(15 * 18.0).view(15, 18)
-    times, again = torch.zeros(15, 18), torch.full((15, 18), -1.0)
-    for cut, rank in product(cuts(dim, whole.shape[dim], runs, size), range(data)):
-        part = cut.part(whole)
-        offsets, shape = span(part.shape, [Shard(0)], [data], [rank])
-        rows = part[offsets[0] : offsets[0] + shape[0]]
-        for box in _uncut(Box(offsets, shape, (0, 0)), cut):
-            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
-            times[place] += 1
-            again[place] = box.of(rows)
     assert times.eq(1).all()
     assert torch.equal(again, whole)
 

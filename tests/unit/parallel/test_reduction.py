@@ -55,8 +55,8 @@ def test_of_several_micro_batches_the_last_backward_pass_reduces_the_last_weight
     """So those of a pipeline travel while it still computes, and none of them twice."""
     weights = [nn.Parameter(torch.full((1,), float(number))) for number in (1, 2)]
     reduction = Reduction(bucket([weight]) for weight in reversed(weights))
-    reduction.overlap(passes=3)
     for step in range(2):
+        reduction.begin(passes=3)
         for passed in range(3):
             assert len(sent) == 2 * step, f"{passed} of 3 have passed"
             torch.autograd.backward(torch.sin(weights[0]) * weights[1])

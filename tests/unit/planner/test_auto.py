@@ -1,12 +1,12 @@
 """The layout that is chosen for a study."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pipeline import strategies
+from pipeline import models, strategies
 from pipeline.__main__ import main
 from pipeline.cost.points import USABLE
 from pipeline.errors import StudyError
@@ -89,10 +89,13 @@ def test_auto_is_no_strategy_but_a_choice() -> None:
         strategies.load("auto", {})
 
 
-def test_another_family_is_refused() -> None:
-    changes = {"family": "transformers", "architecture": "LlamaForCausalLM"}
-    model = STUDY.to_dict()["model"] | changes
-    with pytest.raises(StudyError, match="not know the layers of LlamaForCausalLM"):
+def test_blocks_unlike_llama_s_are_refused(monkeypatch) -> None:
+    sizes = asdict(models.examples()["OPTForCausalLM"])
+    model = {key: value for key, value in sizes.items() if value is not None}
+    shapes = {"model.decoder.layers.0.self_attn.q_proj.weight": (32, 32)}
+    place = "pipeline.models.transformers.arithmetic.parameter_shapes"
+    monkeypatch.setattr(place, lambda model: shapes)
+    with pytest.raises(StudyError, match="not know the layers of OPTForCausalLM"):
         choose(STUDY.but(model=model), CLUSTER, "fp32", None)
 
 

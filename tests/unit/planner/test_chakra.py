@@ -49,37 +49,45 @@ def fields(message: bytes) -> dict[int, list[Any]]:
     return found
 
 
-def attributes(messages: list[bytes]) -> dict[str, Any]:
-    """Name and value of each AttributeProto."""
-    pairs = [fields(one) for one in messages]
-    return {one[1][0].decode(): value for one in pairs for n, [value] in one.items() if n != 1}
+def messages(path: Path) -> list[bytes]:
+    """The messages of a file, each of which stands behind its length."""
+    stream, found = io.BytesIO(path.read_bytes()), []
+    while (size := varint(stream)) >= 0:
+        found.append(stream.read(size))
+        assert len(found[-1]) == size
+    return found
 
 
 def read(folder: Path) -> list[list[dict[str, Any]]]:
-    """The nodes of each rank."""
-    ranks = []
+    """The nodes of each rank, with their attributes."""
+    ranks: list[list[dict[str, Any]]] = []
     for rank in range(len(list(folder.glob("trace.*.et")))):
-        stream, messages = io.BytesIO((folder / f"trace.{rank}.et").read_bytes()), []
-        while (size := varint(stream)) >= 0:
-            messages.append(stream.read(size))
-            assert len(messages[-1]) == size
-        assert fields(messages[0])[1] == [b"0.0.4"]
-        nodes = []
-        for one in map(fields, messages[1:]):
+        head, *others = map(fields, messages(folder / f"trace.{rank}.et"))
+        assert head[1] == [b"0.0.4"]
+        ranks.append([])
+        for one in others:
+            [number], [name], [kind], [micros] = (one[field] for field in (1, 2, 3, 7))
             deps = [varint(io.BytesIO(packed)) for packed in one[5]]
-            nodes.append({"id": one[1][0], "name": one[2][0].decode(), "type": one[3][0],
-                          "deps": deps, "micros": one[7][0], **attributes(one[10])})  # fmt: skip
-        ranks.append(nodes)
+            node = {
+                "id": number,
+                "name": name.decode(),
+                "type": kind,
+                "deps": deps,
+                "micros": micros,
+            }
+            for attribute in map(fields, one[10]):
+                [key], ([value],) = attribute.pop(1), attribute.values()
+                node[key.decode()] = value
+            ranks[-1].append(node)
     return ranks
 
 
-def check(ranks: list[list[dict[str, Any]]], groups: dict[str, list[int]]) -> None:
-    """No node waits for itself over any ranks, and each send has one receive of its size."""
-    graph: dict[Any, set[Any]] = defaultdict(set)
-    sends: dict[Any, Any] = {}
-    receives: dict[Any, Any] = {}
-    seen = Counter[Any]()
-    members = Counter[Any]()
+def checked(folder: Path) -> list[list[dict[str, Any]]]:
+    """As `read`: no node waits for itself over any ranks; each send has one receive of its size."""
+    ranks, groups = read(folder), json.loads((folder / "comm_group.json").read_text())
+    graph = defaultdict[Any, set[Any]](set)
+    sides: dict[int, dict[Any, Any]] = {SENDS: {}, RECEIVES: {}}
+    seen, members = Counter[Any](), Counter[Any]()
     for rank, nodes in enumerate(ranks):
         keys: dict[int, Any] = {}
         for node in nodes:
@@ -88,23 +96,22 @@ def check(ranks: list[list[dict[str, Any]]], groups: dict[str, list[int]]) -> No
                 # All ranks of a group are in its n-th collective at once.
                 group = node.get("pg_name", b"").decode()
                 seen[rank, group] += 1
-                key = ("collective", group, seen[rank, group], node["name"])
+                key = (group, seen[rank, group], node["name"])
                 members[key] += 1
-                assert rank in groups[group] if group else True
-            elif node["type"] != COMPUTE:
+                assert not group or rank in groups[group]
+            elif node["type"] in sides:
                 pair = tuple(node[name] for name in ("comm_src", "comm_dst", "comm_tag"))
-                side, here = (sends, 0) if node["type"] == SENDS else (receives, 1)
-                assert pair[here] == rank and pair not in side
-                side[pair] = key, node["comm_size"]
+                assert pair[node["type"] == RECEIVES] == rank and pair not in sides[node["type"]]
+                sides[node["type"]][pair] = key, node["comm_size"]
             keys[node["id"]] = key
             graph[key] |= {keys[one] for one in node["deps"]}
-    assert sends.keys() == receives.keys()
-    for pair, (key, size) in receives.items():
-        graph[key].add(sends[pair][0])
-        assert size == sends[pair][1]
+    assert sides[SENDS].keys() == sides[RECEIVES].keys()
+    for pair, (key, size) in sides[RECEIVES].items():
+        graph[key].add(sides[SENDS][pair][0])
+        assert size == sides[SENDS][pair][1]
     TopologicalSorter(graph).prepare()
-    for (_, group, *_), count in members.items():
-        assert count == (len(groups[group]) if group else len(ranks))
+    assert all(n == len(groups.get(group, ranks)) for (group, *_), n in members.items())
+    return ranks
 
 
 def sent(nodes: list[dict[str, Any]]) -> dict[str, int]:
@@ -113,11 +120,6 @@ def sent(nodes: list[dict[str, Any]]) -> dict[str, int]:
     for node in nodes:
         if node["type"] != COMPUTE:
             found[node["name"].partition(" ")[2]] += node["wire_bytes"]
-    return found
-
-
-def groups_of(folder: Path) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = json.loads((folder / "comm_group.json").read_text())
     return found
 
 
@@ -133,17 +135,15 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_traces_of_profiled_runs_have_the_bytes_of_the_table_sends(sample, tmp_path) -> None:
     for row in csv.DictReader((sample / "tables/sends.csv").open()):
-        run, out = sample / f"runs/{row['cell']}/n{row['nodes']}/p0", tmp_path / row["cell"]
+        place = f"{row['cell']}/n{row['nodes']}"
+        run, out = sample / "runs" / place / "p0", tmp_path / place
         assert main(["trace", "--run", str(run), "--out", str(out)]) == 0
-        ranks = read(out)
-        check(ranks, groups_of(out))
+        ranks = checked(out)
         assert sent(ranks[int(row["rank"])])[row["axis"]] == float(row["counted_bytes"])
         record = read_record(run)
         for rank, nodes in enumerate(ranks):
             last = [one for one in record.steps if one.rank == rank][-1]
             assert abs(sum(node["micros"] for node in nodes) - 1e6 * last.seconds) <= 1
-        for path in out.iterdir():
-            path.unlink()
 
 
 @pytest.mark.parametrize("study", ["layouts", "smoke", "alpa2022"])
@@ -157,10 +157,9 @@ def test_each_strategy_s_prediction_can_be_traced(study: str, tmp_path: Path) ->
         run, out = resolve(spec), tmp_path / spec.cell / str(spec.world.nodes)
         layout, steps = chakra.of_prediction(run, prediction)
         chakra.write(out, layout, steps, spec.run_id, "predicted")
-        ranks = read(out)
-        check(ranks, groups_of(out))
+        ranks = checked(out)
         for rank, nodes in enumerate(ranks):
-            formula = {one.axis: round(one.wire_bytes) for one in predict_sent(spec, rank)}
+            formula = {one.axis: round(one.wire_bytes) for one in predict_sent(run, rank)}
             assert sent(nodes) == {axis: size for axis, size in formula.items() if size}
             work = sum(node["micros"] for node in nodes if node["type"] == COMPUTE)
             assert abs(work - 1e6 * (0.093 + 0.02 * (not sent(nodes)))) <= len(nodes)
@@ -185,8 +184,7 @@ DATA = Layout((("data", 3),), 1, "cpu", "gloo")
 def test_sends_around_a_ring_go_to_the_next_rank(tmp_path) -> None:
     """As `ring_reduce_scatter` sends them; bytes that do not divide are all there."""
     chakra.write(tmp_path, DATA, steps(*[[calls("send", 4)]] * 3), "x", "measured")
-    ranks = read(tmp_path)
-    check(ranks, {})
+    ranks = checked(tmp_path)
     assert [node["comm_dst"] for nodes in ranks for node in nodes if node["type"] == SENDS] == [
         *[1] * 4, *[2] * 4, *[0] * 4,
     ]  # fmt: skip
@@ -229,10 +227,10 @@ def test_chakra_s_own_schema_reads_it(sample, tmp_path) -> None:
     run = sample / "runs/sps/n4/p0"
     assert main(["trace", "--run", str(run), "--out", str(tmp_path)]) == 0
     for rank, nodes in enumerate(read(tmp_path)):
-        stream = io.BytesIO((tmp_path / f"trace.{rank}.et").read_bytes())
-        assert schema.GlobalMetadata.FromString(stream.read(varint(stream))).version == "0.0.4"
-        for node in nodes:
-            own = schema.Node.FromString(stream.read(varint(stream)))
+        head, *others = messages(tmp_path / f"trace.{rank}.et")
+        assert schema.GlobalMetadata.FromString(head).version == "0.0.4"
+        for node, message in zip(nodes, others, strict=True):
+            own = schema.Node.FromString(message)
             assert (own.id, own.name, [*own.data_deps]) == (node["id"], node["name"], node["deps"])
             named = {one.name: getattr(one, one.WhichOneof("value")) for one in own.attr}
             assert named.get("comm_size") == node.get("comm_size")

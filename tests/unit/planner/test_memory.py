@@ -17,7 +17,8 @@ from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
-from pipeline.planner.memory import formats, formula_24, loaded_later, predict
+from pipeline.planner import memory
+from pipeline.planner.memory import Memory, formula_24, loaded_later
 from pipeline.precision import make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
@@ -30,7 +31,10 @@ SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab
 MIDDLE = ModelSpec("gpt2", num_layers=6, width=256, num_heads=8, context=128, vocab_size=4096)
 PADDED = replace(SMALL, vocab_size=1000, pad_vocab_to=128)
 TOLERANCE = 0.02
-SIZES = models.family(SMALL)
+
+
+def predict(spec: RunSpec, rank: int = 0) -> Memory:
+    return memory.predict(resolve(spec), rank)
 
 
 def run_of(study: str, cell: str, nodes: int) -> RunSpec:
@@ -68,76 +72,73 @@ def kept_bytes(
     return kept()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp_o2", "bf16_masters"])
-@pytest.mark.parametrize(("model", "sequences"), [(SMALL, 1), (SMALL, 8), (MIDDLE, 2), (PADDED, 2)])
-def test_activations_are_what_torch_keeps(model, sequences, precision) -> None:
+def of(model: ModelSpec, precision: str, sequences: int, recompute: bool | str = False) -> RunSpec:
+    """One device that takes so many sequences at once."""
     spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
-    log_probabilities = 4 * sequences * model.context * model.vocab_rows
-    predicted = SIZES.activation_bytes(spec.model, sequences, formats(spec)) + log_probabilities
-    assert predicted == pytest.approx(kept_bytes(model, precision, sequences), rel=TOLERANCE)
+    once = replace(spec.workload, global_batch=sequences, accumulation_steps=1)
+    return replace(spec, workload=replace(once, recompute=recompute))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp_o2"])
-def test_of_recomputed_blocks_torch_keeps_the_inputs(precision) -> None:
-    spec = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision)
-    predicted = SIZES.input_bytes(MIDDLE, 2, formats(spec))
-    predicted += 4 * 2 * MIDDLE.context * MIDDLE.vocab_size
-    assert predicted == pytest.approx(kept_bytes(MIDDLE, precision, 2, True), rel=TOLERANCE)
+def log_probabilities(model: ModelSpec, sequences: int) -> int:
+    """Bytes of the loss, which torch keeps too."""
+    return 4 * sequences * model.context * model.vocab_rows
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences", "precision", "recompute"),
+    [
+        *((*sized, precision, False)
+          for sized in [(SMALL, 1), (SMALL, 8), (MIDDLE, 2), (PADDED, 2)]
+          for precision in ("fp32", "bf16", "amp_o2", "bf16_masters")),
+        (MIDDLE, 2, "fp32", True),
+        (MIDDLE, 2, "amp_o2", True),
+    ],
+)  # fmt: skip
+def test_activations_are_what_torch_keeps(model, sequences, precision, recompute) -> None:
+    """Also where blocks are recomputed, of which it keeps the inputs."""
+    predicted = predict(of(model, precision, sequences, recompute)).activations
+    kept = kept_bytes(model, precision, sequences, recompute)
+    assert predicted + log_probabilities(model, sequences) == pytest.approx(kept, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("kernel", ["FLASH_ATTENTION", "MATH"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_where_attention_is_recomputed_no_score_is_kept(precision, kernel) -> None:
     """To three digits, fused or written out: of it go 4 bytes a head and token, or a score."""
-    spec, sequences = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision), 2
     with sdpa_kernel(getattr(SDPBackend, kernel)):
         all_kept, kept = (kept_bytes(MIDDLE, precision, 2, what) for what in (False, ATTENTION))
-    fused = SIZES.attention_bytes(MIDDLE, sequences, formats(spec))
-    predicted = SIZES.activation_bytes(MIDDLE, sequences, formats(spec)) - fused
-    predicted += 4 * sequences * MIDDLE.context * MIDDLE.vocab_size
-    assert predicted == pytest.approx(kept, rel=1e-3)
-    scores = 4 * sequences * MIDDLE.num_layers * MIDDLE.num_heads * MIDDLE.context**2
-    if precision == "bf16":  # written out, torch multiplies wide copies of query, key and value
-        scores += 2 * 3 * sequences * MIDDLE.num_layers * MIDDLE.context * MIDDLE.width
-    assert all_kept - kept == pytest.approx(scores if kernel == "MATH" else fused, rel=1e-3)
-
-
-@pytest.fixture
-def one_rank() -> Iterator[None]:
-    """A process group of this process alone, which sends nothing."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    whole, alone = (predict(of(MIDDLE, precision, 2, what)) for what in (False, ATTENTION))
+    assert alone.activations + log_probabilities(MIDDLE, 2) == pytest.approx(kept, rel=1e-3)
+    gone = whole.activations - alone.activations
+    if kernel == "MATH":
+        gone = 4 * 2 * MIDDLE.num_layers * MIDDLE.num_heads * MIDDLE.context**2
+        if precision == "bf16":  # torch multiplies wide copies of query, key and value
+            gone += 2 * 3 * 2 * MIDDLE.num_layers * MIDDLE.context * MIDDLE.width
+    assert all_kept - kept == pytest.approx(gone, rel=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(one_rank, precision) -> None:
+def test_a_pipeline_keeps_one_narrow_copy_for_all_its_micro_batches(precision) -> None:
     """GPipe keeps the activations of all four until the last is through, and copies once."""
-    spec = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision)
-    work = replace(spec.workload, global_batch=4, accumulation_steps=1)
     options = {"schedule": "gpipe", "microbatches": 4}
-    spec = replace(spec, strategy="pipeline_parallel", options=options, workload=work)
+    spec = replace(of(MIDDLE, precision, 4), strategy="pipeline_parallel", options=options)
     strategy, net = strategies.load(spec.strategy, options), build_model(MIDDLE, 0)
-    parts = Parts(
-        net, torch.optim.AdamW, strategy.layout(spec.world), make_precision(precision, "cpu"), 1.0
-    )
-    trainable = strategy.build(parts)
+    layout, chosen = strategy.layout(spec.world), make_precision(precision, "cpu")
     ids = torch.zeros((4, MIDDLE.context), dtype=torch.int64)
-    with keeping(net) as kept:
-        trainable.step([Batch(ids, ids)])
-    found = kept()
-    predicted = predict(spec).activations + 4 * 4 * MIDDLE.context * MIDDLE.vocab_size
+    with fake_group(1):
+        trainable = strategy.build(Parts(net, torch.optim.AdamW, layout, chosen, 1.0))
+        with keeping(net) as kept:
+            trainable.step([Batch(ids, ids)])
+        found = kept()
+    predicted = predict(spec).activations + log_probabilities(MIDDLE, 4)
     assert predicted == pytest.approx(found, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_masters"])
 def test_a_context_rank_keeps_its_tokens_and_keys_and_values_of_all(precision) -> None:
-    spec, ranks = replace(run_of("smoke", "single", 1), model=MIDDLE, precision=precision), 4
-    work = replace(spec.workload, global_batch=2, accumulation_steps=1)
+    spec, ranks = of(MIDDLE, precision, 2), 4
     world = replace(spec.world, nodes=1, ranks_per_node=ranks)
-    spec = replace(spec, strategy="context", options={"ranks": ranks}, workload=work, world=world)
+    spec = replace(spec, strategy="context", options={"ranks": ranks}, world=world)
     net, chosen = build_model(MIDDLE, 0), make_precision(precision, "cpu")
     ids = torch.zeros((2, MIDDLE.context // ranks), dtype=torch.int64)
     with fake_group(ranks):
@@ -195,7 +196,7 @@ def test_narrow_weights_keep_masters_and_their_gradients(precision, weights, gra
     spec = replace(run_of("bai2022", "single", 1), precision=precision)
     found, count = predict(spec), num_parameters(spec.model)
     assert (found.parameters, found.gradients) == (weights * count, gradients * count)
-    assert found.optimiser == 8 * count and formula_24(spec) > 16 * count
+    assert found.optimiser == 8 * count and formula_24(resolve(spec)) > 16 * count
 
 
 def test_a_rank_loads_what_its_family_needs() -> None:
@@ -242,18 +243,12 @@ def test_one_process_with_all_gpus_cuts_the_batch_over_them() -> None:
 
 def test_peaks_of_one_gpu_are_those_measured() -> None:
     """14 shapes of GPT-2 on one H200, by torch's allocator: within 7 %, 2 % in the mean."""
-    errors = []
+    errors, world = [], run_of("bai2022", "single", 1).world
     for row in read(FOLDER / "samestep_h200.csv"):
-        layers, width, heads, context, vocabulary = (
-            int(row[key]) for key in ("layers", "hidden", "heads", "seq", "vocab")
-        )
-        spec = replace(
-            run_of("bai2022", "single", 1),
-            model=ModelSpec("gpt2", layers, width, heads, context, vocabulary),
-            precision="bf16",
-        )
-        batch = replace(spec.workload, global_batch=int(row["micro"]), accumulation_steps=1)
-        peak = predict(replace(spec, workload=batch)).model_peak / 2**30
-        errors.append(abs(peak / float(row["mem_gib"]) - 1))
+        names = ("layers", "hidden", "heads", "seq", "vocab")
+        layers, width, heads, context, vocabulary = (int(row[name]) for name in names)
+        model = ModelSpec("gpt2", layers, width, heads, context, vocabulary)
+        spec = replace(of(model, "bf16", int(row["micro"])), world=world)
+        errors.append(abs(predict(spec).model_peak / 2**30 / float(row["mem_gib"]) - 1))
     assert max(errors) < 0.07
     assert sum(errors) / len(errors) < 0.02

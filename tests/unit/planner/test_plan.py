@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.commands.plan import parse_size
-from pipeline.errors import StudyError
+from pipeline.options import memory, rate
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
 from pipeline.study.expansion import expand
@@ -74,7 +73,7 @@ def test_the_table_says_what_fits(capsys) -> None:
         ("plan --model 1.3B", "--model needs --device"),
         ("plan --model 1.3B --nodes 2 --device a100-80", "--model needs --link"),
         ("plan --model 1.3B --device v100-16", "no data sheet rate in bfloat16"),
-        ("plan --model 1.3B --nodes 2 --device a100-80 --link fast", "link 'fast' is no rate"),
+        ("plan --model 1.3B --nodes 2 --device a100-80 --link fast", "--link: 'fast' is no rate"),
         ("predict --study bai2022 --device v100-16", "--device needs --link for several nodes"),
         ("predict --study bai2022 --device v100-16 --nodes 2,1025",
          "'1025' is no whole number from 1"),
@@ -86,12 +85,10 @@ def test_what_is_missing_or_no_value_is_one_line(words, error, capsys) -> None:
     assert error in shown and shown.startswith("error: ") and shown.count("\n") == 1
 
 
-def test_sizes() -> None:
-    assert parse_size("16GiB") == 16 * GIBIBYTE == parse_size("16384 mib")
-    assert parse_size("1.5GiB") == 1536 * MEBIBYTE
-    assert parse_size("16GB") == 16 * 10**9
-    with pytest.raises(StudyError, match="GiB"):
-        parse_size("1e9GiB")
+def test_quantities() -> None:
+    assert memory("16GiB") == 16 * GIBIBYTE == memory("16384 mib")
+    assert (memory("1.5GiB"), memory("16GB")) == (1536 * MEBIBYTE, 16 * 10**9)
+    assert (rate("200gbit"), rate("500 Mbit/s")) == (200.0, 0.5)
 
 
 def test_runs_that_are_profiled_or_in_real_time_are_planned_too(capsys) -> None:

@@ -1,45 +1,57 @@
 """Layouts of a model on a cluster, by predicted step time."""
 
+import json
 import re
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 import yaml
 
+from pipeline import models
 from pipeline.__main__ import main
 from pipeline.cost.constants import Constants
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
-from pipeline.planner.ranking import Cluster, Ranked, answer, gigabits, job_of, jobs, rank, table
-from pipeline.planner.sizes import ADAMW, Size, size_of
+from pipeline.planner.ranking import Cluster, OnGpus, Ranked, answer, job_of, jobs, rank, table
+from pipeline.planner.sizes import Size, model_of, size_of
 from pipeline.resolved import resolve
-from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import ModelSpec
 
-CLUSTER = Cluster("a100-80", 80, 4, 8, 200.0)
+
+def cluster(nodes: int, gpus: int, link: float = 0.0) -> Cluster:
+    return Cluster("a100-80", 80, nodes, gpus, link)
+
+
+@cache
+def on_four_nodes(size: str) -> list[Ranked]:
+    return rank(size_of(size), cluster(4, 8, 200.0), 512, "bf16")
 
 
 def test_the_first_is_the_simplest_that_may_be_fastest() -> None:
-    found = rank(size_of("1.3B"), CLUSTER, 512, "bf16")
+    first, *others = found = on_four_nodes("1.3B")
     fastest = min(found, key=lambda one: one.prediction.seconds)
-    assert found[0].band[0] <= fastest.prediction.seconds
-    assert [one.prediction.seconds for one in found[1:]] == sorted(
-        one.prediction.seconds for one in found[1:]
-    )
-    assert all(one.parts >= found[0].parts for one in found if one.band[0] <= fastest.band[1] * 0)
+    seconds = [one.prediction.seconds for one in others]
+    assert seconds == sorted(seconds)
+    close = [one for one in found if not one.is_told_from(fastest)]
+    assert first in close and first.parts == min(one.parts for one in close)
 
 
 def test_a_slow_link_keeps_tensors_inside_and_a_large_model_is_cut() -> None:
-    slow = rank(size_of("6.7B"), Cluster("a100-80", 80, 4, 8, 10.0), 512, "bf16")
+    slow = rank(size_of("6.7B"), cluster(4, 8, 10.0), 512, "bf16")
     assert slow[0].job.dp < 32
-    large = rank(size_of("175B"), Cluster("a100-80", 80, 128, 8, 1600.0), 1536, "bf16")
+    large = rank(size_of("175B"), cluster(128, 8, 1600.0), 1536, "bf16")
     assert all(one.job.tp * one.job.pp > 1 or one.job.zero == 3 for one in large)
 
 
 def test_what_fits_nowhere_says_what_the_least_needs() -> None:
+    def of(nodes: float, gib: float) -> list[Ranked]:
+        return rank(size_of("2.7B"), Cluster("v100-16", gib, int(nodes), 2, 100.0), 8, "fp16")
+
     with pytest.raises(StudyError) as refused:
-        rank(size_of("2.7B"), Cluster("v100-16", 16, 1, 2, 0.0), 8, "fp16")
+        of(1, 16.0)
     found = re.fullmatch(
         r"no layout of 2.7B fits 1 x 2 devices of 16 GiB: the least, .*, needs ([\d.]+) GiB, "
         r"([\d.]+) more than a process can have; devices of ([\d.]+) GiB would do, and so would "
@@ -47,46 +59,38 @@ def test_what_fits_nowhere_says_what_the_least_needs() -> None:
         str(refused.value),
     )
     assert found is not None, refused.value
-    (needs, more, device), nodes = map(float, found.groups()[:3]), int(found[4])
+    needs, more, gib, nodes = map(float, found.groups())
     assert more == pytest.approx(needs - 0.94 * 16, abs=0.06)
     # What would do does, and less does not.
-    for count, gib in ((1, 1.01 * device), (nodes, 16)):
-        assert rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
-    for count, gib in ((1, 0.99 * device), (nodes // 2, 16)):
+    assert of(1, 1.01 * gib) and of(nodes, 16)
+    for less in ((1, 0.99 * gib), (nodes / 2, 16)):
         with pytest.raises(StudyError, match="no layout of"):
-            rank(size_of("2.7B"), Cluster("v100-16", gib, count, 2, 100.0), 8, "fp16")
+            of(*less)
 
 
-def test_the_table_says_that_it_is_a_prediction(capsys) -> None:
-    command = "plan --model 1.3B --nodes 4 --device a100-80 --link 200gbit"
-    assert main(command.split()) == 0
+@pytest.mark.parametrize("device", [True, False], ids=["stated", "of this machine"])
+def test_the_table_says_that_it_is_a_prediction(device, capsys, monkeypatch) -> None:
+    here = {"gpus": [] if device else ["NVIDIA A100-SXM4-80GB"] * 8}
+    monkeypatch.setattr("pipeline.commands.plan.hardware", lambda: here)
+    words = "plan --model 1.3B --nodes 4 --link 200gbit".split()
+    assert main([*words, *["--device", "a100-80"][: 2 * device]]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == table(rank(size_of("1.3B"), CLUSTER, 512, "bf16"))
+    assert printed == table(on_four_nodes("1.3B"))
     assert printed[-1].startswith("Predicted, nothing is measured")
     assert any(line.startswith("Runner-up: ") for line in printed)
 
 
 def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
     """What `strategy`, `options` and `workload` state is the layout that was predicted."""
-    found = rank(size_of("6.7B"), CLUSTER, 512, "bf16")
+    found = on_four_nodes("6.7B")
     assert len({one.cell["strategy"] for one in found}) >= 4
     for one in found:
-        (nodes,) = one.cell["nodes"]
-        work = WorkloadSpec(512, 1, 3, 1, "strong", 0)
-        spec = RunSpec(
-            study="x", cell="auto", strategy=one.cell["strategy"], precision="bf16",
-            world=WorldSpec(nodes, 8, "cuda", "nccl", "real"), model=size_of("6.7B").model,
-            optimiser=ADAMW, workload=replace(work, **one.cell["workload"]), repeat=0, seed=0,
-            options=one.cell["options"],
-        )  # fmt: skip
-        run = resolve(spec)
+        spec = OnGpus(size_of("6.7B"), 512).spec(one.job, one.cell)
+        run, job = resolve(spec), one.job
         run.strategy.check_spec(spec)
         run.layout.check_batch(spec)
         axes = dict(run.layout.axes)
-        job = one.job
-        assert (job.dp, job.tp, job.pp) == tuple(
-            axes.get(axis, 1) for axis in ("data", "tensor", "pipeline")
-        )
+        assert [job.dp, job.tp, job.pp] == [axes.get(a, 1) for a in ("data", "tensor", "pipeline")]
         degrees = run.strategy.degrees(spec, run.layout)
         assert degrees is not None
         assert (job.seq_parallel, job.counts) == (degrees.sequence, degrees.layers)
@@ -96,35 +100,25 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
 
 
 def test_the_cell_is_yaml() -> None:
-    found = rank(size_of("1.3B"), CLUSTER, 512, "bf16")
+    found = on_four_nodes("1.3B")
     text = "\n".join(line for line in answer(found) if line.startswith(("-", "  ")))
     (cell,) = yaml.safe_load(text)
     assert cell == {"name": "auto", "label": f"Auto: {found[0].name}"} | dict(found[0].cell)
 
 
 def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
-    small = rank(size_of("125M"), Cluster("a100-80", 80, 8, 1, 0.01), 8, "bf16")
+    small = rank(size_of("125M"), cluster(8, 1, 0.01), 8, "bf16")
     assert small[0].nodes == 1 and small[0].cell["strategy"] == "single"
     assert any(one.nodes == 8 for one in small)
 
 
-def test_rates_of_links() -> None:
-    assert (gigabits("200gbit"), gigabits("500 Mbit/s")) == (200.0, 0.5)
-
-
-def test_depths_of_a_pipeline_need_not_be_powers_of_two_or_divide_the_layers() -> None:
-    """12 layers on 3 nodes of 8."""
-    cluster = Cluster("a100-80", 80, 3, 8, 200.0)
-    depths = {job.pp for job, _ in jobs(size_of("125M"), cluster, 96, "bf16")}
-    assert depths == {1, 2, 3, 4, 6, 8, 12}
-
-
-def test_a_tensor_axis_crosses_nodes_of_one_device_alone() -> None:
-    several, one = (
-        {job.tp for job, _ in jobs(size_of("125M"), Cluster("a100-80", 80, 4, n, 9.0), 8, "bf16")}
-        for n in (2, 1)
-    )
-    assert (several, one) == ({1, 2}, {1, 2, 4})
+def test_which_degrees_there_are() -> None:
+    """12 layers on 3 nodes of 8; a tensor axis crosses nodes of one device alone."""
+    found = [job for job, _ in jobs(size_of("125M"), cluster(3, 8, 200.0), 96, "bf16")]
+    assert {job.pp for job in found} == {1, 2, 3, 4, 6, 8, 12}
+    for gpus, expected in ((2, {1, 2}), (1, {1, 2, 4})):
+        of = jobs(size_of("125M"), cluster(4, gpus, 9.0), 8, "bf16")
+        assert {job.tp for job, _ in of} == expected
 
 
 @pytest.mark.parametrize(
@@ -138,14 +132,32 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
     With the 2048 positions that `plan --model 39B` takes the largest does not fit.
     """
     model = ModelSpec("gpt2", layers, width, heads, 1024, 51200)
-    cluster = Cluster("v100-16", 16, nodes, gpus, 25.0)
-    assert rank(Size("alpa", model), cluster, 1024, "fp16")
+    assert rank(Size("alpa", model), Cluster("v100-16", 16, nodes, gpus, 25.0), 1024, "fp16")
+
+
+@pytest.mark.slow
+def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None:
+    """Of grouped keys, a gate and a head of its own, and of fewer positions than it has."""
+    config = models.examples()["LlamaForCausalLM"]
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8,
+             "vocab_size": 302, "max_position_embeddings": 16}  # fmt: skip
+    kind = {"model_type": "llama", "architectures": [config.architecture]}
+    path.write_text(json.dumps({**kind, **sizes, **(config.config or {})}))
+    model = replace(model_of(str(path)).model, context=8)
+    assert models.family(model).shape(model) == models.Shape(48, 4, gated=True, tied=False)
+    words = "plan --gpus-per-node 2 --device a100-80 --batch 8 --context 8 --model"
+    assert main([*words.split(), str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "data 2" in shown and "tensor 2" in shown
+    assert "Predicted, nothing is measured" in shown
+    assert main([*words.replace("8 --model", "17 --model").split(), str(path)]) == 2
+    assert "model.context 17 is over the 16 positions" in capsys.readouterr().err
 
 
 def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
     """By `tensor` and by `hybrid`, and each such layout stands beside that without."""
-    node = Cluster("a100-80", 80, 1, 8, 0.0)
-    found = [one for one in rank(size_of("1.3B"), node, 32, "bf16") if one.job.tp > 1]
+    found = [one for one in rank(size_of("1.3B"), cluster(1, 8), 32, "bf16") if one.job.tp > 1]
     cut = [one for one in found if one.job.seq_parallel]
     assert {one.cell["strategy"] for one in cut} == {"tensor", "hybrid"}
     for one in cut:
@@ -159,8 +171,7 @@ def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
 def test_stages_are_cut_by_their_work() -> None:
     """Of a vocabulary whose output layer is as large as all eight others."""
     model = replace(size_of("1.3B").model, num_layers=8, width=512, num_heads=8)
-    cluster = Cluster("a100-80", 80, 1, 2, 0.0)
-    found = rank(Size("large vocabulary", model), cluster, 64, "bf16")
+    found = rank(Size("large vocabulary", model), cluster(1, 2), 64, "bf16")
     (pipe,) = [one for one in found if one.job.pp == 2 and one.job.vpp == 1]
     layers = pipe.cell["options"]["layers"]
     assert tuple(layers) == pipe.job.counts and sum(layers) == 8 and layers[0] > layers[1]
@@ -171,10 +182,13 @@ def test_stages_are_cut_by_their_work() -> None:
 def ranked(seconds: float, communication: float = 0.0, calibrated: bool = False) -> Ranked:
     """A layout of two ranks with such a step."""
     degrees = Degrees(2) if communication else Degrees(tensor=2)
-    job = job_of(size_of("125M"), Cluster("a100-80", 80, 1, 2, 0.0), 1, degrees, 8, "bf16", False)
+    job = job_of(size_of("125M"), cluster(1, 2), 1, degrees, 8, "bf16", False)
     step = Prediction(seconds - communication, communication, 0.0, 0.0, 0.0, 2.0**30)
     cell: dict[str, Any] = {"strategy": "ddp" if communication else "tensor", "options": {}}
     return Ranked(job, cell, step, calibrated)
+
+
+CALIBRATED = "of the 4% that a calibration cannot tell apart"
 
 
 @pytest.mark.parametrize(
@@ -182,12 +196,10 @@ def ranked(seconds: float, communication: float = 0.0, calibrated: bool = False)
     [
         (False, 1.02, "+2% by communication most, inside the band: no difference."),
         (False, 9.0, "+800% by communication most, outside of the band."),
-        (True, 1.02, "+2% by communication most, inside the 4% that a calibration cannot tell "
-         "apart: no difference."),
-        (True, 1.2, "+20% by communication most, outside of the 4% that a calibration cannot tell "
-         "apart."),
+        (True, 1.02, f"+2% by communication most, inside {CALIBRATED[3:]}: no difference."),
+        (True, 1.2, f"+20% by communication most, outside {CALIBRATED}."),
     ],
-)  # fmt: skip
+)
 def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, second, words) -> None:
     pair = [ranked(1.0, calibrated=calibrated), ranked(second, second - 0.9, calibrated)]
     lines = answer(pair)
@@ -196,13 +208,9 @@ def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, secon
     assert lines[1] == f"Runner-up: data 2 on 1 nodes, {words}"
 
 
-def test_without_a_runner_up_the_answer_says_so() -> None:
+def test_of_one_layout_and_of_two_alike_ones_the_answer_says_so() -> None:
     assert answer([ranked(1.0)])[1] == "Runner-up: none, no other layout fits."
-
-
-def test_the_simplest_of_those_that_cannot_be_told_apart_says_what_is_fastest() -> None:
-    lines = answer([ranked(1.05), ranked(1.0, 0.1)])
-    assert lines[1] == (
+    assert answer([ranked(1.05), ranked(1.0, 0.1)])[1] == (
         "It is the simplest that cannot be told from the fastest, data 2: no difference that the "
         "model can tell (5%)."
     )

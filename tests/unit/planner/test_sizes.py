@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,30 +30,16 @@ PTDP = json.loads(Path("workflow/config/ptdp2021/published.json").read_text())["
 ROWS = [dict(zip([c["name"] for c in PTDP["columns"]], row, strict=True)) for row in PTDP["rows"]]
 
 
-def of_ptdp(row: dict[str, Any], tensor: int, stages: int) -> RunSpec:
-    """A published model on one data rank of such a layout, as it was trained: see `of_megatron`."""
-    shape = {"num_layers": row["layers"], "width": row["width"], "num_heads": row["heads"]}
-    return of_megatron(ModelSpec("gpt2", **shape, context=2048, vocab_size=51200), tensor, stages)
-
-
 def of_megatron(model: ModelSpec, tensor: int, stages: int) -> RunSpec:
-    """Recomputed activations, mixed precision, more micro-batches than stages."""
-    options = {"tensor": tensor, "pipeline": stages}
+    """One data rank; recomputed activations, mixed precision, more micro-batches than stages."""
     ranks, pieces = tensor * stages, 2 * stages
     nodes = max(1, ranks // 8)
     return RunSpec(
-        study="published",
-        cell="hybrid",
-        strategy="hybrid",
-        options=options,
-        precision="bf16",
+        study="published", cell="hybrid", strategy="hybrid", precision="bf16", model=model,
+        options={"tensor": tensor, "pipeline": stages}, optimiser=ADAMW, repeat=0, seed=0,
         world=WorldSpec(nodes, ranks // nodes, "cuda", "nccl", "real"),
-        model=model,
-        optimiser=ADAMW,
         workload=WorkloadSpec(pieces, pieces, 2, 1, "strong", 0, True),
-        repeat=0,
-        seed=0,
-    )
+    )  # fmt: skip
 
 
 def test_the_parts_of_a_hybrid_rank_are_those_by_hand() -> None:
@@ -81,12 +66,12 @@ def test_the_parts_of_a_hybrid_rank_are_those_by_hand() -> None:
 def test_what_ptdp_trained_on_80_gib_fits_and_half_of_its_ranks_would_be_full(row) -> None:
     """Table 1 of Narayanan et al. 2021: parameters, and the least layout that held the model."""
     tensor, stages = row["tensor_parallel"], row["pipeline_parallel"]
-    published = of_ptdp(row, tensor, stages)
-    assert num_parameters(published.model) == pytest.approx(1e9 * row["parameters"], abs=6e7)
-    assert plan_study([published])[0].verdict(80 * GIBIBYTE) == "fits"
+    model = ModelSpec("gpt2", row["layers"], row["width"], row["heads"], 2048, 51200)
+    assert num_parameters(model) == pytest.approx(1e9 * row["parameters"], abs=6e7)
+    assert plan_study([of_megatron(model, tensor, stages)])[0].verdict(80 * GIBIBYTE) == "fits"
     if tensor * stages > 1:
         fewer = (tensor, stages // 2) if stages > 1 else (tensor // 2, 1)
-        assert plan_study([of_ptdp(row, *fewer)])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
+        assert plan_study([of_megatron(model, *fewer)])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
 
 
 def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
@@ -94,21 +79,6 @@ def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
     model = ModelSpec("gpt2", 105, 20480, 128, 2048, 51200)
     assert num_parameters(model) == pytest.approx(530e9, rel=0.01)
     assert plan_study([of_megatron(model, 8, 35)])[0].verdict(80 * GIBIBYTE) == "fits"
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("1.3B", (24, 2048, 16)),
-        ("350M", (24, 1024, 16)),
-        ("1.5B", (48, 1600, 25)),
-        ("3B", (25, 3072, 24)),
-        ("40B", (64, 7168, 56)),
-    ],
-)
-def test_any_size_has_a_shape(name: str, shape: tuple[int, int, int]) -> None:
-    model = size_of(name).model
-    assert (model.num_layers, model.width, model.num_heads) == shape
 
 
 @pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])

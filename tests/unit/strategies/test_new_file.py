@@ -49,6 +49,7 @@ from pipeline.__main__ import main
 from pipeline.doctor import show
 from pipeline.planner.memory import predict
 from pipeline.planner.plan import plan_study
+from pipeline.resolved import resolve
 from pipeline.strategies import names, table
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -62,7 +63,7 @@ runs = expand(load_study(Path("mine.yaml")))
 plan = plan_study(runs)[-1]
 found = dict(show.probes())["mine"]()
 seen = {
-    "names": names(), "room": predict(replace(runs[-1], strategy="room")).buffers,
+    "names": names(), "room": predict(resolve(replace(runs[-1], strategy="room"))).buffers,
     "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
     "gradients": plan.memory.gradients, "doctor": [found.status, found.fix],
     "parity": sorted({name for name, _ in launches()}),

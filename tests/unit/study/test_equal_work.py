@@ -1,12 +1,9 @@
 """Unequal work is refused before the first job, unless the study declares that it compares it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.study import Study
@@ -61,12 +58,3 @@ def test_weak_scaling_keeps_the_batch_per_rank() -> None:
     study["cells"] = [*cells, {**last, "workload": {"global_batch": 8}}]
     with pytest.raises(StudyError, match=r"batch per rank is 4.0 in cell 'single'"):
         check_equal_work(Study.of(study))
-
-
-@pytest.mark.parametrize("command", ["check", "plan"])
-def test_the_stages_refuse_it_in_one_line(tmp_path: Path, capsys, command: str) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(UNEQUAL[1][1]))
-    assert main([command, "--study", str(path)]) == 2
-    shown = capsys.readouterr().err
-    assert "unequal work: schedule is" in shown and shown.count("\n") == 1

@@ -15,7 +15,6 @@ from pipeline.study.load import (
     results_folder,
 )
 from tests.fake_records import make_study
-from tests.nasty_texts import TITLE
 
 CJK = "分散学習한국어\N{KATAKANA LETTER KA}、\N{FULLWIDTH LATIN CAPITAL LETTER A}"
 
@@ -36,25 +35,6 @@ def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
     assert all(ord(character) in glyphs for character in title)
     assert not any(ord(character) in glyphs for character in CJK)
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "said"),
-    [
-        ("title", "a\x07b", r"title 'a\\x07b' holds '\\x07', which cannot be printed"),
-        ("title", " \n", r"title ' \\n' is blank"),
-        ("label", "\ud800", r"cells\.0\.label '\\ud800' holds"),
-    ],
-)
-def test_a_text_that_nothing_can_print_stops_the_study(key: str, text: str, said: str) -> None:
-    study = make_study()
-    (study if key == "title" else study["cells"][0])[key] = text
-    with pytest.raises(StudyError, match=said):
-        check_study(study, "here")
-
-
-def test_a_title_of_markup_is_a_title() -> None:
-    check_study(make_study(title=TITLE), "here")
 
 
 def write(path: Path, **content: object) -> Path:

@@ -8,8 +8,13 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns
 
 import pytest
+import yaml
 
 from pipeline.__main__ import main
+from pipeline.planner.memory import predict_sent
+from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
 
 PAGE = Path("docs/own-study.md").read_text(encoding="utf-8")
 
@@ -59,6 +64,19 @@ def test_a_seventh_publication_is_a_folder(tmp_path: Path) -> None:
     assert row in page.read_text()
 
 
+def test_the_seventh_publication_s_sentence_holds_by_the_formulas(tmp_path: Path) -> None:
+    """The page's study, claim and ratio: bytes of both cells as their strategies' formulas say."""
+    _, claims, study = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (own := tmp_path / "own.yaml").write_text(study.replace("claims: [seventh]", "claims: []"))
+    sent = {
+        run.strategy: sum(one.wire_bytes for one in predict_sent(resolve(run)))
+        for run in expand(load_study(own))
+    }
+    effect, test = sent["sharded"] / sent["ddp"], yaml.safe_load(claims)["claims"][0]["test"]
+    assert effect == pytest.approx(test["bound"], rel=test["tolerance"])
+    assert f"the effect is {effect:.2f}" in PAGE
+
+
 @pytest.mark.parametrize("cluster", re.findall(r"`(cluster: \{.*?\})`", PAGE))
 def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> None:
     own = tmp_path / "own.yaml"
@@ -67,14 +85,15 @@ def test_what_the_page_says_besides_is_a_study(tmp_path: Path, cluster: str) -> 
 
 
 def test_the_studies_of_the_page_on_models_are_such(tmp_path: Path, monkeypatch) -> None:
-    """One begins with the weights that the page's code saves."""
+    """The first is of ten lines at most; one begins with the weights that the page's code saves."""
     page = Path("docs/models.md").read_text(encoding="utf-8")
     studies = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(studies) == 4
+    assert len(studies) == 4 and studies[0].count("\n") <= 10
+    assert "architecture: LlamaForCausalLM" in studies[0]
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    own = tmp_path / "own.yaml"
     for study in studies:
-        own.write_text(study)
-        assert main(["check", "--study", str(own)]) == 0
+        (name,) = re.findall(r"^study: (.*)$", study, re.MULTILINE)
+        Path(f"{name}.yaml").write_text(study)
+        assert main(["check", "--study", f"{name}.yaml"]) == 0

@@ -1,11 +1,20 @@
+"""Tables as LaTeX, Markdown and CSV: what they show and what they leave out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FULL
+from pipeline.metrics.build import build
+from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import (
+    NONE,
     limit,
     probability,
     ratio_interval,
@@ -13,12 +22,35 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
-from pipeline.tables.texts import once
-from pipeline.tables.write import made, to_latex, to_markdown, trimmed, write_all
-from tests.fake_records import EMULATED, make_table, write_table
-
-NAMES = ["comparisons", "environment", "memory", "parity", "scaling", "status", "step_time",
-         "summary", "utilisation"]  # fmt: skip
+from pipeline.metrics.profile import profile_rows
+from pipeline.metrics.results import records
+from pipeline.planner.memory import (
+    CPU_BASE,
+    CPU_LOADED_LATER,
+    FORKED_LOADED_LATER,
+    formula_24,
+    predict,
+)
+from pipeline.records import RunRecord, Step, write_record
+from pipeline.resolved import resolve
+from pipeline.strategies.base import SYMBOLS
+from pipeline.study.profiling import profiled
+from pipeline.study.study import Study
+from pipeline.tables import TABLES
+from pipeline.tables.texts import links_together
+from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
+from tests.fake_records import (
+    CONDITIONED,
+    EMULATED,
+    made,
+    make_record,
+    make_study,
+    make_table,
+    pick,
+    spec_of,
+    write_records,
+    write_table,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +60,6 @@ def table() -> pd.DataFrame:
 
 def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
     return made(name, table)[1]
-
-
-@pytest.fixture(scope="module")
-def out(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tables")
-    metrics = write_table(table, folder)
-    assert main(["table", *NAMES, "--metrics", str(metrics), "--out", str(folder)]) == 0
-    return folder
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_table_has_all_formats(name: str, table: pd.DataFrame, out: Path) -> None:
-    num_rows = len(shown(name, table))
-    latex, markdown = ((out / f"{name}.{kind}").read_text() for kind in ("tex", "md"))
-    assert latex.count(r"\\") == num_rows + 1 and r"\toprule" in latex
-    *lines, blank, caption = markdown.splitlines()
-    assert len(lines) == num_rows + 2
-    assert (blank, caption[:2]) == ("", ": ") and (out / f"{name}.csv").is_file()
 
 
 @pytest.mark.parametrize("name", ["scaling", "step_time", "utilisation"])
@@ -104,11 +118,6 @@ def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> No
     assert f"What it is. {said}" in (tmp_path / "x.tex").read_text()
 
 
-def test_a_repeated_link_stands_again_below_a_new_cell() -> None:
-    frame = pd.DataFrame({"Cell": ["a", "a", "b"], "Link": ["x", "x", "x"]})
-    assert once(frame, "Cell", "Link").to_numpy().tolist() == [["a", "x"], ["", ""], ["b", "x"]]
-
-
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
     assert "Single device" not in set(shown("status", table)["Cell"])
     assert shown("status", table).iloc[-1]["Drift"] == "\N{EN DASH}"
@@ -133,17 +142,6 @@ def test_parity_is_a_row_a_cell_and_not_equal_is_written_large(table: pd.DataFra
     rows = (table["level"] == "cell") & (table["metric"] == "parity_loss_early")
     worst = table.loc[rows & (table["cell"] == "horovod"), "value"].max()
     assert frame.loc[frame["Cell"] == "Horovod", "Loss, early"].iloc[0] == scientific(worst)
-
-
-def test_the_environment_lists_versions_hardware_and_commit(table: pd.DataFrame) -> None:
-    found = dict(shown("environment", table).to_numpy())
-    assert found["torch"] == "2.13.0"
-    assert found["Processor"] == "Synthetic CPU"
-    assert found["Git commit"] == "0" * 12
-    assert found["Order of runs"].endswith("32 of 32 runs were executed in this order")
-    assert found["Runs that drifted"] == "0 of 25 tested"
-    assert found["Drift over that order"].startswith("none (")
-    assert found["Timer overhead"].startswith("at most 0.40 microseconds, 0.000")
 
 
 @pytest.mark.parametrize(
@@ -174,3 +172,195 @@ def test_columns_of_sentences_wrap_and_those_of_numbers_are_set_right() -> None:
     assert r"\begin{tabular}{p{0.36\linewidth}ll}" in to_latex(frame, "caption", "label")
     frame = pd.DataFrame({"A": ["3 ok"], "B": ["1.2 [1, 3]"], "C": ["1e-5, 0.001"], "D": ["x"]})
     assert r"\begin{tabular}{lrrl}" in to_latex(frame, "c", "l")
+
+
+def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
+    frame = made("memory", table)[0]
+    star = frame[(frame["cell"] == "sps") & (frame["nodes"] == 4)]
+    peaks = table[(table["metric"] == "peak_memory_bytes") & (table["level"] == "rank")]
+    own = peaks[(peaks["cell"] == "sps") & (peaks["nodes"] == 4)]
+    others = own[own["rank"] > 0].groupby("rank")["value"].median()
+    assert list(star["rank"]) == [0, others.idxmax()]
+    # Same predictions, and peaks within a twentieth.
+    assert list(frame[(frame["cell"] == "dps") & (frame["nodes"] == 4)]["rank"]) == [0]
+    uneven = table.copy()
+    chosen = (uneven["cell"] == "dps") & (uneven["rank"] == 2)
+    uneven.loc[chosen & (uneven["metric"] == "peak_memory_bytes"), "value"] *= 1.2
+    found = made("memory", uneven)[0]
+    assert list(found[(found["cell"] == "dps") & (found["nodes"] == 4)]["rank"]) == [0, 2]
+    assert list(frame[frame["cell"] == "single"]["rank"]) == [0]
+
+
+def test_both_predictions_are_those_of_the_spec(table) -> None:
+    row = made("memory", table)[0].iloc[0]
+    spec = spec_of("single", nodes=1)
+    assert row["predicted_memory_bytes"] == predict(resolve(spec)).model_peak
+    assert row["formula_memory_bytes"] == formula_24(resolve(spec))
+    above = row["peak_memory_bytes"] - CPU_BASE - CPU_LOADED_LATER
+    assert row["predicted_ratio"] == pytest.approx(row["predicted_memory_bytes"] / above)
+    assert row["formula_ratio"] == pytest.approx(row["formula_memory_bytes"] / above)
+
+
+def test_the_base_of_a_forked_rank_is_smaller() -> None:
+    base = made("memory", make_table(repeats=1, cluster=EMULATED))[0]["base_memory_bytes"]
+    assert list(base.dropna().unique()) == [CPU_BASE + FORKED_LOADED_LATER]
+
+
+def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
+    return records(frame[(frame["cell"] == name) & (frame["nodes"] == nodes)])[0]
+
+
+def test_a_known_device_has_its_datasheet_beside_the_measured_peak(
+    table: pd.DataFrame,
+) -> None:
+    chosen = table.assign(device="cuda")
+    chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, Tesla V100-SXM2-16GB"
+    frame = made("utilisation", chosen)[0]
+    row = cell(frame, "dps", 2)
+    assert frame["datasheet_device"].iloc[0] == "Tesla V100 SXM2"
+    assert row["datasheet_flops_per_second"] == pytest.approx(15.7e12)
+    assert row["share_of_datasheet"] == pytest.approx(row["model_flops_per_second"] / 31.4e12)
+    mixed = frame[frame["label"].str.contains("bfloat16|bf16")]
+    assert mixed["datasheet_flops_per_second"].isna().all() and not mixed.empty
+    assert made("utilisation", chosen)[1].iloc[0]["Datasheet [GFLOP/s]"] == "15,700"
+    chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, NVIDIA H200"
+    assert made("utilisation", chosen)[0]["datasheet_device"].isna().all(), "a mixture"
+
+
+CELLS = make_study()["cells"][:4]
+
+
+@pytest.fixture(scope="module")
+def conditioned() -> pd.DataFrame:
+    return make_table(repeats=6, cluster=CONDITIONED | {"nodes": [1, 4]}, cells=CELLS)
+
+
+def test_a_row_is_a_cell_under_a_condition(conditioned: pd.DataFrame) -> None:
+    raw, shown = made("what_if", conditioned)
+    assert len(raw) == len(shown) == 4 * 3
+    assert shown["Condition"].tolist()[:4] == ["straggler"] * 3 + ["jitter"]
+    assert shown["Link"][0] == "1 Gbit/s, one node at 0.5 speed"
+    assert set(shown["Cell"]) == {cell["label"] for cell in CELLS[1:]}
+    first, line = raw.iloc[0], shown.iloc[0]
+    ratio = f"{first['ratio']:.2f} [{first['ratio_low']:.2f}, {first['ratio_high']:.2f}]"
+    assert (line["Ratio"], line["p"], line["Verdict"]) == (ratio, "0.0065", "slower")
+    assert line["Without [ms]"].startswith(f"{1000 * first['plain_seconds']:.0f} [")
+    assert line["Under it [ms]"].startswith(f"{1000 * first['seconds']:.0f} [")
+    assert set(shown["Verdict"]) == {"slower", "undecided"}
+
+
+def test_a_study_of_which_nothing_is_to_be_compared_has_an_empty_table(tmp_path: Path) -> None:
+    made = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
+    metrics = write_table(made, tmp_path)
+    assert main(["table", "what_if", "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
+    assert len((tmp_path / "what_if.md").read_text().splitlines()) == 4
+    assert len((tmp_path / "what_if.csv").read_text().splitlines()) == 1
+
+
+def metrics(counted: bool) -> pd.DataFrame:
+    """Of the profiled runs of DDP alone, where ranks have counted or are older."""
+    runs = [s for s in profiled(Study.of(make_study(profile={"steps": 4}))) if s.cell == "dps"]
+    records = [with_sends(make_record(spec), counted) for spec in runs]
+    names = {"cell": "dps", "label": "DDP", "arm": "dps", "arm_label": "DDP"}
+    labels = {("dps", False): {**names, "cell_order": 0, "precision_ran": "torch fp32"}}
+    return tidy.assemble(profile_rows(records, labels, {}))
+
+
+def with_sends(record: RunRecord, counted: bool) -> RunRecord:
+    """Rank r sends 8 + 8 r bytes besides an all-reduce of 1,000."""
+    size = len(record.run["ranks"])
+    ranks = []
+    for rank in record.run["ranks"]:
+        group = {"axis": "data", "ranks": size, "count": 2}
+        extra = 8 + 8 * rank["rank"]
+        calls = [
+            {"kind": "all_reduce", **group, "payload_bytes": 1000, "wire_bytes": 1000},
+            {"kind": "send", **group, "count": 1, "payload_bytes": extra, "wire_bytes": extra},
+            {"kind": "receive", **group, "payload_bytes": extra, "wire_bytes": 0},
+        ]
+        sent = {"steps": 4, "differing_steps": 0, "collectives": calls if size > 1 else []}
+        ranks.append(rank | ({"sent": sent} if counted else {}))
+    return RunRecord({**record.run, "ranks": ranks}, record.steps)
+
+
+def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
+    frame, shown = made("sends", metrics(counted=True))
+    assert list(frame["nodes"]) == [2, 4]  # one node sends nothing
+    assert list(frame["formula"]) == ["2(n-1)/n G"] * 2
+    assert list(frame["rank"]) == [1, 3]
+    assert list(frame["counted_bytes"]) == [1016, 1032]
+    parameters = 1_071_872  # of the fake study's model
+    assert list(frame["predicted_bytes"]) == [4 * parameters * 2 * (n - 1) / n for n in (2, 4)]
+    assert list(frame["calls"]) == ["2 all-reduces, 1 send"] * 2
+    assert frame["ratio"][0] == pytest.approx(1016 / (4 * parameters))
+    assert list(shown["Counted"]) == ["1,016", "1,032"]
+
+
+def test_older_records_have_the_formula_alone() -> None:
+    _, shown = made("sends", metrics(counted=False))
+    assert set(shown["Counted"]) == set(shown["Ratio"]) == set(shown["Calls"]) == {NONE}
+    assert set(shown["Formula"]) == {"2(n-1)/n G"}
+
+
+def test_the_caption_explains_every_symbol() -> None:
+    assert all(f" {symbol} " in TABLES["sends"].caption.replace(",", " ") for symbol in SYMBOLS)
+
+
+def test_rows_that_are_the_same_over_links_stand_once() -> None:
+    columns = ["Cell", "Link", "Nodes", "Predicted"]
+    rows = [["ddp", "slow", "2", "8"], ["ddp", "fast", "2", "8"], ["star", "slow", "2", "8"],
+            ["star", "fast", "2", "7"]]  # fmt: skip
+    found = links_together(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
+    assert found == [["ddp", "slow; fast", "2", "8"], *rows[2:]]
+
+
+PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
+
+
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Of the fake study with a pipeline of two stages in place of DDP, whose passes are known."""
+    plain = make_study(profile={"steps": 4})
+    cells = [c | (PIPELINE | {"nodes": [4]} if c["name"] == "dps" else {}) for c in plain["cells"]]
+    study = plain | {"cells": cells}
+    runs = write_records(tmp_path_factory.mktemp("runs"), study)
+    spec = spec_of(nodes=4, profile={"steps": 4}, cells=cells)
+    record = make_record(spec)
+    calls = [{"kind": "send", "axis": axis, "ranks": 2, "count": 1,
+              "payload_bytes": 3_000_000, "wire_bytes": 3_000_000}
+             for axis in ("pipeline", "data")]  # fmt: skip
+    sent = {"steps": 4, "differing_steps": 0, "collectives": calls}
+    ranks = [rank | {"sent": sent} for rank in record.run["ranks"]]
+    steps = [with_passes(step) for step in record.steps]
+    write_record(run_folder(runs, spec), RunRecord({**record.run, "ranks": ranks}, steps))
+    return build(Study.of(study), runs)
+
+
+def with_passes(step: Step) -> Step:
+    """Ranks 0 and 1 hold the first stage, 2 and 3 the last: GPipe of two equal micro-batches."""
+    stage, seconds = step.rank // 2, step.seconds / 100
+    order = [("forward", 0, 1), ("forward", 1, 1), ("backward", 0, 2), ("backward", 1, 2)]
+    return replace(step, passes=[[kind, stage, m, n * seconds] for kind, m, n in order])
+
+
+def test_each_cost_stands_beside_its_formula(piped: pd.DataFrame) -> None:
+    frame, shown = made("layouts", piped)
+    [single, pipeline] = (
+        next(row for row in records(frame) if (row["cell"], row["nodes"]) == place)
+        for place in (("single", 1), ("dps", 4))
+    )
+    accumulation = make_study()["workload"]["accumulation_steps"]
+    assert pipeline["phase_bubble_formula"] == pytest.approx(1 / (2 * accumulation))
+    # two micro-batches of two stages; the durations of the ranks differ by their noise
+    assert pipeline["phase_bubble"] == pytest.approx(1 / 2, rel=0.1)
+    assert pipeline["phase_bubble_schedule"] == pytest.approx(1 / 2)
+    # What the run itself says is what claims on bubbles are tested by.
+    [own] = pick(piped, "profile", "phase_bubble")["value"]
+    assert own == pipeline["phase_bubble"]
+    assert pipeline["sent_bytes"] == 6_000_000
+    assert pipeline["predicted_sent_bytes"] > 0
+    ideal = single["step_seconds"] / 4 * (1 + pipeline["phase_bubble_formula"])
+    assert pipeline["ideal_seconds"] == pytest.approx(ideal)
+    assert pd.notna(pipeline["memory_bytes"]) and pipeline["predicted_memory_bytes"] > 0
+    assert shown.loc[list(frame["cell"]).index("dps"), "Sent [MB]"] == "6.00"
+    assert set(shown.loc[frame["cell"] == "horovod", "Bubble [%]"]) == {NONE}

@@ -205,17 +205,6 @@ def test_pieces_that_do_not_make_up_their_tensor_are_no_checkpoint(tmp_path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_shared_is_said(tmp_path, monkeypatch) -> None:
-    real = shard_files.write
-
-    def write(folder: Path, rank: int, shards: Shards) -> None:
-        real(folder / "elsewhere" if rank == 2 else folder, rank, shards)
-
-    monkeypatch.setattr(shard_files, "write", write)
-    root, *_ = together(tmp_path, 4, rows_of)
-    assert "rank 2 left no" in str(root) and "share the results folder" in str(root)
-
-
 def test_a_longer_run_of_another_spec_does_not_push_out_the_new_one(tmp_path) -> None:
     checkpoint.save(tmp_path, 3000, STATE, "old")
     checkpoint.save(tmp_path, 900, STATE, "old")

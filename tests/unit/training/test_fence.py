@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import LaunchError
 from pipeline.training import fence
-from pipeline.training.worker import Places
+from pipeline.training.worker import check_ours
 from tests.parity.cases import Case
 
 
@@ -20,9 +21,9 @@ def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
     assert fence.holds(tmp_path, first)
     second = fence.claim(tmp_path)
     assert fence.holds(tmp_path, second) and not fence.holds(tmp_path, first)
-    Places(tmp_path, tmp_path, 0, second).check()
+    check_ours(Namespace(out=tmp_path, launch=second))
     with pytest.raises(LaunchError, match="a later start of this run took over"):
-        Places(tmp_path, tmp_path, 0, first).check()
+        check_ours(Namespace(out=tmp_path, launch=first))
 
 
 def test_a_folder_that_is_gone_belongs_to_nobody(tmp_path) -> None:

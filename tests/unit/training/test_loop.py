@@ -85,6 +85,23 @@ def test_a_step_is_timed_between_a_barrier_and_its_report(
     assert done == 2 * ["barrier", "step", "clock stopped", "report", "sample", "checkpoint"]
 
 
+def test_the_share_of_padding_of_each_timed_step_is_kept(small_tokens: Path) -> None:
+    spec = Case("single", architecture="BertForPreTraining").spec(1)
+    work = spec.workload
+    batches = Batches(
+        small_tokens, spec.model.context, work.global_batch, spec.seed, spec.objective
+    )
+    strategy = strategies.load("single", {})
+    loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
+    loop.run(Hooks(lambda _: None, lambda *_: None))
+    expected = []
+    for step in range(work.untimed_steps, work.steps):
+        segments = batches.slice(step, 0, work.global_batch).segments
+        assert segments is not None
+        expected.append(float((segments == 0).mean()))
+    assert loop.padding == pytest.approx(expected) and min(expected) > 0
+
+
 @pytest.mark.parametrize(
     ("schedule", "warmup", "rates"),
     [
@@ -114,6 +131,19 @@ def test_steps_that_run_freely_leave_the_weights_to_the_bit(
     assert len(kept) == 4, "they are not recorded"
     pairs = zip(kept[-1], loop.model.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
+
+
+def test_freely_run_whole_rounds_of_a_strategy_that_has_some(
+    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their mean step would have too many of those that send, or too few."""
+    loop = a_loop(small_tokens, steps=10, untimed_steps=1)
+    for period, most, steps in ((3, 8, 6), (3, 2, 3), (1, 8, 8)):
+        monkeypatch.setattr(type(loop.strategy), "period", period)
+        counts = list[int]()
+        monkeypatch.setattr(loop, "_run_freely", counts.append)
+        loop.run(Hooks(lambda _: None, lambda *_: None, free_steps=most))
+        assert counts == [steps]
 
 
 def test_squares_of_gradients_are_added_up_by_the_parts_of_a_model() -> None:

@@ -59,14 +59,6 @@ def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
     assert sampler.placement == {"cores": [1, 2], "cpu_mhz": None}
 
 
-def test_the_utilisation_is_the_mean_of_the_steps(gpu, monkeypatch) -> None:
-    percents = iter([20, 40])
-    monkeypatch.setattr("torch.cuda.utilization", lambda _: next(percents))
-    gpu.sample()
-    gpu.sample()
-    assert gpu.summary()["mean_utilisation"] == pytest.approx(0.3)
-
-
 def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(torch.device("cpu"))
     assert sampler.steal_share() == 0.0

@@ -47,7 +47,7 @@ def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
     for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
         run = run_of("smoke", cell, nodes)
-        assert request(run, HERE).memory_mb * 2**20 > 2 * predict(run.spec).peak
+        assert request(run, HERE).memory_mb * 2**20 > 2 * predict(run).peak
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from pipeline import models, strategies
 from pipeline.corpus.objectives import Masked, NextSentence
@@ -23,8 +24,10 @@ from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.deferred import deferred_model
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
+from pipeline.planner.memory import formats
+from pipeline.precision import make_precision
 from pipeline.study.expansion import expand
-from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
+from pipeline.study.spec import ATTENTION, ModelSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 from tests.parity.cases import ARCHITECTURES, CUT, UNTRIED, Case
@@ -37,16 +40,8 @@ LLAMA = replace(
 )
 BERT = replace(GPT2, architecture="BertForMaskedLM", config={"intermediate_size": 48})
 PAIRS = replace(BERT, architecture="BertForPreTraining")
+MIXTRAL = models.examples()["MixtralForCausalLM"]
 OWN = replace(GPT2, family="gpt2", architecture=None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of these tests' own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SAMESTEP_CACHE", str(folder))
-        yield folder
 
 
 def test_sizes_that_torch_counts_are_those_of_the_formulas_for_gpt2() -> None:
@@ -61,7 +56,7 @@ def test_sizes_that_torch_counts_are_those_of_the_formulas_for_gpt2() -> None:
     )
 
 
-def test_sizes_are_counted_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_counted_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     models.num_parameters(LLAMA)
     arithmetic._counted.cache_clear()
     monkeypatch.setattr(arithmetic, "_count", None)
@@ -70,15 +65,16 @@ def test_sizes_are_counted_once_and_kept(cache: Path, monkeypatch: pytest.Monkey
     )
 
 
-@pytest.mark.parametrize(("product", "copies"), [(FP32, False), (HALF, False), (HALF, True)])
-def test_what_a_pass_keeps_grows_with_sequences_and_shrinks_where_blocks_are_recomputed(
-    product, copies
-) -> None:
-    kept = Formats(product, FP32, copies)
-    one, two = (arithmetic.activation_bytes(LLAMA, n, kept) for n in (1, 2))
-    weights = product * arithmetic.product_weights(LLAMA) if copies else 0
-    assert two - one == one - weights > 0
-    assert arithmetic.input_bytes(LLAMA, 4, kept) < arithmetic.activation_bytes(LLAMA, 4, kept)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_masters"])
+def test_what_was_counted_without_memory_is_what_a_pass_keeps(precision) -> None:
+    """Of three sequences, for the counted one."""
+    model: Any = build_model(LLAMA, 0)
+    make_precision(precision, "cpu").prepare(model, torch.optim.AdamW(model.parameters()))
+    ids = torch.zeros((3, LLAMA.context), dtype=torch.int64)
+    found = facts._held(model, ids, autocast=precision == "bf16")
+    spec = replace(Case("single", precision).spec(1), model=LLAMA)
+    said = arithmetic.activation_bytes(LLAMA, 3, formats(spec))
+    assert said == pytest.approx(found["whole"], rel=0.02)  # sequences share rotary factors
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_masters"])
@@ -112,7 +108,7 @@ def test_what_a_pass_is_said_to_take_is_what_lives_at_its_peak() -> None:
         model.zero_grad()
     work = spec, 32, Formats(FP32, FP32, copies_weights=False)
     kept, gradients = arithmetic.activation_bytes(*work), arithmetic.gradient_bytes(*work)
-    assert gradients > 0.2 * kept > arithmetic.logit_bytes(spec, 32)
+    assert gradients > 0.2 * kept > models.logit_bytes(spec, 32)
     assert most[1] - most[0] == pytest.approx(kept + gradients, rel=0.02)
 
 
@@ -131,19 +127,24 @@ def test_sizes_of_bert_are_those_of_its_layers() -> None:
 
 
 def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
+    """With the masks of its own data collator, which also pads."""
     torch.manual_seed(0)
     ours: Any = build_model(BERT, 0)
     config = transformers.BertConfig(**ours.model.config.to_dict())
     theirs = transformers.BertForMaskedLM(config).eval()
     theirs.load_state_dict(ours.model.state_dict())
-    windows = torch.randint(1, 300, (4, 17)).numpy()
-    masked = Masked(0.3, mask_token=301, special=frozenset({0, 301}), vocab_size=300)
-    arrays: Any = masked(windows, 0, 0, 0)
-    inputs, targets, weights = map(torch.from_numpy, (*arrays[:2], arrays.weights[:, 0]))
-    labels = targets.where(weights == 1, -100)
-    expected = theirs(input_ids=inputs, labels=labels)
-    torch.testing.assert_close(ours.logits(inputs), expected.logits, rtol=1e-5, atol=1e-5)
-    loss = ours(inputs, targets, weights) / weights.sum()
+    vocabulary = {f"w{n}": n for n in range(300)} | {"[PAD]": 300, "[MASK]": 301}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(vocabulary)), pad_token="[PAD]", mask_token="[MASK]"
+    )
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
+    lines = [{"input_ids": [*range(7 * length, 8 * length)]} for length in (16, 9, 4, 16)]
+    batch = collate(lines)
+    expected, labels = theirs(**batch), batch["labels"]
+    inputs, segments, weights = batch["input_ids"], batch["attention_mask"], (labels >= 0).float()
+    assert weights.sum() > 5 and (segments == 0).any()
+    torch.testing.assert_close(ours.logits(inputs, segments), expected.logits, rtol=1e-5, atol=1e-5)
+    loss = ours(inputs, labels.clamp(min=0), weights, segments) / weights.sum()
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
 
 
@@ -174,7 +175,7 @@ def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_p
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("spec", [LLAMA, BERT, PAIRS], ids=lambda spec: spec.architecture)
+@pytest.mark.parametrize("spec", [LLAMA, BERT, PAIRS, MIXTRAL], ids=lambda spec: spec.architecture)
 def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers(spec) -> None:
     whole = build_model(spec, 3)
     model, initial = deferred_model(spec, 3)
@@ -184,35 +185,26 @@ def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers(spec) 
     assert all(torch.equal(a, b) for a, b in zip(model.buffers(), whole.buffers(), strict=True))
 
 
-def test_recomputed_blocks_give_the_same_gradients() -> None:
-    ids = torch.randint(0, 302, (2, 16), generator=torch.Generator().manual_seed(0))
-    gradients = []
-    for recompute in (False, True):
-        model = build_model(LLAMA, 0)
-        if recompute:
-            recompute_blocks(model)
-        model(ids, ids.roll(1)).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-
-
 @pytest.mark.parametrize(("kind", "fused"), [("sdpa", True), ("eager", False)])
-def test_attention_alone_is_recomputed_to_the_bit_without_its_scores(kind, fused) -> None:
+def test_blocks_or_attention_are_recomputed_to_the_bit_the_latter_without_scores(
+    kind, fused
+) -> None:
     spec = replace(LLAMA, config={**(LLAMA.config or {}), "attn_implementation": kind})
     ids = torch.randint(0, 302, (2, 16), generator=torch.Generator().manual_seed(0))
     gradients = []
-    for what in (False, ATTENTION):
+    for what in (False, ATTENTION, True):
         model = build_model(spec, 0)
         recompute_blocks(model, what)
         model(ids, ids.roll(1)).backward()
         gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    kept = Formats(FP32, FP32, copies_weights=False)
+    for kept, attention, block in zip(*gradients, strict=True):
+        assert torch.equal(kept, attention) and torch.equal(kept, block)
+    sizes = spec, 1, Formats(FP32, FP32, copies_weights=False)
     built: Any = build_model(spec, 0)
     counted = facts._kept(built, ids[:1], autocast=False)
-    assert counted["whole"] == arithmetic.activation_bytes(spec, 1, kept)
+    assert counted["whole"] == arithmetic.activation_bytes(*sizes)
     saved = counted["whole"] - counted["without_attention"]
-    assert saved == arithmetic.attention_bytes(spec, 1, kept)
+    assert saved == arithmetic.attention_bytes(*sizes)
     scores = FP32 * spec.num_layers * spec.num_heads * spec.context**2
     assert (saved < scores) if fused else (saved >= scores)
     flops = models.family(spec).recomputed_flops_per_token(spec, ATTENTION)
@@ -256,22 +248,6 @@ def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
         models.num_parameters(replace(LLAMA, architecture="Lama"))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "architecture", "reason"),
-    [
-        ("pipeline_parallel", "BloomForCausalLM", "BloomForCausalLM has no pipeline plan"),
-        ("hybrid", "GPT2LMHeadModel", "GPT2LMHeadModel has no tensor plan"),
-        ("annotated", "GPT2LMHeadModel", "so none can be annotated"),
-    ],
-)
-def test_a_strategy_that_cannot_cut_a_class_says_why(strategy, architecture, reason) -> None:
-    model = replace(GPT2, architecture=architecture)
-    with pytest.raises(StudyError, match=reason):
-        strategies.check(
-            [replace(Case(strategy).spec(4 if strategy == "hybrid" else 2), model=model)]
-        )
-
-
 def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> None:
     """What reaches a block past the one before it would have no gradient on its own stage."""
     model: Any = build_model(LLAMA, 0)
@@ -284,14 +260,6 @@ def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> N
 
     monkeypatch.setattr(rotary, "forward", trained)
     assert "get more than hidden states" in facts._ends(model, ids)
-
-
-def test_a_strategy_that_takes_no_weights_refuses_the_masked_objective() -> None:
-    (run, *_) = expand(Study.of(make_study(repeats=1, study="tiny")))
-    objective = ObjectiveSpec("masked", BERT.vocab_size - 1)
-    run = replace(run, strategy="deepspeed", options={}, model=BERT, objective=objective)
-    with pytest.raises(StudyError, match=r"deepspeed averages over all tokens alike"):
-        strategies.check([run])
 
 
 @pytest.mark.parametrize(
@@ -328,25 +296,19 @@ def test_what_a_tensor_axis_cuts_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "config", "reason"),
+    ("strategy", "name", "config", "reason"),
     [
-        ("GPT2LMHeadModel", {}, "has no tensor plan"),
-        ("OPTForCausalLM", {"word_embed_proj_dim": 32}, "has no tensor plan"),
-        (
-            "Gemma3ForCausalLM",
-            {"head_dim": 8},
-            "has no plain embedding and output layer: Gemma3Text",
-        ),
-        ("PhiForCausalLM", {"qk_layernorm": True}, "leaves out .*self_attn.q_layernorm"),
-        ("LlamaForCausalLM", {"pad_token_id": 0}, "has no plain embedding"),
-        ("Phi3ForCausalLM", {}, "has colwise_gather_output, which is not known here"),
+        ("tensor", "PhiForCausalLM", {"qk_layernorm": True}, "leaves out .*self_attn.q_layernorm"),
+        ("tensor", "LlamaForCausalLM", {"pad_token_id": 0}, "has no plain embedding"),
+        ("tensor", "Phi3ForCausalLM", {}, "has colwise_gather_output, which is not known here"),
+        ("pipeline_parallel", "BloomForCausalLM", {}, "BloomForCausalLM has no pipeline plan"),
     ],
 )
-def test_a_class_that_a_tensor_axis_cannot_cut_says_why(name, config, reason) -> None:
-    spec = replace(GPT2, architecture=name, config=config)
-    model: Any = build_model(spec, seed=0)
+def test_a_class_that_a_strategy_cannot_cut_says_why(strategy, name, config, reason) -> None:
+    """Those of the table are held by the test of the documents."""
+    model = replace(GPT2, architecture=name, config=config)
     with pytest.raises(StudyError, match=reason):
-        assert model.tensor_cuts is None
+        strategies.check([replace(Case(strategy).spec(2), model=model)])
 
 
 def test_the_documents_have_the_table_of_this_checkout(monkeypatch) -> None:

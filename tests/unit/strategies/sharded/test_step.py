@@ -1,20 +1,24 @@
-"""The mean of float16 gradients over many ranks, of which this process is one: nothing is sent."""
+"""What ranks of ZeRO send, and when: this process is one of many, or the only one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline import strategies
+from pipeline.parallel.group import buckets
+from pipeline.parallel.types import Batch
 from pipeline.strategies.sharded.step import shard
-from tests.ranks import fake_group, parts_of
+from tests.ranks import MODEL, fake_group, group_alone, parts_of
 
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
@@ -96,6 +100,8 @@ def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
         optimiser.step()  # makes its state
         with Operators() as counted:
             optimiser.step()
+            if strategy == "sharded":
+                optimiser.publish()
     return counted.count
 
 
@@ -104,3 +110,61 @@ def test_the_host_s_work_of_stage_1_does_not_grow_with_the_ranks() -> None:
     plain = operators_of_an_update("single", 1)
     few, many = (operators_of_an_update("sharded", ranks, stage=1) for ranks in (2, 256))
     assert plain < many == few < 3 * plain
+
+
+def test_updated_rows_travel_while_the_next_forward_pass_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each part of a model waits for its own weights alone; who reads them between steps, for all.
+
+    With one bucket for each weight.
+    """
+    monkeypatch.setattr("pipeline.strategies.sharded.rows.buckets", partial(buckets, fp32_bytes=1))
+    chosen, events = strategies.load("sharded", {"stage": 1}), list[str]()
+    real = dist.all_gather_into_tensor
+
+    def gather(gathered: Tensor, own: Tensor, *given: Any, **named: Any) -> Any:
+        work, name = real(gathered, own, *given, **named), name_of[own.data_ptr()]
+        events.append("gather")
+
+        def wait() -> None:
+            work.wait()
+            events.append(f"{name} is there")
+
+        return SimpleNamespace(wait=wait)
+
+    with group_alone():
+        parts = parts_of(chosen, 1)
+        trainable: Any = chosen.build(parts)
+        names = [name for name, _ in parts.model.named_parameters()]
+        own = [bucket.own.data_ptr() for bucket in trainable.optimiser.buckets]
+        name_of = dict(zip(own, names[::-1], strict=True))
+        modules = [
+            "wte",
+            "wpe",
+            *(f"h.{n}" for n in range(MODEL.num_layers)),
+            "ln_f",
+            "lm_head",
+        ]
+        for piece in modules:
+            parts.model.get_submodule(piece).register_forward_pre_hook(
+                lambda *_, piece=piece: events.append(f"{piece} begins")
+            )
+        trainable.optimiser.param_groups[0]["lr"] = 1e-3
+        tokens = torch.arange(2 * MODEL.context).view(2, -1)
+        monkeypatch.setattr(dist, "all_gather_into_tensor", gather)
+        trainable.step([Batch(tokens, tokens)])
+        events.clear()
+        trainable.step([Batch(tokens, tokens)])
+        expected = ["gather"] * len(names)
+        for piece in modules:
+            expected += [f"{name} is there" for name in names if name.startswith(f"{piece}.")]
+            expected.append(f"{piece} begins")
+        assert events == expected
+        whole: Any = parts.model.get_parameter("wte.weight")
+        rows = trainable.optimiser.rows[whole]
+        assert not torch.equal(whole, rows)
+        pieces = {piece.name: piece.numbers for piece in trainable.shards().pieces}
+        assert torch.equal(pieces["weights/wte.weight"], rows), "a checkpoint is of rows"
+        trainable.complete()
+        assert torch.equal(whole, rows)

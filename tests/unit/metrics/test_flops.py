@@ -8,23 +8,20 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.metrics.build import build
 from pipeline.metrics.flops import peak_per_rank
 from pipeline.metrics.runs import load_run, run_rows
-from pipeline.metrics.select import pick
 from pipeline.records import RunRecord
-from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
     a_cell,
     edit_record,
+    edited_table,
     make_record,
-    make_study,
     make_table,
+    pick,
     rank_environment,
     row_of,
     spec_of,
-    write_records,
 )
 
 LABEL = {"label": "DDP", "cell_order": 0, "precision_ran": "torch fp32"}
@@ -80,6 +77,19 @@ def test_recomputed_activations_are_hardware_flops_and_no_model_flops() -> None:
     assert less / more == pytest.approx(model.context / (4 * model.width + model.context))
 
 
+def test_padding_is_hardware_flops_and_no_model_flops() -> None:
+    record = record_of(2)
+    ranks = [rank | {"padding_share": 0.25} for rank in record.run["ranks"]]
+    kept, found = (
+        values(one)
+        for one in (record, dataclasses.replace(record, run={**record.run, "ranks": ranks}))
+    )
+    for name in ("model_flops_per_step", "model_flops_utilisation"):
+        assert found[name] == pytest.approx(0.75 * kept[name])
+    assert found["hardware_flops_utilisation"] == kept["hardware_flops_utilisation"]
+    assert found["tokens_per_second"] == kept["tokens_per_second"]
+
+
 def test_without_a_measured_peak_there_is_no_utilisation() -> None:
     assert "model_flops_utilisation" not in values(record_of(2, peak=None))
 
@@ -122,18 +132,17 @@ def test_no_bound_comes_of_an_interface_that_nccl_may_not_use(tmp_path, backend,
     device = {"gloo": "cpu", "nccl": "cuda"}[backend]
     cluster = {"device": device, "ranks_per_node": 1, "nodes": [1, 2], "backend": backend,
                "network": "real"}  # fmt: skip
-    study = make_study(cells=CELLS[:1], repeats=1, cluster=cluster)
     account = {"network": "Socket", "cards": ["eth0"], "channels": 2,
                "transports": ["NET/Socket"], "tcp": True}  # fmt: skip
-    write_records(tmp_path, study)
 
     def edit(run: dict[str, Any]) -> None:
         for rank in run["ranks"]:
             rank["environment"] = rank_environment() | {"interface_mbits": 1000}
             rank |= {"nccl": account} if backend == "nccl" else {}
 
-    for folder in tmp_path.glob("**/n2/r*"):
-        edit_record(folder, edit)
-    found = build(Study.of(study), tmp_path)
+    found = edited_table(
+        tmp_path, lambda runs: edit_record(runs / "dps/n2/r0", edit),
+        cells=CELLS[:1], repeats=1, cluster=cluster,
+    )  # fmt: skip
     assert ("network_bound_tokens_per_second" in set(found["metric"])) == bound
     assert (found["metric"] == "nccl_tcp").sum() == (0 if bound else 1)

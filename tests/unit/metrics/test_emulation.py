@@ -14,16 +14,17 @@ import pytest
 from pipeline.errors import SamestepError
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import run_folder
-from pipeline.metrics.emulation import bias_of, bias_sentence, load_uncertainty
-from pipeline.metrics.select import pick, records
+from pipeline.metrics.emulation import load_uncertainty
+from pipeline.metrics.headline import bias_sentence
+from pipeline.metrics.results import Results, records
 from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
-from pipeline.tables.write import made as made_table
 from tests import fake_records
 from tests.fake_bench import make_yardstick
-from tests.fake_records import EMULATED, a_cell, make_record, make_study, with_steps
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, pick, with_steps
+from tests.fake_records import made as made_table
 
 CELLS = [
     a_cell("single", "single", "Single", nodes=[1]),
@@ -64,8 +65,8 @@ def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
 ) -> None:
     plain = {key: value for key, value in CLUSTER.items() if key != "real_time"}
     table = made(tmp_path / "two", cluster=plain, cells=CELLS[:2])
-    assert bias_of(table) == 0.0 and "no time was dilated" in bias_sentence(table)
-    assert bias_of(made(tmp_path / "four", cluster=plain)) is None
+    assert Results(table).bias == 0.0 and "no time was dilated" in bias_sentence(Results(table))
+    assert Results(made(tmp_path / "four", cluster=plain)).bias is None
 
     def with_a_neighbour(spec: RunSpec, failure: Any) -> RunRecord:
         record = fake_records.make_record(spec, failure)
@@ -74,7 +75,7 @@ def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
 
     monkeypatch.setattr(f"{__name__}.make_record", with_a_neighbour)
     table = made(tmp_path / "busy", cluster=plain, cells=CELLS[:2])
-    assert bias_of(table) is None and "nothing is decided" in bias_sentence(table)
+    assert Results(table).bias is None and "nothing is decided" in bias_sentence(Results(table))
 
 
 def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
@@ -83,8 +84,9 @@ def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
     single, sps, worst = (accurate[name] for name in ("single", "sps", "dps"))
     assert worst["value"] == pytest.approx(0.1275 / 0.1025)
     assert single["value"] == sps["value"] == pytest.approx(1)
-    assert 1.24 < worst["high"] < 1 + (bias_of(table) or 0) < 1.3
-    assert "1.24 [" in bias_sentence(table) and "in DDP on 2 nodes" in bias_sentence(table)
+    assert 1.24 < worst["high"] < 1 + (Results(table).bias or 0) < 1.3
+    said = bias_sentence(Results(table))
+    assert "1.24 [" in said and "in DDP on 2 nodes" in said
     shown = made_table("accuracy", table)[1]
     assert list(shown["Cell"]) == ["Single", "DDP", "SPS"]
     assert shown["Ratio"][1].startswith("1.24 [")
@@ -93,12 +95,12 @@ def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
 def test_a_level_that_all_cells_share_is_no_bias(tmp_path: Path) -> None:
     """The yardstick's: a ratio of two times does not have it."""
     plain, higher = made(tmp_path / "a"), made(tmp_path / "b", level=1.3)
-    assert bias_of(higher) == pytest.approx(bias_of(plain))
+    assert Results(higher).bias == pytest.approx(Results(plain).bias)
 
 
 def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
     plain, more = made(tmp_path / "a"), made(tmp_path / "b", uncertainty=0.01)
-    biases = [bias_of(table) or 0 for table in (plain, more)]
+    biases = [Results(table).bias or 0 for table in (plain, more)]
     assert biases[0] > 0 and 1 + biases[1] == pytest.approx(1.01 * (1 + biases[0]))
 
 
@@ -115,9 +117,9 @@ def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
 def test_where_it_was_not_measured_nothing_is_decided(tmp_path: Path, changes: Any) -> None:
     cluster = {k: v for k, v in changes.get("cluster", CLUSTER).items() if v is not None}
     table: pd.DataFrame = made(tmp_path, **{**changes, "cluster": cluster})
-    assert bias_of(table) is None
+    assert Results(table).bias is None
     assert not {"faster", "slower"} & {*pick(table, "comparison", "speed_verdict")["text"]}
-    assert "two free cores" in bias_sentence(table)
+    assert "two free cores" in bias_sentence(Results(table))
 
 
 def test_no_time_of_these_runs_goes_anywhere_else(tmp_path: Path) -> None:

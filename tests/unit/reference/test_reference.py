@@ -1,3 +1,7 @@
+"""Published figures and data sheets: each number with its source, and what does not fit."""
+
+from __future__ import annotations
+
 import json
 from typing import Any
 
@@ -6,8 +10,8 @@ import pytest
 from pipeline import reference
 from pipeline.errors import ClaimError
 from pipeline.reference import FOLDER, parse
-
-STUDIES = ["alpa2022", "bai2022", "gspmd2021", "mtnlg2022", "ptdp2021"]
+from pipeline.reference.devices import DEVICES, datasheet_peak
+from pipeline.schemas import first_error
 
 
 def small() -> dict[str, Any]:
@@ -31,11 +35,7 @@ def small() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_published_figures_of_five_studies_are_here() -> None:
-    assert reference.ids() == STUDIES
-
-
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", reference.ids())
 def test_each_file_is_sound_and_named_after_its_study(study: str) -> None:
     found = reference.load(study)
     assert found.id == study
@@ -115,3 +115,39 @@ def test_a_folder_of_a_study_holds_nothing_else() -> None:
     names = {path.relative_to(folder).as_posix() for folder in FOLDER.iterdir() for path in
              folder.rglob("*")}  # fmt: skip
     assert {name for name in names if not name.endswith(".yaml")} == {"published.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "teraflops"),
+    [
+        ("Tesla V100-SXM2-32GB", "float16", 125),
+        ("Tesla V100-PCIE-16GB", "float32", 14),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
+        ("NVIDIA H200", "bfloat16", 989),
+    ],
+)
+def test_a_device_is_known_by_the_name_that_its_driver_gives(name, dtype, teraflops) -> None:
+    found = datasheet_peak(name, dtype)
+    assert found is not None and found.flops_per_second == pytest.approx(1e12 * teraflops)
+    assert "https://" in found.source
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("Tesla V100-SXM2-32GB", "bfloat16"),  # Volta has no such units
+        ("NVIDIA H100 PCIe", "float16"),
+        ("NVIDIA H200 NVL", "float16"),
+        ("Intel(R) Xeon(R) Processor", "float32"),
+    ],
+)
+def test_what_no_source_gives_has_no_peak(name: str, dtype: str) -> None:
+    assert datasheet_peak(name, dtype) is None
+
+
+def test_the_file_fits_its_schema_and_every_peak_names_a_document() -> None:
+    content = json.loads(DEVICES.read_text(encoding="utf-8"))
+    assert first_error(content, "devices") is None
+    named = {peak["document"] for device in content["devices"] for peak in device["peaks"]}
+    assert named <= content["documents"].keys()

@@ -1,0 +1,382 @@
+"""From records to the table: values, refusals, order of execution, drift and pooled runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ComparisonError, RecordError
+from pipeline.metrics import table as tidy
+from pipeline.metrics.build import build, longest_rise
+from pipeline.metrics.comparison import FIELDS
+from pipeline.metrics.facts import circumstances, mixed
+from pipeline.metrics.headline import warnings
+from pipeline.metrics.results import Results
+from pipeline.metrics.runs import load_run
+from pipeline.records import RunRecord, Step, read_record
+from pipeline.schemas import validator
+from pipeline.study.study import Study
+from tests.fake_records import (
+    EMULATED,
+    a_cell,
+    edit_record,
+    edit_steps,
+    edited_table,
+    make_record,
+    make_study,
+    make_table,
+    pick,
+    rank_environment,
+    row_of,
+    spec_of,
+    write_records,
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_records(tmp_path_factory.mktemp("runs"), make_study())
+
+
+@pytest.fixture(scope="module")
+def table(runs: Path) -> pd.DataFrame:
+    return build(Study.of(make_study()), runs)
+
+
+def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.DataFrame) -> None:
+    row = row_of(table, "speedup", "dps", 4)
+    base, own = row_of(table, "step_seconds", "single", 1), row_of(table, "step_seconds", "dps", 4)
+    assert row["value"] == pytest.approx(base["value"] / own["value"])
+    assert row["base"] == "single, 1 node"
+    # Three repeats have no interval, and no place shows one.
+    assert math.isnan(row["low"]) and math.isnan(row["high"])
+    efficiency = row_of(table, "efficiency", "dps", 4)["value"]
+    assert efficiency == pytest.approx(row["value"] / 4)
+    few, many = (row_of(table, "tokens_per_second", "dps", nodes)["value"] for nodes in (1, 4))
+    found = row_of(table, "own_speedup", "dps", 4)
+    assert found["value"] == pytest.approx(many / few) and found["base"] == "dps, 1 node"
+
+
+def test_the_time_of_a_run_is_the_median_of_its_timed_steps_by_the_slowest_rank(
+    table: pd.DataFrame, runs: Path
+) -> None:
+    slowest: dict[int, float] = {}
+    for step in read_record(runs / "dps/n4/r0").steps:
+        slowest[step.step] = max(step.seconds, slowest.get(step.step, 0.0))
+    steps = pick(table, "step", "step_seconds")
+    steps = steps[steps["run_id"] == "fake/dps/n4/r0"]
+    assert dict(zip(steps["step"], steps["value"], strict=True)) == slowest
+    found = pick(table, "run", "step_seconds").set_index("run_id").loc["fake/dps/n4/r0"]
+    assert (found["value"], found["n"]) == (steps.loc[steps["step"] >= 5, "value"].median(), 25)
+
+
+def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Path) -> None:
+    largest, mean = (row_of(table, f"{of}_step_seconds", "dps", 2) for of in ("largest", "mean"))
+    assert row_of(table, "step_seconds", "dps", 2)["value"] < mean["value"] < largest["value"]
+    assert largest["interval"] == "no interval: under 6 runs"
+    # A run of 25 timed steps has no 95th percentile.
+    assert pick(table, "cell", "p95_step_seconds").empty
+    record = read_record(runs / "dps" / "n2" / "r0")
+    stall = [replace(step, step=step.step + 30 * n) for n in range(5) for step in record.steps]
+    ranks = [
+        {**rank, "free_running": {"steps": 50, "step_seconds": 0.01 * (1 + rank["rank"])}}
+        for rank in record.run["ranks"]
+    ]
+    tails = load_run(RunRecord({**record.run, "ranks": ranks}, stall), {}).tails
+    assert "p95_step_seconds" in tails
+    # A freely running step is that of the slowest rank.
+    assert tails["free_step_seconds"] == pytest.approx(0.01 * len(ranks))
+
+
+def test_throughput_is_by_steps_that_ran_freely_where_every_run_has_them(
+    table: pd.DataFrame, tmp_path: Path
+) -> None:
+    """Times of single steps stay as they are; one record of before, and all have their clock."""
+    runs, free = write_records(tmp_path, make_study()), {"steps": 25, "step_seconds": 0.01}
+    for place in runs.glob("*/n*/r*"):
+        edit_record(
+            place,
+            lambda run: [
+                rank.update(free_running=free | {"step_seconds": 0.01 * (1 + rank["rank"])})
+                for rank in run["ranks"]
+            ],
+        )
+    both = build(Study.of(make_study()), runs)
+    tokens = row_of(table, "tokens_per_second", "dps", 2)["value"]
+    tokens *= row_of(table, "step_seconds", "dps", 2)["value"]
+    found = row_of(both, "tokens_per_second", "dps", 2)
+    assert found["value"] == pytest.approx(tokens / 0.02)
+    assert row_of(both, "speedup", "dps", 2)["value"] == pytest.approx(1 / 2)
+    each = pick(both, "run", "tokens_per_second")
+    assert set(each.loc[each["nodes"] == 2, "value"]) == {found["value"]}
+    for level in ("run", "cell"):
+        times = [pick(one, level, "step_seconds")["value"].tolist() for one in (table, both)]
+        assert times[0] == times[1]
+    clocks = [one["metric"].eq("throughput_clock").any() for one in (table, both)]
+    assert clocks == [False, True]
+    edit_record(runs / "dps/n2/r0", lambda run: run["ranks"][0].pop("free_running"))
+    mixed = pick(build(Study.of(make_study()), runs), "cell", "tokens_per_second")
+    assert mixed["value"].tolist() == pick(table, "cell", "tokens_per_second")["value"].tolist()
+
+
+def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
+    assert row_of(table, "num_ok", "sps", 4)["value"] == 2
+    assert row_of(table, "step_seconds", "sps", 4)["n"] == 2
+    apex = table[table["cell"] == "horovod-apex"]
+    assert set(apex["status"].dropna()) == {"unsupported"}
+    assert apex[apex["metric"] == "step_seconds"].empty
+    notes = " ".join(Results(table).missing)
+    assert "oom in 1 of 3 runs at 4 nodes" in notes
+    assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
+
+
+def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
+    def change(run: Any) -> None:
+        for part in path[:-1]:
+            run = run[part]
+        run[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda step: replace(step, grad_norm=2 * step.grad_norm), "NOT EQUAL"),
+        (lambda step: replace(step, loss=None), "diverged"),
+    ],
+)
+def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said) -> None:
+    found = edited_table(tmp_path, lambda runs: edit_steps(runs / "dps/n2/r0", edit), repeats=1)
+    assert row_of(found, "parity_verdict", "dps", 2)["text"] == said
+    [warning] = [one for one in warnings(Results(found)) if one.startswith(said)]
+    assert warning.startswith(f"{said}: Distributed Parameter Server (DDP) at 2 nodes")
+
+
+def test_ranks_with_other_weights_and_runs_of_another_version_are_seen(tmp_path: Path) -> None:
+    def edit(runs: Path) -> None:
+        other = changed("ranks", 1, "weights_sha256", value="f" * 64)
+        edit_record(runs / "horovod/n2/r0", other)
+        edit_record(runs / "dps/n2/r1", changed("versions", "torch", value="2.12.0"))
+
+    found = edited_table(tmp_path, edit, repeats=2)
+    for nodes, equal in ((2, 0.0), (4, 1.0)):
+        assert row_of(found, "weights_bit_equal", "horovod", nodes)["value"] == equal
+    marked = pick(found, "cell", "mixed").query("value == 1")
+    assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
+    [note] = Results(found).mixed
+    assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
+
+
+def cells(*names: str) -> list[dict[str, Any]]:
+    return [cell for cell in make_study()["cells"] if cell["name"] in names]
+
+
+def test_parity_across_other_work_is_refused() -> None:
+    work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
+    found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
+    assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
+    Results(found).require_equal_work({"precision"})
+
+
+def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
+    study = make_study(repeats=1)
+    write_records(tmp_path, study)
+    for cell in ("dps", "horovod"):
+        path = tmp_path / cell / "n1" / "r0" / "run.json"
+        run = json.loads(path.read_text())
+        run["hardware"]["num_cores"] = 0
+        path.write_text(json.dumps(run))
+    with pytest.raises(RecordError) as caught:
+        build(Study.of(study), tmp_path)
+    text = str(caught.value)
+    assert text.startswith("2 of 16 records cannot be used")
+    assert "dps/n1/r0/run.json at $.hardware.num_cores: 0 breaks minimum: 1" in text
+    assert "horovod/n1/r0" in text
+
+
+def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.DataFrame) -> None:
+    path = tmp_path / "m.parquet"
+    tidy.write(table, path)
+    with pytest.raises(RecordError, match="is of study 'fake', not of 'smoke'"):
+        tidy.read(path, "smoke")
+    stored = pq.read_table(path)
+    values = pa.array([1.5 * (value or 0) for value in stored["value"].to_pylist()])
+    place = stored.column_names.index("value")
+    changes = {
+        "a value": stored.set_column(place, "value", values),
+        "fewer rows": stored.slice(0, 5),
+        "rows twice": pa.concat_tables([stored, stored]),
+        "no hash": stored.replace_schema_metadata(None),
+        "another column": stored.append_column("more", values),
+        "no rows": stored.slice(0, 0),
+    }
+    for kind, changed in changes.items():
+        pq.write_table(changed, path)
+        with pytest.raises(RecordError, match="is not as `metrics` of this version wrote it"):
+            tidy.read(path)
+            pytest.fail(kind)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
+    value = 32 if field in ("global_batch", "updates_per_step") else "another"
+    fp32 = table[(table["precision"] == "fp32") | (table["level"] == "study")].copy()
+    Results(fp32).require_equal_work(set())
+    fp32.loc[fp32["cell"] == "sps", field] = value
+    with pytest.raises(ComparisonError, match=f"refuses: {field} is .* in cell 'single'"):
+        Results(fp32).require_equal_work(set())
+    Results(fp32).require_equal_work({field})
+    declared = fp32.copy()
+    declared.loc[declared["metric"] == "compares", "text"] = field
+    Results(declared).require_equal_work(set())
+
+
+def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
+    cluster = make_study()["cluster"] | {"nodes": [2, 4]}
+    found = make_table(repeats=1, cluster=cluster, cells=cells("dps", "horovod"))
+    assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
+    assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("unit", "furlongs", "furlongs"),
+        ("run_id", "no run", "no run"),
+        ("metric", "Loss", "pattern"),
+        ("run_id", None, "'run_id' is a required property"),
+        ("status", None, "'status' is a required property"),
+    ],
+)
+def test_one_bad_row_among_many_is_found_and_nothing_written(
+    table, column, value, said, tmp_path
+) -> None:
+    bad = table.copy()
+    place = bad.index[bad["level"] == "step"][-1]
+    bad.loc[place, column] = value
+    tidy.check(table, "here")
+    with pytest.raises(RecordError, match=said):
+        tidy.write(bad, tmp_path / "m.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_must_be_there_depends_on_the_level_alone() -> None:
+    """Else a pattern of columns at a level would not stand for all rows that have it."""
+    schema: Any = validator("metrics").schema
+    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
+    assert {name for condition in conditions for name in condition} == {"level"}
+
+
+def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
+    """Else a row that breaks another rule of theirs would pass."""
+    schema: Any = validator("metrics").schema
+    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
+    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
+    assert not required & set(tidy._PER_ROW)
+    for name in tidy._PER_ROW:
+        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
+
+
+CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
+
+
+def about(table: pd.DataFrame, metric: str) -> pd.Series:
+    return table[(table["level"] == "study") & (table["metric"] == metric)].iloc[0]
+
+
+def slowed(runs: Path, place: str, factor: Callable[[Step], float]) -> None:
+    edit_steps(runs / place, lambda step: replace(step, seconds=step.seconds * factor(step)))
+
+
+def later(runs: Path) -> None:
+    times = {"started_at": "2026-01-03T00:00:00+00:00", "ended_at": "2026-01-03T00:00:30+00:00"}
+    edit_record(runs / "a/n1/r0", lambda run: run.update(times))
+
+
+def each_repeat_slower(runs: Path) -> None:
+    for cell, nodes, repeat in product("ab", (1, 2), range(4)):
+        slowed(runs, f"{cell}/n{nodes}/r{repeat}", lambda _, r=repeat: 1 + 0.1 * r)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("edit", "kept", "drifted"),
+    [
+        (lambda runs: None, 16, []),
+        (later, 15, []),
+        (lambda runs: slowed(runs, "b/n2/r1", lambda s: 1 + 0.01 * s.step), 16, ["fake/b/n2/r1"]),
+        (each_repeat_slower, 16, ["the runs in their order"]),
+    ],
+    ids=["as planned", "a run that was repeated later", "within a run", "over the order"],
+)
+def test_order_and_drift_are_told(tmp_path: Path, edit: Any, kept: int, drifted: Any) -> None:
+    found = edited_table(tmp_path, edit, cells=CELLS, repeats=4)
+    order = about(found, "order_kept")
+    assert (order["value"], order["n"]) == (kept, 16)
+    assert order["text"].endswith(f"{kept} of 16 runs were executed in this order")
+    said = [one for one in warnings(Results(found)) if "drifted" in one]
+    assert [one.partition(": step times drifted by +")[0] for one in said] == drifted
+    assert (about(found, "order_drift")["text"] == "drift") == (edit is each_repeat_slower)
+
+
+@given(st.permutations(range(7)))
+def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
+    rising = [
+        size
+        for size in range(1, 8)
+        for chosen in combinations(places, size)
+        if list(chosen) == sorted(chosen)
+    ]
+    assert longest_rise(places) == max(rising)
+
+
+def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The content of run.json of a run on two nodes."""
+    spec = spec_of("dps-slow", cluster=cluster) if cluster else spec_of()
+    run: dict[str, Any] = json.loads(json.dumps(make_record(spec).run))
+    return run
+
+
+def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
+    def change(run: dict[str, Any]) -> None:
+        run["ranks"][1]["environment"] = rank_environment() | facts
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed("execution", "network", value="loopback"), "network emulated and loopback"),
+        (changed("execution", "emulation", "mtu", value=1500), "MTU 1500 and 9000"),
+        (on(cpu_model="Other"), "processor Other and Synthetic CPU"),
+        (changed("hardware", "gpus", value=["V100", "V100"]), "GPU V100 and none"),
+        (changed("provenance", "git_commit", value="f" * 40), f"commit {'0' * 12} and {'f' * 12}"),
+        (changed("provenance", "git_dirty", value=True), f"{'0' * 12} and {'0' * 12} with changes"),
+    ],
+)
+def test_what_differs_is_named(change: Callable[[dict[str, Any]], None], said: str) -> None:
+    run, other = run_on(EMULATED), run_on(EMULATED)
+    assert mixed([run, other]) == ""
+    change(other)
+    assert said in mixed([run, run, other])
+
+
+def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
+    run, other = run_on(), run_on()
+    on(kernel="Linux 7")(other)
+    assert "kernel" in circumstances(other) and mixed([run, other]) == ""
