@@ -21,6 +21,7 @@ import yaml
 
 from pipeline.machine.site import IMAGE_VARIABLES
 from tests.system.slurm_cluster import SlurmCluster
+from tests.system.stage import losses
 from tests.workflow.project import ROOT, STUDY, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -46,9 +47,9 @@ OPTIONS = (
 
 DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]}
 CHECK = "workflow/config/cluster-check/study.yaml"
-LOST, PREEMPTED, SIGNALLED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(4))
+LOST, PREEMPTED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(3))
 ON_ONE = "dps/n1/r0"
-REPEATS = 7
+REPEATS = 6
 """Of them the first runs are named above; an allocation trains the three that are left."""
 
 
@@ -106,12 +107,6 @@ def records(results: Path) -> dict[str, Any]:
     return {record["run_id"].partition("/")[2]: record for record in loaded}
 
 
-def losses(results: Path, run: str) -> list[tuple[int, int, float, float]]:
-    lines = (results / "runs" / run / "steps.jsonl").read_text().splitlines()
-    steps = [json.loads(line) for line in lines]
-    return [(s["step"], s["rank"], s["loss"], s["grad_norm"]) for s in steps]
-
-
 def start_to_a_checkpoint(cluster: SlurmCluster, made: Project, run: str) -> subprocess.Popen[str]:
     """The run, started on the cluster, as soon as it has a checkpoint."""
     study = cluster.popen(
@@ -142,7 +137,7 @@ def resumed_from(made: Project, run: str) -> int:
     folder = made.results / "runs" / run
     record = json.loads((folder / "run.json").read_text())
     assert record["status"] == "ok"
-    assert len(losses(made.results, run)) == record["execution"]["world_size"] * STEPS
+    assert len(losses(made.results / "runs" / run)) == record["execution"]["world_size"] * STEPS
     left = sorted(path.name for path in folder.iterdir())
     assert left == ["log.txt", "run.json", "spec.json", "steps.jsonl"]
     assert record["execution"]["resumed_from_step"] >= EVERY
@@ -175,30 +170,39 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> No
     assert "NODE_FAIL" in said
 
 
-def test_a_preempted_run_goes_on_from_its_checkpoint(cluster, made) -> None:
+def test_a_preempted_run_that_then_gets_the_signal_goes_on_twice(cluster, made) -> None:
+    """From its checkpoint, and then from where it was.
+
+    `scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end.
+    """
     study = start_to_a_checkpoint(cluster, made, PREEMPTED)
     preempt(cluster)
-    said, _ = ends_well(study, made, PREEMPTED)
-    assert "ended with PREEMPTED: it is sent again" in said
+    checkpoints = made.results / "runs" / PREEMPTED / "checkpoints"
+    newest = max(checkpoints.glob("step-*"))
+    cluster.wait_for("a later one", lambda: max(checkpoints.glob("step-*")) > newest, 120)
+    assert not any("--resume-from=0" in process.info["cmdline"] for process in workers(made))
+    cluster.run(["scancel", "--batch", "--signal=USR1", running(cluster)])
+    said, step = ends_well(study, made, PREEMPTED)
+    assert "ended with PREEMPTED: it is sent again" in said and "Trying to restart job" in said
+    assert step % EVERY, "of the signal, not of every 100 steps"
+
+
+def workers(made: Project) -> list[psutil.Process]:
+    """The ranks of the study that are alive."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "pipeline.training.worker" in (words := process.info["cmdline"] or [])
+        and f"--out={made.results}" in " ".join(words)
+    ]
 
 
 def test_a_killed_run_on_one_node_goes_on_from_its_checkpoint(cluster, made) -> None:
     study = start_to_a_checkpoint(cluster, made, ON_ONE)
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "pipeline.training.worker" in words and f"--out={made.results}" in " ".join(words):
-            process.kill()
+    for process in workers(made):
+        process.kill()
     said, _ = ends_well(study, made, ON_ONE)
     assert "Trying to restart job" in said
-
-
-def test_a_run_whose_job_gets_the_signal_goes_on_from_where_it_was(cluster, made) -> None:
-    """`scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end."""
-    study = start_to_a_checkpoint(cluster, made, SIGNALLED)
-    cluster.run(["scancel", "--batch", "--signal=USR1", running(cluster)])
-    said, step = ends_well(study, made, SIGNALLED)
-    assert "Trying to restart job" in said
-    assert step % EVERY, "of the signal, not of every 100 steps"
 
 
 def test_an_unknown_partition_is_named_by_the_doctor_and_by_the_workflow(cluster, made) -> None:
@@ -267,7 +271,8 @@ def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     assert settings.items() >= SITE["environment"].items()
     assert settings["LD_LIBRARY_PATH"] == "/of/a/module"
     # All repeats have one seed.
-    assert all(losses(made.results, run) == losses(made.results, resumed[0]) for run in ran)
+    each = [losses(made.results / "runs" / run) for run in ran]
+    assert all(one == each[0] for one in each)
 
 
 def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
