@@ -52,7 +52,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 @enter(
     flag("--models", "which models each takes, and why not others"),
-    option("--readme", options.path, "Markdown file whose marked tables are renewed"),
+    option("--readme", options.file, "Markdown file whose marked tables are renewed"),
 )
 def strategies(args: argparse.Namespace) -> int:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
@@ -397,7 +397,7 @@ def artifact(args: argparse.Namespace) -> int:
     option("--results", options.folder, "results"),
     option("--out", options.new_file, "page to write, and a CSV; results/index.html"),
     flag("--list", "print the studies on claims that run here"),
-    option("--readme", options.path, "Markdown file whose table of studies is renewed"),
+    option("--readme", options.file, "Markdown file whose table of studies is renewed"),
 )
 def index(args: argparse.Namespace) -> int:
     """Every shipped claim of every publication, with its verdict in the studies that ran.

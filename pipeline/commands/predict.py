@@ -24,7 +24,7 @@ add_arguments = together(
         option("--points", options.file, "CSV of configurations, one a row"),
         option("--study", options.study, f"on this machine, or on GPUs: {options.STUDY}"),
         flag("--score", "print the errors on the published points"),
-        option("--page", options.path, "as --score, into the marked table of a Markdown file"),
+        option("--page", options.file, "as --score, into the marked table of a Markdown file"),
         required=True,
     ),
     option("--out", options.new_file, "with --points or --study: CSV to write"),
