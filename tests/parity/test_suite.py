@@ -1,0 +1,131 @@
+"""The suite itself, in a copy of the checkout with two more strategy files, as the README says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copyfile, copytree
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+HEAD = """
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+
+from pipeline.parallel.group import Group
+from pipeline.parallel.step import Stepper
+from pipeline.strategies.base import Strategy
+
+"""
+
+SILENT = """
+class Slow(Stepper):
+    def barrier(self):
+        pass
+
+    def shards(self):
+        if self.is_root:
+            time.sleep(1)
+        return super().shards()
+
+
+@dataclass(frozen=True)
+class Silent(Strategy):
+    def build(self, parts):
+        group = Group.join(parts.layout)
+        parts = parts.prepare()
+
+        def reduce():
+            for parameter in parts.model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= group.size
+
+        return Slow(parts, group, reduce=reduce)
+"""
+"""It trains as it should; `build` and `close` exchange nothing, and its root is slow to save."""
+
+BROKEN = """
+@dataclass(frozen=True)
+class Broken(Strategy):
+    def build(self, parts):
+        group = Group.join(parts.layout)
+        parts = parts.prepare()
+        if group.rank == 0:
+            with Path(__file__).with_name("launches.txt").open("a") as lines:
+                print("built", file=lines)
+
+        def reduce():
+            if group.rank == 1:
+                raise ValueError("wrong on purpose")
+            dist.barrier()
+
+        return Stepper(parts, group, reduce=reduce)
+"""
+
+FEWER = """
+
+PRECISIONS = RESUMED = ("fp32",)
+ours = {name: model for name, model in EXAMPLES.items() if not model.architecture}
+models.examples = lambda: ours
+all_cases_of, all_launches = cases_of, launches
+mutants = lamb_models = overflow_cases = decay_cases = padded_cases = lambda *_: []
+phased_cases = packed_cases = changed_cases = brief_cases = model_cases = mutants
+
+
+def launches():
+    both = [("silent", 2), ("broken", 2)]
+    return [one for one in all_launches() if one[0] == REFERENCE or one in both]
+
+
+def cases_of(strategy, world):
+    if strategy == REFERENCE:
+        return references(all_cases_of("silent", 2), 2)
+    return all_cases_of(strategy, world)
+"""
+"""At the end of `cases.py`: plain, resumed and recomputed cases of our models in fp32, no more."""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of package and tests, with the two files; the suite's cases are cut, see FEWER."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("envs", "pipeline", "tests", "workflow"):
+        copytree(name, folder / name)  # compiled files too, so that few are compiled again
+    copyfile("pyproject.toml", folder / "pyproject.toml")
+    (folder / "pipeline/strategies/silent.py").write_text(HEAD + SILENT)
+    (folder / "pipeline/strategies/broken.py").write_text(HEAD + BROKEN)
+    with (folder / "tests/parity/cases.py").open("a") as lines:
+        lines.write(FEWER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def printed(checkout: Path) -> str:
+    """What pytest prints for all tests of the good file, and one of the broken one."""
+    chosen = ("-k", "silent or (broken and steps_of_a_single_device)")
+    command = [sys.executable, "-m", "pytest", "-q", "tests/parity/test_parity.py", *chosen]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def test_a_new_file_is_found_and_may_save_late(printed: str) -> None:
+    assert "2 failed, 7 passed" in printed, printed
+    assert "silent" not in "".join(line for line in printed.splitlines() if "FAILED" in line)
+
+
+def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(
+    checkout: Path, printed: str
+) -> None:
+    assert printed.count("FAILED") == 2, printed
+    assert "ValueError: wrong on purpose" in printed
+    assert "broken-fp32-a1" in printed, "the case is named"
+    assert "closed by peer" not in printed and "ChildFailedError" not in printed
+    assert (checkout / "pipeline/strategies/launches.txt").read_text() == "built\n"
