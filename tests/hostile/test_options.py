@@ -137,7 +137,7 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
     for stage, action in twice():
         named = getattr(action.type, "__name__", "")
         words = {"folder": ".", "file": "file", "study": "smoke", "share": "0.1",
-                 "tolerance": "bit", "rate": "1gbit"}  # fmt: skip
+                 "tolerance": "bit", "rate": "1gbit", "memory": "1GiB"}  # fmt: skip
         choice = str(next(iter(action.choices or [words.get(named, "1")])))
         flag = action.option_strings[0]
         status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
