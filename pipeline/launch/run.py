@@ -30,7 +30,6 @@ from pipeline.launch.torchrun import (
 )
 from pipeline.machine import addresses, image, limits, processes
 from pipeline.machine.control_groups import usable_cores
-from pipeline.machine.limits import free_port
 from pipeline.machine.lock import timed_alone
 from pipeline.machine.site import Site
 from pipeline.models import stored
@@ -79,7 +78,7 @@ def train(
     if spec.world.num_machines > 1 and has_allocation(command):
         address = addresses.own_address(site.environment.get(addresses.INTERFACE))
     place = StartPlace(
-        len(usable_cores()), free_port(address), address, command, image_file, site=site
+        len(usable_cores()), limits.free_port(address), address, command, image_file, site=site
     )
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
@@ -138,7 +137,7 @@ def _attempts(
         notes.append(lost)
         again = "it is started again and resumes from a checkpoint if it has one"
         _say(spec, paths, f"{lost}; {again}")
-        attempt, place = attempt + 1, replace(place, port=free_port(place.address))
+        attempt, place = attempt + 1, replace(place, port=limits.free_port(place.address))
 
 
 def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
