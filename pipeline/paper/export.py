@@ -26,7 +26,6 @@ MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
-_LINES_BELOW_A_FIGURE = 9
 """Rows with which the summary still fits below the figure of the first page."""
 # The command alone: a title may say `{figures/` too.
 _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
@@ -85,8 +84,6 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     for name, lines in _table_lines(generated / "tables").items():
         if lines > _LINES_OF_A_PAGE:
             options.append(f"--variable=long-table:{name}")
-        elif name == "summary" and lines > _LINES_BELOW_A_FIGURE:
-            options.append(f"--variable=floating-table:{name}")
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{name}")
     _pandoc(generated / PRINTED, source, options, images="svg")
