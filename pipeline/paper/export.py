@@ -26,7 +26,6 @@ MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
 _LINES_OF_A_PAGE, _LINES_OF_A_SHORT_ONE, _LETTERS_OF_A_CELL = 46, 14, 40
-"""Rows with which the summary still fits below the figure of the first page."""
 # The command alone: a title may say `{figures/` too.
 _INCLUDED = re.compile(r"(\\includegraphics(?:\[[^\n]*\])?)\{figures/")
 # A table as pandoc writes it: columns, caption, head, rows. No cell can hold such a command, since
