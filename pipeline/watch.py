@@ -91,6 +91,22 @@ class Watched:
                 del self.ended[name]
         return records
 
+    def set_aside(self) -> list[str]:
+        """Rename records that a disk has emptied or cut, and say so: a line on each.
+
+        Snakemake knows records by their names, and every start would end at such a one.
+        """
+        lines = []
+        for file in filter(Path.is_file, self._files.values()):
+            content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
+            has_steps = steps.is_file() and steps.stat().st_size > 0
+            if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
+                kept = file.replace(file.with_name(f"{file.name}.damaged"))
+                lines.append(
+                    f"note: a disk emptied or cut a record, kept as {kept}: its run is redone"
+                )
+        return lines
+
     def line(self, now: str = "") -> str:
         """`37 of 84 runs (2 oom), about 0:04:10 left; last: dps/n4/r2, 26.4 ms a step; now ...`.
 

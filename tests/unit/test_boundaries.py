@@ -131,7 +131,7 @@ READERS = {
     "pipeline.launch.run": "the log, to write it",
     "pipeline.parallel.counted": "what torch's recorder holds of this process",
     "pipeline.planner.sizes": "a file of the package",
-    "pipeline.watch": "the log of the workflow that it started",
+    "pipeline.watch": "the log of the workflow that it started, and damaged records",
     "pipeline.training.checkpoint": "checkpoints of this run",
     "pipeline.training.fence": "the token of this launch",
     "pipeline.training.shard_files": "pieces of checkpoints of this run",

@@ -205,6 +205,20 @@ def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     assert process.returncode == 143 and (tmp_path / "ended").exists()
 
 
+def test_a_record_that_a_disk_emptied_is_set_aside_and_named(watched: Watched) -> None:
+    runs = watched.results / "runs/dps"
+    emptied, cut, steps = (runs / name / "r0" for name in ("n1", "n2", "n4"))
+    (emptied / "run.json").write_text("")
+    (cut / "run.json").write_bytes((cut / "run.json").read_bytes()[:99])
+    (steps / "steps.jsonl").write_text("")
+    said = watched.set_aside()
+    damaged = {emptied, cut, steps}
+    assert {path.parent for path in watched.results.rglob("run.json.damaged")} == damaged
+    assert not any((folder / "run.json").exists() for folder in damaged)
+    assert len(said) == 3 and watched.set_aside() == []
+    assert all(f"kept as {folder}/run.json.damaged: its" in "".join(said) for folder in damaged)
+
+
 def test_runs_that_lacked_a_package_are_made_again_once_it_is_there(tmp_path: Path, monkeypatch):
     lacking = {"dps": "MissingError", "horovod": "MissingError", "sps": "UnsupportedError"}
 

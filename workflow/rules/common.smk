@@ -18,6 +18,7 @@ from pipeline.launch import preloaded
 from pipeline.launch.slurm import job_states
 from pipeline.launch.slurm.request import request
 from pipeline.resolved import resolve
+from pipeline.watch import Watched
 
 # Jobs take over what the stages of a run may; what is left out is said once.
 if workflow.is_main_process:
@@ -44,6 +45,8 @@ try:
             accept(STUDY, has_tokens=True)
         else:
             accept_to_run(STUDY)
+            for line in Watched(STUDY, Path("results", STUDY.name)).set_aside():
+                print(line, file=sys.stderr)
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
