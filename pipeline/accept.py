@@ -40,6 +40,10 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
         if here := [run.world.size for run in runs if run.world.num_machines == 1]:
             limits.check(max(here))
         check_files(study.corpus, study.tokenizer)
+        if study.tokenizer["kind"] == "pretrained":
+            from pipeline.corpus.tokenisers import check_folder  # and its library
+
+            check_folder(study.tokenizer, study.model.vocab_size)
 
 
 def accept_to_run(study: Study) -> None:

@@ -77,6 +77,15 @@ def make_tokeniser(
     return _pretrained(section["name"], section["revision"], cache)
 
 
+def check_folder(section: Mapping[str, Any], model_vocab_size: int) -> None:
+    """Raise CorpusError where a pretrained tokeniser in a folder has more entries than the model.
+
+    Of one that is to be fetched it is seen once that is done.
+    """
+    if Path(name := section["name"]).is_dir():
+        _pretrained(name, None, Path()).check_fits(model_vocab_size)
+
+
 def is_panic(error: BaseException) -> bool:
     """True where the library, which is written in Rust, gave up: by an expression without end, say.
 

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 
 from pipeline.corpus.sources import Source
 from pipeline.corpus.text_store import TextStore, store_text
-from pipeline.corpus.tokenisers import Tokeniser, make_tokeniser
+from pipeline.corpus.tokenisers import Tokeniser, check_folder, make_tokeniser
+from pipeline.errors import CorpusError
 
 TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
 
@@ -127,6 +128,13 @@ def test_pretrained_from_a_folder(store, tmp_path, settings, separator) -> None:
     assert tokeniser.tokenizer.decode(tokeniser.tokenizer.encode(TEXT).ids) == TEXT
     described = {"kind": "pretrained", "name": "made-before", "revision": None}
     assert tokeniser.description == described
+
+
+def test_a_folders_vocabulary_over_the_models_is_seen_before_any_job(store, tmp_path) -> None:
+    section = {"kind": "pretrained", "name": str(pretrained_folder(store, tmp_path, None))}
+    check_folder(section, 1000)
+    with pytest.raises(CorpusError, match=r"entries; expected at most model\.vocab_size 100"):
+        check_folder(section, 100)
 
 
 def test_pretrained_from_the_hub_asks_for_the_pinned_revision(store, tmp_path, monkeypatch) -> None:
