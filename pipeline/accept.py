@@ -12,8 +12,11 @@ from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
 from pipeline.models import stored
+from pipeline.planner.memory import predict_sent
+from pipeline.resolved import resolve
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 
@@ -39,11 +42,31 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
         # Runs that were made, here or elsewhere, are read on any machine.
         if here := [run.world.size for run in runs if run.world.num_machines == 1]:
             limits.check(max(here))
+        for run in runs:
+            _check_link(run)
         check_files(study.corpus, study.tokenizer)
         if study.tokenizer["kind"] == "pretrained":
             from pipeline.corpus.tokenisers import check_folder  # and its library
 
             check_folder(study.tokenizer, study.model.vocab_size)
+
+
+def _check_link(run: RunSpec) -> None:
+    """Raise StudyError where the link alone takes longer than the run may; else it says `timeout`.
+
+    Of several ranks on a node it is not known here which of their bytes leave it.
+    """
+    link, steps = run.world.link, run.workload.steps
+    if link is None or run.repeat or run.world.ranks_per_node > 1:
+        return
+    sent = sum(one.wire_bytes for one in predict_sent(resolve(run)))
+    least = steps * 8 * sent / (1e6 * link.rate_mbits)
+    if least > run.timeout_seconds:
+        raise StudyError(
+            f"{run.run_id}: its {steps} steps take {least:,.0f} s at least to send over link "
+            f"{link.name} of {link.rate_mbits:g} Mbit/s, and timeout_seconds is "
+            f"{run.timeout_seconds}; raise one of them, or lower workload.steps"
+        )
 
 
 def accept_to_run(study: Study) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import platform
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -22,6 +23,8 @@ from pipeline.corpus.texts import PIECE_CHARACTERS, open_text, read_strings, spl
 from pipeline.errors import CorpusError
 
 Piece = tuple[str, bool]
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 
 
 @dataclass(frozen=True)
@@ -134,12 +137,18 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
 
 
 def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
-    """Open every file that two sections of a study name; raises CorpusError, reads nothing."""
+    """Open every file that two sections of a study name; raises CorpusError, reads nothing.
+
+    What is to be fetched has a name that the hub can have.
+    """
     source_of(corpus)
+    if corpus["source"] == "hub":
+        _check_name(corpus["name"], "corpus.name", "data set")
     if tokenizer["kind"] == "pretrained":
         name, is_folder = tokenizer["name"], Path(tokenizer["name"]).is_dir()
-        of_the_hub = tokenizer["revision"] is not None and not is_folder
-        if not of_the_hub and not Path(name, "tokenizer.json").is_file():
+        if tokenizer["revision"] is not None and not is_folder:
+            _check_name(name, "tokenizer.name", "tokeniser")
+        elif not Path(name, "tokenizer.json").is_file():
             where = "has no tokenizer.json" if is_folder else "is no folder here"
             raise CorpusError(
                 f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, "
@@ -148,6 +157,15 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
     for path in corpus.get("paths", []):
         with open_text(Path(path)):
             pass
+
+
+def _check_name(name: str, key: str, what: str) -> None:
+    """Raise CorpusError unless a name is that of a folder here or can be one of the hub."""
+    if not (Path(name).is_dir() or _HUB_NAME.fullmatch(name)):
+        raise CorpusError(
+            f"{key} {name!r} is no name of a {what}; give a folder that is here, or `owner/name` "
+            "of the hub"
+        )
 
 
 def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import socket
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ FILES = 64
 RANK_BYTES = 50 << 20
 """Memory of a rank besides what it shares with others: no Python with torch has less."""
 
+ROOM = 1 << 20
 LOOPBACK = "127.0.0.1"
 SECONDS = 5
 KILLS = Path("/proc/vmstat")
@@ -47,6 +50,16 @@ def check(ranks: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     free_port()
+    # Python would take the next of some folders without a word, and other programs end.
+    folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, where programs look
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(ROOM))
+    except OSError as error:
+        raise LaunchError(
+            f"temporary files cannot be written in {folder} ({error.strerror or error}); free "
+            "space there, or set TMPDIR to a folder with room"
+        ) from error
 
 
 def free_port(address: str = LOOPBACK) -> int:

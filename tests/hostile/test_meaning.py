@@ -36,6 +36,11 @@ def _of_texts(*paths: str) -> dict[str, Any]:
     return {"corpus": {"source": "text", "paths": [*paths], "document": "file"}}
 
 
+def _of_hub(name: str) -> dict[str, Any]:
+    about = {"split": "train", "revision": "0" * 40, "column": "text"}
+    return {"corpus": {"source": "hub", "name": name, **about}}
+
+
 def _tokeniser(name: str, revision: str | None) -> dict[str, Any]:
     return {"tokenizer": {"kind": "pretrained", "name": name, "revision": revision}}
 
@@ -76,6 +81,10 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a step of a thousand updates": (
         cell(0, strategy="horovod", options={"optimiser_steps": 1000}), "not from 1 to 100",
     ),
+    "a link over which no run ends": (
+        {"cluster": EMULATED | {"links": [LINK | {"rate_mbits": 0.001}], "nodes": [1, 2]}}
+        | {"cells": {0: {"nodes": [1]}, 1: {"precision": "fp32"}}}, "to send over link a",
+    ),
     "more ranks than memory holds": (
         {"cluster": {"nodes": [1, 254], "ranks_per_node": 128}}
         | {"cells": {0: {"nodes": [1], "ranks_per_node": 1}},
@@ -107,7 +116,13 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a text twice": (_of_texts("text.txt", "./text.txt"), "stands twice"),
     "a text without a name": (_of_texts(" "), "corpus"),
+    "a data set of a web address": (_of_hub("https://example.com/a"), "no name of a data set"),
+    "a data set outside": (_of_hub("../../data"), "no name of a data set"),
+    "a data set with a line end": (_of_hub("a/b\n"), "no name of a data set"),
     "a tokeniser that is no folder": (_tokeniser("no-such", None), "is no folder here"),
+    "a tokeniser of a web address": (
+        _tokeniser("https://example.com/a", "0" * 40), "no name of a tokeniser",
+    ),
     "a folder without a tokeniser": (_tokeniser(".", None), "tokenizer.json"),
     "an interface that a loopback has not": (
         {"environment": {"GLOO_SOCKET_IFNAME": "eth0"}}, "environment has GLOO_SOCKET_IFNAME",

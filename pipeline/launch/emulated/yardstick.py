@@ -145,6 +145,9 @@ def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
             raise LaunchError(f"{path} has {name} {had}, {spec.run_id} {wanted}; {FIX}")
     for one in content["passes"]:
         if (one["precision"], one["sequences"]) == (precision, sequences):
+            rounds = [each["forward_seconds"] for each in one["rounds"]]
+            if one["forward_seconds"] != statistics.median(rounds):
+                raise LaunchError(f"{path} has other forward_seconds than its rounds give; {FIX}")
             return float(one["forward_seconds"])
     raise LaunchError(
         f"{path} has no passes of {sequences} sequences in {precision}, which {spec.run_id} "

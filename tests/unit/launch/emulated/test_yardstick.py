@@ -112,3 +112,12 @@ def test_a_strategy_that_cuts_the_forward_pass_has_none(study) -> None:
     strategies.check([spec])
     with pytest.raises(StudyError, match=r"cluster\.yardstick needs forward passes of the whole"):
         strategies.check([replace(spec, strategy="sharded", options={})])
+
+
+def test_a_yardstick_that_was_edited_is_refused(study, measured, tmp_path) -> None:
+    content = json.loads(measured.read_text())
+    for one in content["passes"]:
+        one["forward_seconds"] *= 2
+    (tmp_path / "y.json").write_text(json.dumps(content))
+    with pytest.raises(LaunchError, match="other forward_seconds than its rounds give; remove"):
+        yardstick.forward_seconds(tmp_path / "y.json", resolve(run_of(study, "dps", 2)))
