@@ -54,6 +54,7 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
     """
     source = source_of(spec.corpus)
+    _check_kept(spec, folder)
     # A tokeniser of the hub is fetched.
     own = spec.tokenizer["kind"] != "pretrained" or Path(spec.tokenizer["name"]).is_dir()
     offline = source.is_local and own
@@ -136,6 +137,23 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
             "tokenizers": version("tokenizers"),
         },
     )
+
+
+def _check_kept(spec: TokensSpec, folder: Path) -> None:
+    """Raise CorpusError where what is read lies where `build` removes what was made before."""
+    read = [Path(path) for path in spec.corpus.get("paths", ())]
+    if spec.tokenizer["kind"] == "pretrained":
+        read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
+    for path in read:
+        try:
+            is_inside = path.exists() and path.resolve().parent == folder.resolve()
+        except (OSError, ValueError, RuntimeError):  # it is refused where it is read
+            continue
+        if is_inside:
+            raise CorpusError(
+                f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
+                "give another folder"
+            )
 
 
 def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:

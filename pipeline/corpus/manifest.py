@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.documents import MAX_MADE_BYTES, parse, read_made, read_text
+from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
 from pipeline.errors import CorpusError, RecordError, SamestepError
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import AGAIN, validate
@@ -135,9 +135,41 @@ class Manifest:
                     f"{path} has SHA-256 {actual[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
                 )
         if files != read_before:
+            self._check_counts(folder)
             # A folder that cannot be written is read again by the next run.
             with contextlib.suppress(OSError, SamestepError):
                 write_text(folder / VERIFIED_FILE, json.dumps(files, indent=1) + "\n")
+
+    def _check_counts(self, folder: Path) -> None:
+        """Raise CorpusError where a number is not that of the tokens and the tokeniser."""
+        path = folder / TOKENIZER_FILE
+        content = read_document(path, "", CorpusError, _AGAIN, printable=False)
+        try:
+            vocab = content["model"]["vocab"]
+            # A list holds its tokens with their scores, and a token's id is its place.
+            ids = vocab if isinstance(vocab, dict) else {v[0]: i for i, v in enumerate(vocab)}
+            ids = ids | {token["content"]: token["id"] for token in content["added_tokens"]}
+            num_ids = max(ids.values()) + 1
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorpusError(f"{path} is no file of a tokeniser ({error}); {_AGAIN}") from None
+        documents, largest = 0, 0
+        for shard in self.shards:
+            tokens = np.memmap(folder / shard.file, dtype=self.file_dtype, mode="r")
+            documents += int(np.count_nonzero(tokens == self.separator_id))
+            largest = max(largest, int(tokens.max()))
+        # A tokeniser of others may make the separator of a text that spells it out.
+        own = self.tokenizer["kind"] != "pretrained"
+        counts = {
+            "vocab_size": max(num_ids, largest + 1),
+            "separator_id": ids.get(self.tokenizer["separator"]),
+            "num_documents": documents if own else max(documents, self.num_documents),
+        }
+        for name, count in counts.items():
+            if getattr(self, name) != count:
+                raise CorpusError(
+                    f"{folder / MANIFEST_FILE} at $.{name}: {getattr(self, name)} is not the "
+                    f"{count} of the tokens beside it, so it was edited; {_AGAIN}"
+                )
 
 
 def _validate(data: object, path: Path) -> None:

@@ -132,6 +132,11 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
 
 
 _HASH_KEY = b"samestep_sha256"
+MAX_ROWS = 50_000_000
+"""Ten times the steps of a study of `pipeline.study.expansion.MAX_RUNS` runs of 500 steps."""
+
+MAX_BYTES = 8 << 30
+"""Of the columns before compression, as the file states them: a guard against bombs."""
 
 
 def write(table: pd.DataFrame, final: Path) -> None:
@@ -151,8 +156,7 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
     """
     again = "delete it and run `python -m pipeline metrics`"
     try:
-        with open_regular(path) as stream:
-            content = pq.ParquetFile(stream).read()
+        content = _content(path)
     except FileNotFoundError:
         raise RecordError(
             f"{path} does not exist; run `python -m pipeline metrics` first"
@@ -178,6 +182,17 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
             f"{path} is of study {min(others)!r}, not of {study!r}; give the table of that study"
         )
     return table
+
+
+def _content(path: Path) -> pa.Table:
+    """The content of the file; raises ValueError where it states more than any study has."""
+    with open_regular(path) as stream:
+        file = pq.ParquetFile(stream)
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        num_bytes = sum(group.total_byte_size for group in groups)
+        if file.metadata.num_rows > MAX_ROWS or num_bytes > MAX_BYTES:
+            raise ValueError(f"it states {file.metadata.num_rows} rows of {num_bytes} bytes")
+        return file.read()
 
 
 def _frame(content: pa.Table) -> pd.DataFrame:

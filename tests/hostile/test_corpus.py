@@ -1,4 +1,4 @@
-"""Texts and tokenisers that are none."""
+"""Texts and tokenisers that are none, and folders that a corpus must not be lost in."""
 
 from __future__ import annotations
 
@@ -142,3 +142,19 @@ def test_what_is_no_file(here: Path, kind: str) -> None:
     (here / "tok/tokenizer.json").unlink()
     KINDS[kind](here / "tok/tokenizer.json")
     refusal(here, *tokens(tokenizer=PRETRAINED))
+
+
+LOST = ("the tokeniser", "a text", "an array")
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_read_is_not_removed_first(here: Path, name: str) -> None:
+    """The stage begins with the removal of what an earlier one left in its folder."""
+    (here / "tok/shard-a.bin").write_bytes(TEXT if name == "a text" else b'["aaaa bbbb cccc"]')
+    given: dict[str, dict[str, Any]] = {
+        "the tokeniser": {"tokenizer": PRETRAINED},
+        "a text": {"corpus": of_text("./tok/shard-a.bin")},
+        "an array": {"corpus": {"source": "json", "paths": [str(here / "tok/shard-a.bin")]}},
+    }
+    assert "would be removed" in refusal(here, *tokens("tok", **given[name]))
+    assert (here / "tok/tokenizer.json").is_file() and (here / "tok/shard-a.bin").is_file()

@@ -1,5 +1,6 @@
 """The lock of timed runs lies where nobody else can put something in its place."""
 
+import errno
 import fcntl
 import os
 import re
@@ -113,3 +114,20 @@ def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, caps
         assert os.waitpid(pid, 0)[1] == 0
     watching.join(60)
     assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(told)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("calls_before", [0, 2], ids=["at once", "while it waits"])
+def test_a_call_that_fails_is_no_lock_of_another(
+    own: Path, monkeypatch, number: int, calls_before: int
+) -> None:
+    """A server of files may go while a run waits for another."""
+    answers: list[OSError] = [BlockingIOError(errno.EAGAIN, "taken")] * calls_before
+    answers.append(OSError(number, os.strerror(number)))
+
+    def flock(stream: int, operation: int) -> None:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(LaunchError, match=rf"{os.strerror(number)}.*set TMPDIR"):
+        timed_alone("run").__enter__()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from pipeline.machine.source import FILE, provenance
+from pipeline.machine.source import FILE, ROOT, provenance
+
+
+def test_it_asks_for_itself_by_its_place() -> None:
+    assert (ROOT / FILE).is_file()
 
 
 @pytest.fixture
@@ -41,6 +46,16 @@ def test_a_strategy_that_was_dropped_in_is_a_change(checkout: str, tmp_path: Pat
     assert provenance(tmp_path) == {"git_commit": checkout, "git_dirty": True}
 
 
+def test_a_repository_of_something_else_in_this_folder_has_no_commit_of_ours(
+    checkout: str, tmp_path: Path
+) -> None:
+    """A copy of the checkout, unpacked where somebody keeps notes or settings."""
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for arguments in (["rm", "-rq", "--cached", "pipeline"], [*identity, "commit", "-qm", "two"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    assert provenance(tmp_path) == {"git_commit": None, "git_dirty": None}
+
+
 def test_only_a_repository_of_this_project_itself_is_asked(
     checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,3 +65,13 @@ def test_only_a_repository_of_this_project_itself_is_asked(
     assert provenance(tmp_path / "unpacked") == {"git_commit": None, "git_dirty": None}
     monkeypatch.delenv("GIT_DIR")
     assert provenance(tmp_path / "unpacked") == {"git_commit": None, "git_dirty": None}
+
+
+def test_a_checkout_of_another_user_still_has_a_commit(checkout: str, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may give a folder away")
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, 1234, 1234)
+    refused = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True)
+    assert refused.returncode != 0, "this git does not mind, so the test shows nothing"
+    assert provenance(tmp_path)["git_commit"] == checkout

@@ -131,6 +131,17 @@ def test_throughput_is_by_steps_that_ran_freely_where_every_run_has_them(
     assert mixed["value"].tolist() == pick(table, "cell", "tokens_per_second")["value"].tolist()
 
 
+def test_a_table_that_states_too_much_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    pq.write_table(pa.table({"study": pa.array(["x" * 2**20] * 16)}), path, compression="zstd")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(RecordError, match="states 16 rows of"),
+    ):
+        patch.setattr(tidy, "MAX_ROWS", 15)
+        tidy.read(path)
+
+
 def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     assert row_of(table, "num_ok", "sps", 4)["value"] == 2
     assert row_of(table, "step_seconds", "sps", 4)["n"] == 2
