@@ -51,7 +51,7 @@ _ITEM = re.compile(r'\s*([\[,])\s*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 """A string of an array with the mark before it."""
 
 _WRONG = re.compile(r'\s*(?:[^\s\[,\]]|[\[,]\s*[^\s"\]])')
-"""The beginning of what is neither such a string nor the end of the array, however it goes on."""
+"""Text that begins neither such a string nor the end of the array: more of it changes nothing."""
 
 
 def read_strings(path: Path) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What each change of a cell adds, by itself and beside others; `... figure switches`."""
+"""Worth of each change of a cell, alone and beside others; `python -m pipeline figure switches`."""
 
 from __future__ import annotations
 

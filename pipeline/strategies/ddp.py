@@ -94,7 +94,7 @@ class Ddp(Strategy):
             )
 
     def one_graph(self, spec: RunSpec) -> bool:
-        """Where DDP reduces: torch cuts the graph at its buckets, which have 1 MiB at least."""
+        """True where DDP itself reduces: torch cuts the graph at its buckets, of 1 MiB at least."""
         return self.bucket_cap_mb >= 1 and not widths(spec.precision).wide_gradients
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import permutations
 from typing import Any
 
 from pipeline.study.study import Cell, Study
@@ -39,14 +39,13 @@ def switches(study: Study) -> list[Switch]:
     plain: dict[str, Cell] = {}
     for arm in study.arms:
         plain.setdefault(arm.strategy, arm)
-    for one, other in combinations(study.arms, 2):
-        changed = _changed(one, other)
-        if one.strategy == other.strategy and len(changed) == 1:
-            [part] = changed
-            if part in _changed(other, plain[one.strategy]):
-                pairs[one.strategy, changed[part]].append((one, other))
-            elif part in _changed(one, plain[one.strategy]):
-                pairs[one.strategy, _changed(other, one)[part]].append((other, one))
+    for without, having in permutations(study.arms, 2):
+        changed = _changed(without, having)
+        if without.strategy != having.strategy or len(changed) != 1:
+            continue
+        [(part, what)] = changed.items()
+        if part not in _changed(plain[without.strategy], without):
+            pairs[without.strategy, what].append((without, having))
     kept = {key: both for key, both in pairs.items() if len(both) > 1}
     found = []
     for (strategy, what), both in kept.items():
@@ -58,7 +57,7 @@ def switches(study: Study) -> list[Switch]:
 
 
 def _changed(one: Cell, other: Cell) -> dict[str, str]:
-    """What differs between two cells in words, by the part of a cell that says so."""
+    """Differences between two cells in words, by the part of a cell that states them."""
     parts: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         "precision": ({"precision": one.precision}, {"precision": other.precision}),
         "options": (one.options, other.options),

@@ -26,7 +26,7 @@ def start() -> None:
 
 
 def load() -> fork_server.Work:
-    """What a launch does, with all that it imports loaded, models and FSDP2 included."""
+    """Work of a launch, with all that it imports loaded, models and FSDP2 included."""
     from pipeline import models
     from pipeline.training import worker
     from tests.parity import rank

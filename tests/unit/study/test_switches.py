@@ -1,4 +1,4 @@
-"""Which pairs of cells show what one change adds."""
+"""Pairs of cells that show what one change adds."""
 
 from pathlib import Path
 from typing import Any
