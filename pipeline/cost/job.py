@@ -37,7 +37,7 @@ class Job:
     """Sizes of one step; `micro` and `accum` are sequences and micro-batches of a data rank.
 
     `per_micro`: what is asked for is not the step but its share of one micro-batch. `shard`: ranks
-    over which ZeRO cuts. `counts`: layers of each stage, where they are stated.
+    over which ZeRO cuts. `counts`: layers of each stage, where they are stated, and `schedule`.
     """
 
     hardware: str
@@ -72,6 +72,12 @@ class Job:
     framework: str
     note: str
     counts: tuple[int, ...] = ()
+    schedule: str = ""
+
+    @property
+    def order(self) -> str:
+        """Schedule of the pipeline, 1F1B or its interleaving where none is stated."""
+        return self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
 
     @property
     def tokens(self) -> int:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from pipeline.cost import computation, memory, schedule
 from pipeline.cost.communication import Network, RankGroup
 from pipeline.cost.computation import Passes
 from pipeline.cost.constants import Constants
 from pipeline.cost.devices import Device, device_of
-from pipeline.cost.job import Job
+from pipeline.cost.job import Job, Refused
 from pipeline.cost.memory import GIBIBYTE
 from pipeline.cost.sharding import Prices
 
@@ -18,43 +19,35 @@ PARTS = ("computation", "communication", "bubble", "host", "optimiser")
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Seconds of a step by part, which add up, and the bytes of its largest rank."""
+class Time:
+    """Seconds of a step, or of a pass in it, by part; communication is what is exposed."""
 
-    computation: float
-    communication: float
-    bubble: float
-    host: float
-    optimiser: float
-    memory: float
+    computation: float = 0.0
+    communication: float = 0.0
+    bubble: float = 0.0
+    host: float = 0.0
+    optimiser: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Seconds of the step."""
+        """Seconds of all parts."""
         return self.computation + self.communication + self.bubble + self.host + self.optimiser
 
-    def scaled(self, by: float) -> Prediction:
-        """The same with every part of the time times `by`."""
+    def scaled(self, by: float) -> Self:
+        """The same with every part times `by`."""
         return replace(self, **{part: by * getattr(self, part) for part in PARTS})
+
+
+@dataclass(frozen=True)
+class Prediction(Time):
+    """Seconds of a step, and the bytes of its largest rank."""
+
+    memory: float = 0.0
 
     @property
     def gibibytes(self) -> float:
         """Memory of the largest rank in GiB."""
         return self.memory / GIBIBYTE
-
-
-@dataclass(frozen=True)
-class Micro:
-    """Seconds of one micro-batch on a stage: computing, exposed communication, waiting for host."""
-
-    computing: float
-    communicating: float
-    waiting: float
-
-    @property
-    def total(self) -> float:
-        """Seconds of all."""
-        return self.computing + self.communicating + self.waiting
 
 
 class Model:
@@ -68,11 +61,18 @@ class Model:
         self.layer = computation.layer(job, self.device, self.profile)
         self.embedding, self.head = computation.ends(job, self.device, self.profile)
         in_layers = job.vocab * job.hidden / job.layer_parameters
-        self.counts = list(job.counts) or schedule.stages(
+        counts: Sequence[float] = job.counts or schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
         )
+        if len(counts) < job.pp * job.vpp:
+            # Of each rank: its chunks share them.
+            counts = [count / job.vpp for _ in range(job.vpp) for count in counts]
+        self.layers = counts
+        """Layers of each stage; a rank has every `pp`-th."""
+        self.tensor = self.cut()
+        self.zero = self.sharded()
 
-    def tensor(self) -> Passes:
+    def cut(self) -> Passes:
         """Seconds of a layer's collectives over the tensor axis: one a block and pass."""
         job = self.job
         group = RankGroup.of(job.tp, 1, job.gpus_per_node)
@@ -85,11 +85,11 @@ class Model:
         again = 2 * one if job.recompute == "full" else 0.0
         return Passes(2 * one, 2 * one + again)
 
-    def sharded(self, tensor: Passes) -> float:
+    def sharded(self) -> Passes:
         """Seconds by which ZeRO 2 and 3 lengthen a layer's passes: what computing cannot hide."""
-        job = self.job
+        job, layer, tensor = self.job, self.layer, self.tensor
         if job.zero < 2 or job.dp < 2:
-            return 0.0
+            return Passes(0.0, 0.0)
         size = job.layer_parameters / job.tp * self.device.element
         group = RankGroup.of(job.shard, job.tp, job.gpus_per_node)
         gather = self.network.gather(group, size, self.profile["sharded_card_share"])
@@ -97,41 +97,45 @@ class Model:
         if job.shard < job.dp:
             outer = RankGroup.of(job.dp // job.shard, job.shard * job.tp, job.gpus_per_node)
             reduce += self.network.all_reduce(outer, size / job.shard)
-        again = gather if job.zero == 3 else 0.0
+        back = reduce + (gather if job.zero == 3 else 0.0)
         share = self.profile["sharded_overlap"]
-        forward = gather - share * min(gather, self.layer.forward + tensor.forward)
-        hidden = min(again + reduce, self.layer.backward + tensor.backward)
-        return forward + again + reduce - share * hidden
+        return Passes(
+            gather - share * min(gather, layer.forward + tensor.forward),
+            back - share * min(back, layer.backward + tensor.backward),
+        )
 
-    def micro(self, stage: int) -> Micro:
-        """One micro-batch on a stage."""
-        job, count = self.job, self.counts[stage]
-        parameters = memory.parameters_of(job, count, stage)
-        tensor = self.tensor()
-        computing = count * self.layer.both
-        communicating = count * (tensor.both + self.sharded(tensor))
-        host = count * computation.host(job, self.profile) + 1e-6 * self.profile["host_micro_us"]
-        if stage == 0:
-            computing += self.embedding.both
-            communicating += tensor.forward / 2
-        if stage == job.pp - 1:
-            computing += self.head.both
-            communicating += tensor.forward / 2
+    def passes(self, stage: int) -> tuple[Time, Time]:
+        """The forward and the backward pass of a micro-batch through one of the stages."""
+        job, count, profile = self.job, self.layers[stage], self.profile
+        first, last = stage == 0, stage == len(self.layers) - 1
+        ends = [end for end, here in ((self.embedding, first), (self.head, last)) if here]
+        forward = count * self.layer.forward + sum(end.forward for end in ends)
+        backward = count * self.layer.backward + sum(end.backward for end in ends)
         if job.accum > 1:
+            parameters = memory.parameters_of(job, count, first, last)
             shards = job.shard if job.zero >= 2 else 1
-            computing += computation.accumulation(parameters / shards, self.device, self.profile)
+            backward += computation.accumulation(parameters / shards, self.device, profile)
+        # Of the tensor axis the embedding and the logits have a collective each.
+        sent = (count + len(ends) / 4) * self.tensor.forward + count * self.zero.forward
+        back = count * (self.tensor.backward + self.zero.backward)
+        host = count * computation.host(job, profile) + 1e-6 * profile["host_micro_us"] / job.vpp
         if job.pp > 1:
             size = 1.0 * job.tokens * job.hidden * self.device.element
-            size /= job.tp if job.seq_parallel or self.profile["scatters_sends"] else 1
-            stride = job.dp * job.tp
-            sends = 2.0 * job.vpp * self.network.send(size, stride)
-            communicating += sends * self.profile["sends_exposed"]
+            size /= job.tp if job.seq_parallel or profile["scatters_sends"] else 1
+            # An end of the pipeline has one neighbour.
+            message = profile["sends_exposed"] * self.network.send(size, job.dp * job.tp)
+            sent += 0.0 if first else message
+            back += 0.0 if last else message
             if job.gpus > job.gpus_per_node and job.tp > 1:
                 # The host waits for sends between nodes while rings of the tensor axis wait for it.
-                a_rank = self.profile["sends_micro_us"] + count * self.profile["sends_layer_us"]
+                a_rank = profile["sends_micro_us"] / job.vpp + count * profile["sends_layer_us"]
                 host += 1e-6 * job.tp * a_rank
-        waiting = max(0.0, host - computing - communicating)
-        return Micro(computing, communicating, waiting)
+        busy = forward + backward + sent + back
+        waiting = max(0.0, host / busy - 1)
+        return (
+            Time(forward, sent, host=waiting * (forward + sent)),
+            Time(backward, back, host=waiting * (backward + back)),
+        )
 
     def gradients(self, parameters: float, backward: float) -> float:
         """Seconds of the data axis once a step that the backward pass does not hide."""
@@ -160,39 +164,59 @@ class Model:
         return exposed
 
     def predict(self) -> Prediction:
-        """The step: micro-batches through the stages, gradients, optimiser."""
+        """The step: micro-batches through the stages, gradients, optimiser.
+
+        Raises Refused for more stages than are replayed.
+        """
         job = self.job
-        kinds = {0, job.pp - 1, max(range(job.pp), key=lambda s: self.counts[s])}
-        micros = {stage: self.micro(stage) for stage in kinds}
-        middle = micros[max(kinds, key=lambda s: self.counts[s])]
-        per_stage = {
-            stage: micros[stage].total
-            if stage in micros
-            else middle.total * self.counts[stage] / max(self.counts)
-            for stage in range(job.pp)
-        }
-        seconds = schedule.one_forward_one_backward(list(per_stage.values()), job.accum, job.vpp)
-        slowest = max(micros.values(), key=lambda micro: micro.total)
-        parameters = max(
-            memory.parameters_of(job, self.counts[stage], stage) for stage in (0, job.pp - 1)
+        last = len(self.layers) - 1
+        if last >= schedule.MOST_STAGES:
+            raise Refused(
+                f"{last + 1} stages are not modelled; of at most {schedule.MOST_STAGES} the passes "
+                "are replayed"
+            )
+        kinds: dict[tuple[float, bool, bool], tuple[Time, Time]] = {}
+        stages = []
+        for stage, layers in enumerate(self.layers):
+            kind = layers, stage == 0, stage == last
+            if kind not in kinds:
+                kinds[kind] = self.passes(stage)
+            stages.append(kinds[kind])
+        ranks = [[part for stage in stages[rank :: job.pp] for part in stage]
+                 for rank in range(job.pp)]  # fmt: skip
+        slowest = max(ranks, key=lambda passes: sum(one.seconds for one in passes))
+        computing, communicating, waiting = (
+            job.accum * sum(getattr(one, part) for one in slowest)
+            for part in ("computation", "communication", "host")
         )
-        backward = self.counts[0] * self.layer.backward
-        communication = self.gradients(parameters, backward)
+        bubble = 0.0
+        if job.pp > 1:
+            forward, backward = (
+                [one.seconds for one in each] for each in zip(*stages, strict=True)
+            )
+            whole = schedule.pipelined(job.order, job.pp, forward, backward, job.accum)
+            bubble = max(0.0, whole - computing - communicating - waiting)
+        held = [
+            sum(memory.parameters_of(job, self.layers[s], s == 0, s == last)
+                for s in range(rank, last + 1, job.pp))
+            for rank in {0, job.pp - 1}
+        ]  # fmt: skip
+        parameters = max(held)
+        backward_of_first = sum(self.layers[:: job.pp]) * self.layer.backward
         shards = job.shard if job.zero >= 1 else 1
         update = computation.optimiser(job, parameters / shards, self.device, self.profile)
-        waiting = job.accum * slowest.waiting
         if self.profile["host_runs_ahead"] > 0:
             # The device is still busy with an update while the host is ahead in the next passes.
             waiting = max(0.0, waiting - update)
-        whole = Prediction(
-            computation=job.accum * slowest.computing,
-            communication=job.accum * slowest.communicating + communication,
-            bubble=seconds - job.accum * slowest.total,
+        step = Prediction(
+            computation=computing,
+            communication=communicating + self.gradients(parameters, backward_of_first),
+            bubble=bubble,
             host=waiting + 1e-6 * self.profile["host_step_us"],
             optimiser=update,
-            memory=memory.largest(job, self.profile, self.counts, self.device.element),
+            memory=memory.largest(job, self.profile, self.layers, self.device.element),
         )
-        return whole.scaled(1 / job.accum) if job.per_micro else whole
+        return step.scaled(1 / job.accum) if job.per_micro else step
 
 
 def predict(job: Job, constants: Constants) -> Prediction:

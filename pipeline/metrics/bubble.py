@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import RecordError
+from pipeline.cost.schedule import in_turn, replayed
 from pipeline.parallel.mesh import PIPELINE, Layout
 from pipeline.records import RunRecord, Step
-from pipeline.study.profiling import BACKWARD, FORWARD
 
 Pass = Sequence[Any]
 """Kind, stage, micro-batch, seconds."""
@@ -52,34 +51,7 @@ def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
 
 def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
     """Seconds from the first pass to the end of the last, where messages take none."""
-    last_stage = max(stage for own in lines.values() for _, stage, *_ in own)
-    ended: dict[tuple[str, int, int], float] = {}
-    free = dict.fromkeys(lines, 0.0)
-    left = {rank: list(reversed(own)) for rank, own in lines.items()}
-    while any(left.values()):
-        moved = False
-        for rank, own in left.items():
-            while own and (start := _ready(own[-1], ended, last_stage)) is not None:
-                kind, stage, microbatch, seconds = own.pop()
-                free[rank] = ended[kind, stage, microbatch] = max(free[rank], start) + seconds
-                moved = True
-        if not moved:
-            rank, own = next((rank, own) for rank, own in left.items() if own)
-            raise RecordError(
-                f"steps.jsonl: rank {rank} waits for ever before its pass {tuple(own[-1][:3])}; "
-                "its passes are not those of one step of a pipeline"
-            )
-    return max(free.values())
-
-
-def _ready(one: Pass, ended: Mapping[tuple[str, int, int], float], last: int) -> float | None:
-    """When what a pass needs from another stage is there; None while it is not known."""
-    kind, stage, microbatch, _ = one
-    if kind == FORWARD and stage > 0:
-        return ended.get((FORWARD, stage - 1, microbatch))
-    if kind == BACKWARD and stage < last:
-        return ended.get((BACKWARD, stage + 1, microbatch))
-    return 0.0
+    return replayed((one[3], before, needed) for one, before, needed in in_turn(lines))
 
 
 def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> list[float]:

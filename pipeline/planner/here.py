@@ -18,7 +18,7 @@ from typing import Any
 from pipeline import models, schemas
 from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
-from pipeline.cost.schedule import exposed
+from pipeline.cost.schedule import exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError
@@ -138,24 +138,29 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
     for one in predict_sent(run):
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
-    # The schedule's own formula is for equal stages: all but the slowest wait for it. A pipeline
-    # fills and drains through all that a stage does for a micro-batch, messages too.
-    idle = strategy.idle_share(spec) or 0.0
-    others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
-    others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    again = 0.0
+    # A forward pass is a third of both.
+    forward = [stage / 3 for stage in stages]
+    backward = [2 * each for each in forward]
     if what := spec.workload.recompute:
-        again = max(
-            calibration.total(
-                Counter({o: n for o, n in stage.items() if what is True or o.kind == "attention"})
-            )
-            for stage in work.stages
+        for place, stage in enumerate(work.stages):
+            again = {o: n for o, n in stage.items() if what is True or o.kind == "attention"}
+            backward[place] += calibration.total(Counter(again)) / 3
+    computing = work.pieces * max(f + b for f, b in zip(forward, backward, strict=True))
+    bubble = 0.0
+    if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
+        # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
+        # of a rank share its passes.
+        sent = exchanged[PIPELINE] + exchanged[TENSOR]
+        passes = (
+            [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
+            for own in (forward, backward)
         )
+        whole = pipelined(degrees.schedule, degrees.pipeline, *passes, work.pieces)
+        bubble = max(0.0, whole - computing - sent)
     return Prediction(
-        # A forward pass is a third of both.
-        computation=work.pieces * (slowest + again / 3) + added,
+        computation=computing + added,
         communication=sum(exchanged.values()),
-        bubble=idle / (1 - idle) * others,
+        bubble=bubble,
         host=0.0,
         optimiser=calibration.total(work.update),
         memory=peak(run),

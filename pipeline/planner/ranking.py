@@ -352,7 +352,7 @@ def job_of(
         per_micro=False, precision=FORMATS.get(precision, precision),
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
         flash=True, optimiser="adamw",
-        framework="samestep", note="", counts=degrees.layers,
+        framework="samestep", note="", counts=degrees.layers, schedule=degrees.schedule,
     )  # fmt: skip
 
 

@@ -68,9 +68,11 @@ class Pipelined(Strategy):
         return self.schedule_of(spec, layout).microbatches
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the chunks of a rank, and the layers of its stages where they are stated."""
+        """Also the schedule, the chunks of a rank, and the layers of stages that are stated."""
         stages, found = self.schedule_of(spec, layout).stages, super().degrees(spec, layout)
-        return replace(found, chunks=stages.chunks, layers=stages.sizes) if found else None
+        if found is None:
+            return None
+        return replace(found, chunks=stages.chunks, layers=stages.sizes, schedule=self.schedule)
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
         """Knobs of the schedule: interleaved where a rank has several stages.

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.cost.schedule import ONE_STAGE, Pass, order
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import divisors, nearest
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 """Stages of a rank by schedule, unless the study says otherwise."""
-
-ONE_STAGE = ("gpipe", "1f1b")
-"""Schedules in which a rank has one stage."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,10 @@ class Schedule:
     def idle_share(self) -> float:
         """Idle time of a rank / time of the step, which has the bubble in it."""
         return self.bubble / (1 + self.bubble)
+
+    def passes(self, rank: int) -> list[Pass]:
+        """Kind, stage and micro-batch of each pass of a pipeline rank, in their order."""
+        return order(self.name, self.stages.ranks, self.stages.chunks, self.microbatches, rank)
 
     def in_flight(self, rank: int) -> int:
         """Stages x micro-batches whose activations a pipeline rank keeps at its peak."""

@@ -24,7 +24,7 @@ def of(job: Job = JOB, **changes) -> Prediction:
 def kept(**changes) -> dict[str, float]:
     """Bytes of the first stage, part by part."""
     model = Model(replace(JOB, **changes), Constants())
-    return parts(model.job, model.profile, model.counts[0], 0, model.device.element)
+    return parts(model.job, model.profile, model.layers[0], 0, model.device.element)
 
 
 @pytest.mark.parametrize(
