@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pipeline.cost.job import Job
+from pipeline.cost.schedule import in_flight
 
 GIBIBYTE = 2**30
 
@@ -48,9 +49,7 @@ def parts(
     amp = job.autocast and profile["amp_masters"] > 0
     weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
     shards = [job.shard if job.zero >= level else 1 for level in (3, 2, 1)]
-    flight = max(1.0, min(job.pp - rank, job.accum))
-    if job.vpp > 1:
-        flight *= 1 + (job.pp - 1) / (job.pp * job.vpp)
+    flight = in_flight(job.order, job.pp, job.vpp, max(1, int(job.accum)), rank) / job.vpp
     layer = layer_activations(job, profile, element)
     if job.recompute == "full":
         kept = job.tokens * job.hidden * element / (job.tp if job.seq_parallel else 1)

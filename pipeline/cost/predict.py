@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from pipeline.cost import computation, memory, schedule
-from pipeline.cost.communication import Network, RankGroup
+from pipeline.cost.communication import Network
 from pipeline.cost.computation import Passes
 from pipeline.cost.constants import Constants
 from pipeline.cost.devices import Device, device_of
@@ -75,10 +75,9 @@ class Model:
     def cut(self) -> Passes:
         """Seconds of a layer's collectives over the tensor axis: one a block and pass."""
         job = self.job
-        group = RankGroup.of(job.tp, 1, job.gpus_per_node)
         size = job.tokens * job.hidden * self.device.element
-        one = self.network.all_reduce(group, size) * self.profile["tensor_exposed"]
-        if job.tp > 1 and group.nodes > 1:
+        one = self.network.all_reduce("tensor", size) * self.profile["tensor_exposed"]
+        if self.network.groups["tensor"].nodes > 1:
             one += 1e-6 * self.profile["tensor_hop_us"] * job.tp
         if "async tp" in job.note:
             one *= 0.35
@@ -87,22 +86,27 @@ class Model:
 
     def sharded(self) -> Passes:
         """Seconds by which ZeRO 2 and 3 lengthen a layer's passes: what computing cannot hide."""
-        job, layer, tensor = self.job, self.layer, self.tensor
-        if job.zero < 2 or job.dp < 2:
-            return Passes(0.0, 0.0)
-        size = job.layer_parameters / job.tp * self.device.element
-        group = RankGroup.of(job.shard, job.tp, job.gpus_per_node)
-        gather = self.network.gather(group, size, self.profile["sharded_card_share"])
-        reduce = gather * self.profile["reduce_bytes"] / 2
-        if job.shard < job.dp:
-            outer = RankGroup.of(job.dp // job.shard, job.shard * job.tp, job.gpus_per_node)
-            reduce += self.network.all_reduce(outer, size / job.shard)
-        back = reduce + (gather if job.zero == 3 else 0.0)
+        layer, tensor = self.layer, self.tensor
+        gather, reduce = self.exchanged(self.job.layer_parameters)
+        back = reduce + (gather if self.job.zero == 3 else 0.0)
         share = self.profile["sharded_overlap"]
         return Passes(
             gather - share * min(gather, layer.forward + tensor.forward),
             back - share * min(back, layer.backward + tensor.backward),
         )
+
+    def exchanged(self, parameters: float) -> tuple[float, float]:
+        """Seconds in which ZeRO 2 and 3 gather parameters of a layer, and reduce their gradients.
+
+        In each micro-batch.
+        """
+        job = self.job
+        if job.zero < 2 or job.dp < 2:
+            return 0.0, 0.0
+        size = parameters / job.tp * self.device.element
+        gather = self.network.gather("shards", size, self.profile["sharded_card_share"])
+        outer = self.network.all_reduce("replicas", size / job.shard)
+        return gather, gather * self.profile["reduce_bytes"] / 2 + outer
 
     def passes(self, stage: int) -> tuple[Time, Time]:
         """The forward and the backward pass of a micro-batch through one of the stages."""
@@ -118,6 +122,12 @@ class Model:
         # Of the tensor axis the embedding and the logits have a collective each.
         sent = (count + len(ends) / 4) * self.tensor.forward + count * self.zero.forward
         back = count * (self.tensor.backward + self.zero.backward)
+        # Tables at the ends are gathered before the first layer, and reduced after its gradients:
+        # nothing is left to hide it. A tied one is one table where both ends are on a rank.
+        tables = 1 if first and last and job.tied else len(ends)
+        gather, reduce = self.exchanged(tables * job.vocab * job.hidden)
+        sent += gather
+        back += reduce
         host = count * computation.host(job, profile) + 1e-6 * profile["host_micro_us"] / job.vpp
         if job.pp > 1:
             size = 1.0 * job.tokens * job.hidden * self.device.element
@@ -138,30 +148,32 @@ class Model:
         )
 
     def gradients(self, parameters: float, backward: float) -> float:
-        """Seconds of the data axis once a step that the backward pass does not hide."""
+        """Seconds of what is reduced once a step and the backward pass does not hide."""
         job, profile = self.job, self.profile
-        if job.dp < 2 or job.zero >= 2:
-            return 0.0
         # Autocast keeps weights in fp32, and so are their gradients.
         autocast = job.autocast and profile["amp_masters"] > 0
         wide = 4.0 if self.device.element == 4 or autocast else 2.0
         if "bf16" in job.precision:
             # Some sum bf16 gradients in fp32 and send them so.
             wide = max(wide, profile["reduce_bytes"])
-        group = RankGroup.of(job.dp, job.tp, job.gpus_per_node)
-        whole = self.network.all_reduce(group, parameters * wide)
+        table = job.vocab * job.hidden / job.tp
+        # First and last stage add up what they have of a tied table.
+        between_ends = self.network.all_reduce("ends", table * wide) if job.tied else 0.0
+        if job.dp < 2 or job.zero >= 2:
+            return between_ends
+        whole = self.network.all_reduce("data", parameters * wide)
         exposed = whole
         if profile["overlap"] > 0:
             buckets = parameters * wide / (1e6 * profile["bucket_mb"])
-            exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets)
+            # The embedding's gradient is the last one.
+            last = min(1.0, table / parameters)
+            exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets, last)
         if job.zero == 1:
-            shard = RankGroup.of(job.shard, job.tp, job.gpus_per_node)
-            exposed += profile["gather_exposed"] * self.network.gather(
-                shard, parameters * self.device.element
-            )
-            if shard.nodes > 1:
+            gathered = self.network.gather("shards", parameters * self.device.element)
+            exposed += profile["gather_exposed"] * gathered
+            if self.network.groups["shards"].nodes > 1:
                 exposed += 1e-6 * profile["shard_us"] * job.shard
-        return exposed
+        return exposed + between_ends
 
     def predict(self) -> Prediction:
         """The step: micro-batches through the stages, gradients, optimiser.
@@ -230,17 +242,16 @@ def on_gpus(job: Job, constants: Constants, parameters: int) -> tuple[Prediction
     Gradients are reduced after the backward pass, by one all-reduce over the data axis.
     """
     model = Model(replace(job, tp=1), constants)
-    device, network = model.device, model.network
-    data = RankGroup.of(job.dp, job.tp, job.gpus_per_node)
-    reduced = network.all_reduce(data, 4.0 * parameters)
+    device = model.device
+    network = Network(job, device)
+    reduced = network.all_reduce("data", 4.0 * parameters)
     whole = replace(model.predict(), communication=reduced)
-    group, element = RankGroup.of(job.tp, 1, job.gpus_per_node), device.element
-    efficiency = model.profile["efficiency"]
+    element, efficiency = device.element, model.profile["efficiency"]
     return whole, Prices(
         ranks=job.tp,
         product=lambda *sizes: 3 * computation.product(device, *sizes) / efficiency,
-        all_reduce=lambda numbers: network.all_reduce(group, element * numbers),
-        gather=lambda numbers: network.gather(group, element * numbers),
+        all_reduce=lambda numbers: network.all_reduce("tensor", element * numbers),
+        gather=lambda numbers: network.gather("tensor", element * numbers),
         pieces=round(job.accum),
         a_parameter=(whole.communication + whole.optimiser) / parameters,
     )

@@ -73,6 +73,24 @@ def even(seconds: tuple[float, ...], count: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def _ahead(schedule: str, ranks: int, chunks: int, microbatches: int, rank: int) -> tuple[int, int]:
+    """Micro-batches of a round, and forward passes of a rank before its first pair of both."""
+    all_of_kind, after = chunks * microbatches, ranks - 1 - rank
+    if schedule in ONE_STAGE:
+        return microbatches, all_of_kind if schedule == "gpipe" else min(after, all_of_kind)
+    a_round = microbatches // max(1, microbatches // ranks)
+    apart = 2 if schedule == "interleaved" else 1
+    return a_round, min((chunks - 1) * a_round + apart * after, all_of_kind)
+
+
+def in_flight(schedule: str, ranks: int, chunks: int, microbatches: int, rank: int) -> int:
+    """Stages x micro-batches whose activations a pipeline rank keeps at its peak."""
+    _, ahead = _ahead(schedule, ranks, chunks, microbatches, rank)
+    # What the gradients of the weights wait for is kept: a pass for each rank before this one.
+    waiting = rank if schedule == "zero_bubble" else 0
+    return min(chunks * microbatches, ahead + 1 + waiting)
+
+
 def order(schedule: str, ranks: int, chunks: int, microbatches: int, rank: int) -> list[Pass]:
     """Passes of a pipeline rank in their order.
 
@@ -80,17 +98,7 @@ def order(schedule: str, ranks: int, chunks: int, microbatches: int, rank: int) 
     of about one micro-batch for each rank have to divide all of them.
     """
     passes_of_kind = chunks * microbatches
-    a_round = microbatches
-    if schedule not in ONE_STAGE:
-        a_round = microbatches // max(1, microbatches // ranks)
-    after = ranks - 1 - rank
-    ahead = {
-        "gpipe": passes_of_kind,
-        "1f1b": after,
-        "interleaved": (chunks - 1) * a_round + 2 * after,
-        "zero_bubble": (chunks - 1) * a_round + after,
-    }[schedule]
-    ahead = min(ahead, passes_of_kind)
+    a_round, ahead = _ahead(schedule, ranks, chunks, microbatches, rank)
 
     def passed(kind: str, number: int) -> Pass:
         """The pass of a kind that is the rank's `number`-th; backward passes begin at the end."""
@@ -194,11 +202,11 @@ def pipelined(
     return whole + (accum - rounds * ranks) * max(slowest, last / ranks)
 
 
-def exposed(whole: float, hideable: float, buckets: float) -> float:
+def exposed(whole: float, hideable: float, buckets: float, last: float = 0.0) -> float:
     """Seconds of a reduction in buckets, `whole` in all, that a backward pass does not hide.
 
-    Buckets travel as the pass makes them, beside at most `hideable` seconds of it; the last one
-    begins when it has ended.
+    Buckets travel as the pass makes them, beside at most `hideable` seconds of it; the last one,
+    which has at least the share `last` of all, begins when it has ended.
     """
-    buckets = max(1.0, buckets)
-    return max(whole - hideable * (1 - 1 / buckets), whole / buckets)
+    one = 1 / max(1.0, buckets)
+    return max(whole - hideable * (1 - one), whole * max(one, last))

@@ -21,10 +21,11 @@ from typing import Any
 
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import order
+from pipeline.cost.traffic import ALL_REDUCE, HALVES, SEND
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, write_text
 from pipeline.parallel.mesh import PIPELINE, Degrees, Layout
-from pipeline.parallel.wire import ALL_REDUCE, HALVES, RECEIVE, SEND
+from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import ResolvedRun, resolve
@@ -130,9 +131,9 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
             times = ranks / (ranks - 1) / 2 if one.kind in KINDS else 1.0
             alike = {"axis": one.axis, "ranks": ranks, "count": max(1, round(one.messages)),
-                     "payload_bytes": round(times * one.wire_bytes)}  # fmt: skip
+                     "payload_bytes": round(times * one.bytes)}  # fmt: skip
             for number, kind in enumerate(kinds):
-                wire_bytes = _share(round(one.wire_bytes), len(kinds), number)
+                wire_bytes = _share(round(one.bytes), len(kinds), number)
                 calls.append({"kind": kind, **alike, "wire_bytes": wire_bytes})
         steps.append(RankStep(passes, prediction.communication, after, calls))
     return layout, steps

@@ -21,10 +21,10 @@ from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
+from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.parallel.wire import ALL_REDUCE, ANSWERED, HALVES, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, formats, predict_sent
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.operators import (
@@ -192,7 +192,7 @@ def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibra
 
 
 def _seconds(
-    sends: Sends, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
+    sends: Traffic, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
 ) -> float:
     """Seconds of what a rank sends along an axis that computing does not hide."""
     if not sends.messages:
@@ -200,8 +200,8 @@ def _seconds(
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
     if sends.kind in (SEND, ANSWERED):
         times = sends.messages * (2 if sends.kind == ANSWERED else 1)
-        return times * each(SEND, sends.wire_bytes / sends.messages)
-    payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
+        return times * each(SEND, sends.bytes / sends.messages)
+    payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))

@@ -11,15 +11,16 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cost.traffic import Traffic
 from pipeline.emulation import pacing
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
@@ -74,7 +75,7 @@ class Horovod(Strategy):
         copy = 0 if travels == gradients else travels
         return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
         return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients), overlap=True)
 

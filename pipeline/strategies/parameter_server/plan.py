@@ -7,13 +7,14 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import ANSWERED, Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import ANSWERED, Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -75,7 +76,7 @@ class ParameterServer(Strategy):
         """No published step was made with a star."""
         return None
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """The weights from the root to each other rank, and their gradients to the root.
 
         Weights travel in the type that the passes have them in. What DataParallel copies between
@@ -87,7 +88,7 @@ class ParameterServer(Strategy):
         weights = widths(spec.precision).weight * models.num_parameters(spec.model)
         sent = others * weights if rank == 0 else gradients
         messages = others if rank == 0 else 1
-        return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, ANSWERED),)
+        return (Traffic(DATA, "root: (n-1) W, others: G", sent, messages, ANSWERED),)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""

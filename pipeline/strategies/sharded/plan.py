@@ -8,15 +8,16 @@ gathers them twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -135,7 +136,7 @@ class Sharded(Strategy):
             kept, optimiser_share=0.0, weight_share=0.0, master_share=0.0, gradient_share=0.0
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Weights are gathered, gradients reduced and scattered.
 
         FSDP2 gathers in every micro-batch and reduces in the last one.

@@ -6,15 +6,16 @@ cut over the vocabulary. Along the data axis DDP averages the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, TENSOR, Degrees, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -174,7 +175,7 @@ class Tensor(Strategy):
             logit_share=1 / size,
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
 
         With cut sequences also the gradients of what no axis cuts.
