@@ -51,9 +51,17 @@ class Prediction(Time):
 
 
 class Model:
-    """One job on its device and network with the constants of its framework."""
+    """One job on its device and network with the constants of its framework.
+
+    Raises Refused for hardware or a precision not known, and for more stages than are replayed.
+    """
 
     def __init__(self, job: Job, constants: Constants) -> None:
+        if job.pp * job.vpp > schedule.MOST_STAGES:
+            raise Refused(
+                f"{job.pp * job.vpp} stages are not modelled; of at most {schedule.MOST_STAGES} "
+                "the passes are replayed"
+            )
         self.job = job
         self.device: Device = device_of(job, constants)
         self.profile: Mapping[str, float] = constants.profile(f"{job.framework} {job.note}")
@@ -108,10 +116,9 @@ class Model:
         outer = self.network.all_reduce("replicas", size / job.shard)
         return gather, gather * self.profile["reduce_bytes"] / 2 + outer
 
-    def passes(self, stage: int) -> tuple[Time, Time]:
-        """The forward and the backward pass of a micro-batch through one of the stages."""
-        job, count, profile = self.job, self.layers[stage], self.profile
-        first, last = stage == 0, stage == len(self.layers) - 1
+    def passes(self, count: float, first: bool, last: bool) -> tuple[Time, Time]:
+        """The forward and the backward pass of a micro-batch through a stage of so many layers."""
+        job, profile = self.job, self.profile
         ends = [end for end, here in ((self.embedding, first), (self.head, last)) if here]
         forward = count * self.layer.forward + sum(end.forward for end in ends)
         backward = count * self.layer.backward + sum(end.backward for end in ends)
@@ -176,26 +183,12 @@ class Model:
         return exposed + between_ends
 
     def predict(self) -> Prediction:
-        """The step: micro-batches through the stages, gradients, optimiser.
-
-        Raises Refused for more stages than are replayed.
-        """
-        job = self.job
-        last = len(self.layers) - 1
-        if last >= schedule.MOST_STAGES:
-            raise Refused(
-                f"{last + 1} stages are not modelled; of at most {schedule.MOST_STAGES} the passes "
-                "are replayed"
-            )
-        kinds: dict[tuple[float, bool, bool], tuple[Time, Time]] = {}
-        stages = []
-        for stage, layers in enumerate(self.layers):
-            kind = layers, stage == 0, stage == last
-            if kind not in kinds:
-                kinds[kind] = self.passes(stage)
-            stages.append(kinds[kind])
-        ranks = [[part for stage in stages[rank :: job.pp] for part in stage]
-                 for rank in range(job.pp)]  # fmt: skip
+        """The step: micro-batches through the stages, gradients, optimiser."""
+        job, last = self.job, len(self.layers) - 1
+        kinds = [(layers, stage == 0, stage == last) for stage, layers in enumerate(self.layers)]
+        known = {kind: self.passes(*kind) for kind in dict.fromkeys(kinds)}
+        stages = [known[kind] for kind in kinds]
+        ranks = [sum(stages[rank :: job.pp], ()) for rank in range(job.pp)]
         slowest = max(ranks, key=lambda passes: sum(one.seconds for one in passes))
         computing, communicating, waiting = (
             job.accum * sum(getattr(one, part) for one in slowest)
@@ -208,13 +201,11 @@ class Model:
             )
             whole = schedule.pipelined(job.order, job.pp, forward, backward, job.accum)
             bubble = max(0.0, whole - computing - communicating - waiting)
-        held = [
-            sum(memory.parameters_of(job, self.layers[s], s == 0, s == last)
-                for s in range(rank, last + 1, job.pp))
-            for rank in {0, job.pp - 1}
-        ]  # fmt: skip
-        parameters = max(held)
-        backward_of_first = sum(self.layers[:: job.pp]) * self.layer.backward
+        first_rank, last_rank = (sum(self.layers[rank :: job.pp]) for rank in (0, job.pp - 1))
+        parameters = max(
+            memory.parameters_of(job, first_rank, True, job.pp == 1),
+            memory.parameters_of(job, last_rank, job.pp == 1, True),
+        )
         shards = job.shard if job.zero >= 1 else 1
         update = computation.optimiser(job, parameters / shards, self.device, self.profile)
         if self.profile["host_runs_ahead"] > 0:
@@ -222,7 +213,8 @@ class Model:
             waiting = max(0.0, waiting - update)
         step = Prediction(
             computation=computing,
-            communication=communicating + self.gradients(parameters, backward_of_first),
+            communication=communicating
+            + self.gradients(parameters, first_rank * self.layer.backward),
             bubble=bubble,
             host=waiting + 1e-6 * self.profile["host_step_us"],
             optimiser=update,
@@ -232,7 +224,7 @@ class Model:
 
 
 def predict(job: Job, constants: Constants) -> Prediction:
-    """Seconds and memory of a step; raises Refused for hardware or a precision not known."""
+    """Seconds and memory of a step; raises Refused as `Model` does."""
     return Model(job, constants).predict()
 
 

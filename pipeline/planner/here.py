@@ -151,11 +151,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
         # of a rank share its passes.
         sent = exchanged[PIPELINE] + exchanged[TENSOR]
-        passes = (
+        ahead, back = (
             [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
             for own in (forward, backward)
         )
-        whole = pipelined(degrees.schedule, degrees.pipeline, *passes, work.pieces)
+        whole = pipelined(degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
         bubble = max(0.0, whole - computing - sent)
     return Prediction(
         computation=computing + added,

@@ -49,10 +49,9 @@ def test_even_stages_take_what_the_closed_form_says(ranks, count) -> None:
         seconds = pipelined(schedule, ranks, [1.0] * ranks, [2.0] * ranks, count)
         assert seconds == pytest.approx(3.0 * (count + ranks - 1))
     if count % ranks == 0:
-        half = [[each] * 2 * ranks for each in (0.5, 1.0)]
-        assert pipelined("interleaved", ranks, *half, count) == pytest.approx(
-            3.0 * (count + (ranks - 1) / 2)
-        )
+        stages_of = 2 * ranks
+        seconds = pipelined("interleaved", ranks, [0.5] * stages_of, [1.0] * stages_of, count)
+        assert seconds == pytest.approx(3.0 * (count + (ranks - 1) / 2))
 
 
 def test_a_slow_last_stage_costs_more_than_a_slow_first_one() -> None:

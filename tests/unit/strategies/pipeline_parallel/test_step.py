@@ -70,7 +70,6 @@ def test_passes_have_the_order_in_which_torch_runs_them(schedule) -> None:
                 if one is not None and one.computation_type.value in KINDS
             ]
             own = order(schedule, ranks, chunks, count, rank)
-            if schedule == "1f1b":
-                # torch runs it without its table, which begins at 1 on the last rank.
-                passes, own = ([kind for kind, *_ in each] for each in (passes, own))
-            assert passes == own
+            # torch runs 1F1B without its table, which begins at 1 on the last rank.
+            known = 1 if schedule == "1f1b" else 3
+            assert [one[:known] for one in passes] == [one[:known] for one in own]
