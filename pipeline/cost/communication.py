@@ -100,12 +100,16 @@ class Network:
         sent = Traffic(axis, "", ring(size, self.groups[axis].size), kind=GATHER)
         return self.seconds(sent, card_share * card)
 
-    def send(self, size: float, stride: int) -> float:
-        """Seconds of a stage's send to the next one, `stride` ranks away."""
-        of = self.device.constants
-        if stride >= self.job.gpus_per_node or self.job.gpus > self.job.gpus_per_node:
-            # Every rank of the stage that lies on the node sends to its peer over the same cards.
-            groups = min(self.job.gpus_per_node, stride)
-            rate = 1e9 / 8 * self.job.node_net_gbps * of["network_share"] / groups
-            return size / rate + 1e-6 * of["network_us"]
-        return size / (0.5 * self.device.link_rate) + 1e-6 * of["link_us"]
+    def sends(self, size: float) -> list[float]:
+        """Seconds of each pipeline rank's send to the next one, of the last one to the first."""
+        job, of, stride = self.job, self.device.constants, self.job.dp * self.job.tp
+        # Every rank of the stage that lies on the node sends to its peer over the same cards.
+        groups = min(job.gpus_per_node, stride)
+        cards = 1e9 / 8 * job.node_net_gbps * of["network_share"] / groups
+        nodes = [rank * stride // job.gpus_per_node for rank in range(job.pp)]
+        return [
+            size / (0.5 * self.device.link_rate) + 1e-6 * of["link_us"]
+            if here == there
+            else size / cards + 1e-6 * of["network_us"]
+            for here, there in zip(nodes, nodes[1:] + nodes[:1], strict=True)
+        ]

@@ -116,9 +116,13 @@ class Model:
         outer = self.network.all_reduce("replicas", size / job.shard)
         return gather, gather * self.profile["reduce_bytes"] / 2 + outer
 
-    def passes(self, count: float, first: bool, last: bool) -> tuple[Time, Time]:
-        """The forward and the backward pass of a micro-batch through a stage of so many layers."""
+    def passes(self, count: float, before: float | None, after: float | None) -> tuple[Time, Time]:
+        """The forward and the backward pass of a micro-batch through a stage of so many layers.
+
+        `before` and `after`: seconds of a message from the neighbours, None where there is none.
+        """
         job, profile = self.job, self.profile
+        first, last = before is None, after is None
         ends = [end for end, here in ((self.embedding, first), (self.head, last)) if here]
         forward = count * self.layer.forward + sum(end.forward for end in ends)
         backward = count * self.layer.backward + sum(end.backward for end in ends)
@@ -136,17 +140,12 @@ class Model:
         sent += gather
         back += reduce
         host = count * computation.host(job, profile) + 1e-6 * profile["host_micro_us"] / job.vpp
-        if job.pp > 1:
-            size = 1.0 * job.tokens * job.hidden * self.device.element
-            size /= job.tp if job.seq_parallel or profile["scatters_sends"] else 1
-            # An end of the pipeline has one neighbour.
-            message = profile["sends_exposed"] * self.network.send(size, job.dp * job.tp)
-            sent += 0.0 if first else message
-            back += 0.0 if last else message
-            if job.gpus > job.gpus_per_node and job.tp > 1:
-                # The host waits for sends between nodes while rings of the tensor axis wait for it.
-                a_rank = profile["sends_micro_us"] / job.vpp + count * profile["sends_layer_us"]
-                host += 1e-6 * job.tp * a_rank
+        sent += profile["sends_exposed"] * (before or 0.0)
+        back += profile["sends_exposed"] * (after or 0.0)
+        if job.pp > 1 and job.tp > 1 and job.gpus > job.gpus_per_node:
+            # The host waits for sends between nodes while rings of the tensor axis wait for it.
+            a_rank = profile["sends_micro_us"] / job.vpp + count * profile["sends_layer_us"]
+            host += 1e-6 * job.tp * a_rank
         busy = forward + backward + sent + back
         waiting = max(0.0, host / busy - 1)
         return (
@@ -185,7 +184,10 @@ class Model:
     def predict(self) -> Prediction:
         """The step: micro-batches through the stages, gradients, optimiser."""
         job, last = self.job, len(self.layers) - 1
-        kinds = [(layers, stage == 0, stage == last) for stage, layers in enumerate(self.layers)]
+        size = 1.0 * job.tokens * job.hidden * self.device.element
+        size /= job.tp if job.seq_parallel or self.profile["scatters_sends"] else 1
+        between = (self.network.sends(size) * job.vpp)[:last]
+        kinds = list(zip(self.layers, [None, *between], [*between, None], strict=True))
         known = {kind: self.passes(*kind) for kind in dict.fromkeys(kinds)}
         stages = [known[kind] for kind in kinds]
         ranks = [sum(stages[rank :: job.pp], ()) for rank in range(job.pp)]

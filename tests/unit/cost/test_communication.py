@@ -59,6 +59,20 @@ def test_groups_of_a_node_share_its_cards() -> None:
     assert net.node_rate(shared) <= 1e9 / 8 * 1600 / 8
 
 
+def test_stages_send_over_the_network_where_nodes_end() -> None:
+    inside, crossing = set(), set()
+    for stride in (1, 2, 8):
+        net = network(gpus="16", pp=str(16 // stride), tp=str(stride), vpp="1", node_net_gbps="10")
+        assert (net.job.gpus_per_node, net.job.dp) == (8, 1)
+        sends = net.sends(1e9 / stride)
+        border = 8 // stride - 1
+        crossing |= {sends[border], sends[-1]}
+        inside |= {each for each in sends[:border]}
+    # However many of a node send, its cards have the same bytes to move.
+    assert max(crossing) == pytest.approx(min(crossing))
+    assert max(inside) < 0.1 * min(crossing)
+
+
 def test_more_nodes_take_longer_and_a_card_is_slower_than_all() -> None:
     few, many = (
         network(gpus=str(n), dp=str(n), tp="1", pp="1", vpp="1", global_batch="512")
