@@ -22,6 +22,7 @@ ONE_STAGE = ("gpipe", "1f1b")
 """Schedules in which a rank has one stage."""
 
 MOST_STAGES = 256
+"""Stages of a pipeline that are replayed."""
 ROUNDS = 4
 """Rounds of a micro-batch for each rank that are replayed; the others take what the last one does.
 
@@ -131,7 +132,7 @@ def in_turn(lines: Mapping[int, Sequence[Sequence[Any]]]) -> Iterator[tuple[Any,
     """
     last_stage = max((one[1] for own in lines.values() for one in own), default=0)
     places: dict[Pass, int] = {}
-    before = dict.fromkeys(lines, 0)
+    place, before = 0, dict.fromkeys(lines, 0)
     left = {rank: list(reversed(own)) for rank, own in lines.items()}
     while any(left.values()):
         moved = False
@@ -145,7 +146,8 @@ def in_turn(lines: Mapping[int, Sequence[Sequence[Any]]]) -> Iterator[tuple[Any,
                 if needed is None:
                     break
                 yield own.pop(), before[rank], needed
-                before[rank] = places[kind, stage, microbatch] = len(places) + 1
+                place += 1
+                before[rank] = places[kind, stage, microbatch] = place
                 moved = True
         if not moved:
             rank, own = next((rank, own) for rank, own in left.items() if own)
