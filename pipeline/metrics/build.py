@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
+from pipeline.metrics.cells import Groups, cell_rows, cost_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows, switch_rows
 from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from, real_time_rows
@@ -59,6 +59,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
         [
             table.rows({"study": study.name, "level": "study"}, about),
             *cell_rows(groups),
+            *cost_rows(study.target_loss, groups),
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),

@@ -217,6 +217,46 @@ def _over(group: CellRuns, base: CellRuns) -> Interval:
     return interval_of_ratio(group.rate, base.rate)
 
 
+LOSS_STEPS = 50
+"""Steps over which a loss is averaged before it is held against a study's `target_loss`."""
+
+
+def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
+    """Rows of level `cell`: steps and node hours until the loss falls to `target` (nats).
+
+    The steps are those of a run to the end with the same global batch, since every strategy takes
+    the same ones; a cell has the time of its own steps. No rows where no such run gets there.
+    """
+    steps: dict[float, tuple[int, CellRuns]] = {}
+    for group in groups.values() if target is not None else ():
+        for run in group.ok:
+            sums = np.cumsum(np.concatenate([[0.0], run.loss]))
+            means = (sums[LOSS_STEPS:] - sums[:-LOSS_STEPS]) / LOSS_STEPS
+            if (reached := np.flatnonzero(means <= target)).size:
+                batch = group.context["global_batch_tokens"]
+                steps.setdefault(batch, (int(reached[0]) + LOSS_STEPS, group))
+    frames = []
+    for group in groups.values():
+        found = steps.get(group.context["global_batch_tokens"])
+        if group.ok and found is not None:
+            count, base = found
+            hours = group.step_seconds.times(count * group.context["nodes"] / 3600)
+            name = base_name(base.context)
+            values = [
+                row(
+                    "steps_to_loss",
+                    "count",
+                    float(count),
+                    n=LOSS_STEPS,
+                    base=name,
+                    text=f"{target:g}",
+                ),
+                interval_row("node_hours", "h", hours, base=name),
+            ]
+            frames.append(rows({**group.context, "level": "cell"}, values))
+    return frames
+
+
 WITHIN = 0.05
 """An interval within this share of its value to either side counts as exact."""
 

@@ -126,7 +126,7 @@ def _calls(results: Results, most: Mapping[str, Any]) -> list[str]:
 
 
 def end_of_training(results: Results) -> str:
-    """Losses of the trainings that went to their end; empty where none recorded unseen text.
+    """Losses of the trainings that went to their end; empty where none did.
 
     Their last losses are of text that no step before had, so they are held against its entropy.
     """
@@ -140,10 +140,24 @@ def end_of_training(results: Results) -> str:
             f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
             f"entropy of that text ({entropy:.3f})"
         )
-    if not told:
-        return ""
-    steps = int(losses["n"].max())
-    return f"Loss of the last {steps} steps, on text that no step before had: {listed(told)}."
+    said = []
+    if told:
+        last = int(losses["n"].max())
+        said.append(
+            f"Loss of the last {last} steps, on text that no step before had: {listed(told)}."
+        )
+    # One cell of each batch: all of a batch take the same steps.
+    needed = results.pick("cell", "steps_to_loss").drop_duplicates("global_batch_tokens")
+    if not needed.empty:
+        counts = [
+            f"{one['value']:.0f} steps of {one['global_batch_tokens']:,.0f} tokens"
+            for one in records(needed)
+        ]
+        said.append(
+            f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} nats "
+            f"after {listed(counts)}; the table of scaling has the node hours of each cell."
+        )
+    return " ".join(said)
 
 
 def bias_sentence(results: Results) -> str:

@@ -22,7 +22,7 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build, longest_rise
 from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.facts import circumstances, mixed
-from pipeline.metrics.headline import warnings
+from pipeline.metrics.headline import end_of_training, warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
@@ -53,6 +53,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
+
+
+def test_node_hours_to_a_loss_are_steps_of_the_run_to_the_end_at_the_time_of_each_cell() -> None:
+    """The fake losses fall along one curve, so 60 steps reach what 55 do not."""
+    whole = {"steps": 8, "whole": ["single/n1"]}
+    work = make_study()["workload"] | {"steps": 60}
+    study: dict[str, Any] = {"repeats": 2, "workload": work}
+    table = make_table(**study, beginnings=whole)
+    assert pick(table, "cell", "node_hours", "steps_to_loss").empty
+    losses = pick(table, "step", "loss").query("cell == 'single'").sort_values(["run_id", "step"])
+    [longest] = [g["value"] for _, g in losses.groupby("run_id") if len(g) == 60]
+    target = float(longest.iloc[5:55].mean()) + 1e-9
+    table = make_table(**study, beginnings=whole | {"target_loss": target})
+    row, seconds = (row_of(table, name, "dps", 4) for name in ("node_hours", "step_seconds"))
+    assert row_of(table, "steps_to_loss", "dps", 4)["value"] == 55
+    for end in ("value", "low", "high"):
+        assert row[end] == pytest.approx(seconds[end] * 55 * 4 / 3600, nan_ok=True)
+    assert row["base"] == "single, 1 node"
+    told = end_of_training(Results(table))
+    assert f"mean loss of 50 steps fell to {target:g} nats after 55 steps" in told
 
 
 def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.DataFrame) -> None:
