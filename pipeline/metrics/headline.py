@@ -154,8 +154,8 @@ def end_of_training(results: Results) -> str:
             for one in records(needed)
         ]
         said.append(
-            f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} nats "
-            f"after {listed(counts)}; the table of scaling has the node hours of each cell."
+            f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} "
+            f"nats after {listed(counts)}; the table of scaling has the node hours of each cell."
         )
     return " ".join(said)
 
