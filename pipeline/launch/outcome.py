@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
 from statistics import median
@@ -20,6 +20,7 @@ from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
 from pipeline.machine.source import provenance
 from pipeline.records import RunRecord, Step
+from pipeline.records.step_rules import cpu_seconds
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import read_steps
@@ -132,7 +133,21 @@ def make_record(
         "ranks": ranks,
         "provenance": provenance() | {"image_digest": digest},
     }
-    return RunRecord(run=content, steps=steps)
+    return checked(RunRecord(run=content, steps=steps))
+
+
+def checked(record: RunRecord) -> RunRecord:
+    """The record, `disturbed` where an emulated rank's CPU seconds are more than its clock's.
+
+    Something ran between the readings of its two clocks. One such step of a thousand would end a
+    study, whose other runs are sound, so this one is tried again.
+    """
+    if record.status != "ok" or "emulation" not in record.run["execution"]:
+        return record
+    if (line := next(cpu_seconds(record), None)) is None:
+        return record
+    reason = f"{line}; `make paper` tries this run again"
+    return replace(record, run=record.run | {"status": "disturbed", "reason": reason, "ranks": []})
 
 
 @dataclass(frozen=True)

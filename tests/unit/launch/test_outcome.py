@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Judgement, judge, stalled
+from pipeline.launch.outcome import Ended, Judgement, checked, judge, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
-from pipeline.records import Step
+from pipeline.records import RunRecord, Step, read_record, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from pipeline.training.worker import OF_A_DISK
+from tests.fake_records import EMULATED, make_record, spec_of
 
 
 @pytest.fixture
@@ -192,3 +193,16 @@ def test_a_stall_is_told_with_its_step_and_node(seconds, counted, line) -> None:
     ]
     ranks = [{"node": n} | ({"tcp": tcp} if tcp else {}) for n, tcp in enumerate(counted)]
     assert stalled(steps, ranks, rto_seconds=0.2) == line
+
+
+def test_a_rank_whose_clocks_contradict_each_other_was_disturbed_and_ends_no_study(
+    tmp_path,
+) -> None:
+    """One step of a rank had more CPU seconds than seconds, and its record could not be written."""
+    sound = make_record(spec_of("dps-slow", 2, cluster=EMULATED))
+    assert checked(sound) is sound
+    steps = [replace(one, cpu_seconds=9.0) if one.step == 7 else one for one in sound.steps]
+    record = checked(RunRecord(run=sound.run, steps=steps))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path).status == "disturbed"
+    assert "step 7 of rank 0: the step took 9.0 CPU seconds" in record.run["reason"]
