@@ -35,7 +35,7 @@ MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4), ("bf16_reduced", 4)]
 """Precisions and micro-batches that every setting is trained in, on every number of ranks."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
-TIED_NARROW = (("sharded", 0), ("sharded", 2))
+TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 CHOSEN = "SAMESTEP_PARITY_OF"
 """Environment variable: strategies, with commas, whose references alone are trained; else all."""
@@ -106,7 +106,7 @@ MUTATIONS = {
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
     "means_of_pieces padding_read borders_unread narrow_masters stage_ratio",
     "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
-    "own_balance narrow_reduction:1 part_ratio rows_ratio:1",
+    "own_balance narrow_reduction:1 part_ratio rows_ratio:1 replicas_apart:3 replicas_apart:4",
     "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
     "heads_alone cut_ratio",
 }
@@ -292,8 +292,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         for v in variants_of(strategy, world)
         for p in resumed_in(strategy, world, v)
     ]
-    if world == mutated_world(strategy):
-        found += mutants(strategy)
+    found += [case for case in mutants(strategy) if world == world_of_mutant(case)]
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world) + phased_cases(strategy, world)
     found += packed_cases(strategy, world) + changed_cases(strategy, world)
@@ -565,6 +564,12 @@ def mutated_world(strategy: str) -> int:
     return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
 
 
+def world_of_mutant(case: Case) -> int:
+    """The same, or the least larger one in which its setting of the knobs is one of its own."""
+    worlds = [n for n in WORLDS if n >= mutated_world(case.strategy)]
+    return next((n for n in worlds if case.variant in variants_of(case.strategy, n)), worlds[-1])
+
+
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     world, found = mutated_world(strategy), []
@@ -637,9 +642,16 @@ def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
 
 @cache
 def variants_of(strategy: str, world: int) -> tuple[int, ...]:
-    """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
-    numbers = range(len(settings_of(strategy)))
-    return tuple(n for n in numbers if fits(case_of(strategy, world, n), world))
+    """Numbers of the settings of its knobs that fit the world; 0 are the defaults.
+
+    Without those that state `ranks` where another has the same layout without.
+    """
+    kept: dict[Any, int] = {}
+    for number, knobs in enumerate(settings_of(strategy)):
+        if fits(case_of(strategy, world, number), world):
+            others = sorted((key, str(knob)) for key, knob in knobs.items() if key != "ranks")
+            kept.setdefault((*others, *sizes_of(strategy, world, number).items()), number)
+    return tuple(kept.values())
 
 
 @cache
