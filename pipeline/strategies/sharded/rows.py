@@ -39,7 +39,7 @@ class RowBucket:
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
         self.replicas = replicas
         cuda = replicas is not None and parameters[0].is_cuda
-        self.stream = torch.cuda.Stream() if cuda else None
+        self.stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self.dtype = precision.narrow_weights or parameters[0].dtype
         size, rank = ranks.size(), ranks.rank()
         runs = [-(-len(parameter) // size) for parameter in parameters]
