@@ -153,20 +153,8 @@ class Sharded(Strategy):
                 gathered_bytes=held + (bucket + 2 * width.weight * count if heap else 0),
             )
         block = models.family(spec.model).layer_parameters(spec.model)
-        layers = spec.model.num_layers
-        rest = count - layers * block
-        whole = count if self.stage == 2 else rest + min(2, layers) * block
-        # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
-        beside = FP32 if width.gradient < FP32 else 0
-        kept = Footprint(
-            # the last group's whole gradients and their copy in the order of the ranks
-            buffer_bytes=(width.weight + width.gradient) * max(rest, block),
-            optimiser_share=share,
-            weight_share=0.0 if masters else share,
-            master_share=share,
-            gradient_share=share * FP32 / (width.gradient + beside),
-            gathered_bytes=width.weight * whole,
-        )
+        rest = count - spec.model.num_layers * block
+        kept = shards_by_fsdp(spec, self.stage, dict(layout.axes)[DATA], block, rest)
         if not self.offload:
             return kept
         return replace(
@@ -178,25 +166,18 @@ class Sharded(Strategy):
 
         FSDP2 gathers in every micro-batch and reduces in the last one.
         """
-        pieces = spec.workload.accumulation_steps
-        each, layers = widths(spec.precision).weight, spec.model.num_layers
-        blocks = each * layers * models.family(spec.model).layer_parameters(spec.model)
-        weights = each * models.num_parameters(spec.model)
-        groups = spec.model.num_layers + 1.0
-        if self.stage == 1:
-            groups = messages = max(1.0, gradients / BUCKET_BYTES)
-            total, formula = gradients + weights, "(n-1)/n (G + W)"
-        elif self.stage == 2:
-            total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
-            messages = (pieces + 1) * groups / 2
-        else:
-            total, formula = pieces * (weights + blocks) + gradients, "(n-1)/n (m (W + B) + G)"
-            messages = (2 * pieces + 1) * groups / 2
         shards = 2 * gradients / dict(layout.axes)[DATA]
-        return (
-            *along(layout, DATA, formula, total, messages, halves=True),
-            *along(layout, REPLICA, "2(n-1)/n G/s", shards, groups, overlap=self.stage == 1),
-        )
+        count, layers = models.num_parameters(spec.model), spec.model.num_layers
+        if self.stage == 1:
+            groups = max(1.0, gradients / BUCKET_BYTES)
+            total = gradients + widths(spec.precision).weight * count
+            data = along(layout, DATA, "(n-1)/n (G + W)", total, groups, halves=True)
+        else:
+            groups, block = layers + 1.0, models.family(spec.model).layer_parameters(spec.model)
+            rest = count - layers * block
+            data = sent_by_fsdp(spec, layout, self.stage, gradients, block, rest)
+        overlap = self.stage == 1
+        return (*data, *along(layout, REPLICA, "2(n-1)/n G/s", shards, groups, overlap=overlap))
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
@@ -205,3 +186,40 @@ class Sharded(Strategy):
         if self.stage == 1:
             return step.shard_optimiser(parts)
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
+
+
+def shards_by_fsdp(spec: RunSpec, stage: int, ranks: int, block: float, rest: float) -> Footprint:
+    """Memory under stage 2 or 3 over so many ranks, of so many parameters a block and besides."""
+    width, layers = widths(spec.precision), spec.model.num_layers
+    count, masters = rest + layers * block, width.weight < FP32
+    share = count / models.num_parameters(spec.model) / ranks
+    whole = count if stage == 2 else rest + min(2, layers) * block
+    # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
+    beside = FP32 if width.gradient < FP32 else 0
+    return Footprint(
+        # the last group's whole gradients and their copy in the order of the ranks
+        buffer_bytes=int((width.weight + width.gradient) * max(rest, block)),
+        optimiser_share=share,
+        weight_share=0.0 if masters else share,
+        master_share=share,
+        gradient_share=share * FP32 / (width.gradient + beside),
+        gathered_bytes=int(width.weight * whole),
+    )
+
+
+def sent_by_fsdp(
+    spec: RunSpec, layout: Layout, stage: int, gradients: float, block: float, rest: float
+) -> tuple[Sends, ...]:
+    """Along the data axis under stage 2 or 3, of so many parameters a block and besides.
+
+    Weights are gathered in every micro-batch, gradients reduced in the last one.
+    """
+    pieces, each = spec.workload.accumulation_steps, widths(spec.precision).weight
+    blocks = each * spec.model.num_layers * block
+    weights, groups = blocks + each * rest, (spec.model.num_layers + 1) / 2
+    if stage == 2:
+        total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
+        return along(layout, DATA, formula, total, (pieces + 1) * groups, halves=True)
+    total = pieces * (weights + blocks) + gradients
+    formula, messages = "(n-1)/n (m (W + B) + G)", (2 * pieces + 1) * groups
+    return along(layout, DATA, formula, total, messages, halves=True)
