@@ -108,7 +108,7 @@ MUTATIONS = {
     "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
     "own_balance narrow_reduction:1 part_ratio rows_ratio:1 replicas_apart:3 replicas_apart:4",
     "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
-    "heads_alone cut_ratio no_reduction:3 uncut_alone:4 part_norm:4",
+    "heads_alone cut_ratio no_reduction:3 local_norm:3 uncut_alone:4",
 }
 """Deliberate mistakes that the comparison must notice, each with the number of the setting of the
 knobs where it shows with another than the defaults. Horovod's first are options of these names."""

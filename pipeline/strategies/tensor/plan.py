@@ -137,10 +137,11 @@ class Tensor(Strategy):
     """`ranks`: size of the tensor axis, 0 for all ranks; the rest are data-parallel.
 
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
-    `zero_stage`: 0, or the stage of ZeRO along the data axis, by FSDP2 as with strategy sharded.
+    `zero_stage`: 0, or stage 2 or 3 of ZeRO along the data axis, by FSDP2 as with strategy sharded;
+    hybrid has stage 1.
     """
 
-    choices = (("zero_stage", (0, 2, 3)),)  # hybrid has 1
+    choices = (("zero_stage", (0, 1, 2, 3)),)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
     variants = (
         {"ranks": 2},
@@ -160,8 +161,8 @@ class Tensor(Strategy):
     def split(self) -> str:
         """The cut layers with all that belongs to them."""
         most = "" if self.sequence else "most "
-        again = ("", "", "gradients", "weights and gradients")[self.zero_stage]
-        more = f", optimiser state, {again} once more over data" if again else ""
+        again = {2: "optimiser state and gradients", 3: "optimiser state, gradients and weights"}
+        more = f"; {again[self.zero_stage]} once more over data" if self.zero_stage else ""
         return f"layers: weights, gradients, optimiser state, {most}activations{more}"
 
     def check(self) -> None:
@@ -173,6 +174,11 @@ class Tensor(Strategy):
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("tensor", TENSOR, self.ranks, world)
+        if self.zero_stage == 1:
+            raise StudyError(
+                f"tensor option zero_stage 1: strategy hybrid has it beside {size} tensor ranks; "
+                f"use that with pipeline 1, tensor {size}, zero_stage 1, or set zero_stage to 2"
+            )
         if self.zero_stage and size == world.size:
             fewer = divisors(size)[-2:][0]
             raise StudyError(

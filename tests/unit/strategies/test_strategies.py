@@ -141,6 +141,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
     ("tensor", {"sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("tensor", {"ranks": 2, "zero_stage": 1}, {},
+     "zero_stage 1: strategy hybrid has it .* pipeline 1, tensor 2, zero_stage 1, or set"),
+    ("tensor", {"ranks": 2, "zero_stage": 3}, {"world": sized(2)},
+     "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* or set zero_stage to 0"),
     ("context", {"ranks": 3}, {"world": sized(4)},
      "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("context", {"ranks": 8}, {"model": HEADS},
@@ -406,6 +410,24 @@ def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides
     assert (between.axis, between.wire_bytes) == ("replica", gradients / 2)
     same = replace(all_of_four, options={"stage": stage, "ranks": 4})
     assert resolve(same).layout == resolve(all_of_four).layout
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
+    """And one tensor rank has of it what a rank of `sharded` has."""
+    run = a_run("tensor", {"ranks": 2}, sized(8), "bai2022")
+    cut = replace(run, options={"ranks": 2, "zero_stage": stage})
+    assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
+    assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
+    tensor, data = predict_sent(cut)
+    assert predict_sent(run)[0].wire_bytes == tensor.wire_bytes
+    [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
+    assert (data.axis, data.formula) == ("data", sharded.formula)
+    assert 0.5 < data.wire_bytes / sharded.wire_bytes < 0.51
+    whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
+    alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
+    assert predict(whole) == predict(alone)
+    assert [one.wire_bytes for one in predict_sent(whole)] == [sharded.wire_bytes]
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
