@@ -394,8 +394,8 @@ def brief_cases(strategy: str, world: int) -> list[Case]:
     """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
     if world == 1:
         return []
-    longer, able = longer_cases(strategy, world), precisions_of(strategy, 0)
-    cells = [(v, p, a) for v in variants_of(strategy, world) for p, a in MATRIX if p in able]
+    longer, variants = longer_cases(strategy, world), variants_of(strategy, world)
+    cells = [(v, p, a) for v in variants for p, a in MATRIX if trains_in(strategy, v, p)]
     return [
         case_of(strategy, world, v, p, a, brief=True)
         for v, p, a in cells
@@ -681,6 +681,15 @@ def precisions_of(strategy: str, variant: int, world: int = 2) -> list[str]:
     able = strategies.load(strategy, {}).precisions
     few = variant or (world == 1 and strategy != REFERENCE)
     return [name for name in (VARIED if few else PRECISIONS) if not able or name in able]
+
+
+def trains_in(strategy: str, variant: int, precision: str) -> bool:
+    """True where that setting of its knobs takes the precision."""
+    try:
+        strategies.load(strategy, settings_of(strategy)[variant]).check_precision(precision)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def resumed_in(strategy: str, world: int, variant: int) -> list[str]:
