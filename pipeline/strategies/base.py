@@ -69,6 +69,7 @@ SYMBOLS = {
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
+    "s": "ranks of the axis data, over which ZeRO cuts",
 }
 """Symbols of the formulas of `Strategy.sends`."""
 

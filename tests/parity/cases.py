@@ -35,7 +35,7 @@ MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4), ("bf16_reduced", 4)]
 """Precisions and micro-batches that every setting is trained in, on every number of ranks."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
-TIED_NARROW = (("sharded", 0), ("sharded", 2))
+TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 CHOSEN = "SAMESTEP_PARITY_OF"
 """Environment variable: strategies, with commas, whose references alone are trained; else all."""
@@ -106,9 +106,9 @@ MUTATIONS = {
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
     "means_of_pieces padding_read borders_unread narrow_masters stage_ratio",
     "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
-    "own_balance narrow_reduction:1 part_ratio rows_ratio:1",
+    "own_balance narrow_reduction:1 part_ratio rows_ratio:1 replicas_apart:3 replicas_apart:4",
     "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
-    "heads_alone cut_ratio",
+    "heads_alone cut_ratio no_reduction:3 local_norm:3 uncut_alone:4",
 }
 """Deliberate mistakes that the comparison must notice, each with the number of the setting of the
 knobs where it shows with another than the defaults. Horovod's first are options of these names."""
@@ -292,8 +292,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         for v in variants_of(strategy, world)
         for p in resumed_in(strategy, world, v)
     ]
-    if world == mutated_world(strategy):
-        found += mutants(strategy)
+    found += [case for case in mutants(strategy) if world == world_of_mutant(case)]
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world) + phased_cases(strategy, world)
     found += packed_cases(strategy, world) + changed_cases(strategy, world)
@@ -395,8 +394,8 @@ def brief_cases(strategy: str, world: int) -> list[Case]:
     """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
     if world == 1:
         return []
-    longer, able = longer_cases(strategy, world), precisions_of(strategy, 0)
-    cells = [(v, p, a) for v in variants_of(strategy, world) for p, a in MATRIX if p in able]
+    longer, variants = longer_cases(strategy, world), variants_of(strategy, world)
+    cells = [(v, p, a) for v in variants for p, a in MATRIX if trains_in(strategy, v, p)]
     return [
         case_of(strategy, world, v, p, a, brief=True)
         for v, p, a in cells
@@ -565,6 +564,12 @@ def mutated_world(strategy: str) -> int:
     return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
 
 
+def world_of_mutant(case: Case) -> int:
+    """The same, or the least larger one in which its setting of the knobs is one of its own."""
+    worlds = [n for n in WORLDS if n >= mutated_world(case.strategy)]
+    return next((n for n in worlds if case.variant in variants_of(case.strategy, n)), worlds[-1])
+
+
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     world, found = mutated_world(strategy), []
@@ -637,9 +642,16 @@ def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
 
 @cache
 def variants_of(strategy: str, world: int) -> tuple[int, ...]:
-    """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
-    numbers = range(len(settings_of(strategy)))
-    return tuple(n for n in numbers if fits(case_of(strategy, world, n), world))
+    """Numbers of the settings of its knobs that fit the world; 0 are the defaults.
+
+    Without those that state `ranks` where another has the same layout without.
+    """
+    kept: dict[Any, int] = {}
+    for number, knobs in enumerate(settings_of(strategy)):
+        if fits(case_of(strategy, world, number), world):
+            others = sorted((key, str(knob)) for key, knob in knobs.items() if key != "ranks")
+            kept.setdefault((*others, *sizes_of(strategy, world, number).items()), number)
+    return tuple(kept.values())
 
 
 @cache
@@ -669,6 +681,15 @@ def precisions_of(strategy: str, variant: int, world: int = 2) -> list[str]:
     able = strategies.load(strategy, {}).precisions
     few = variant or (world == 1 and strategy != REFERENCE)
     return [name for name in (VARIED if few else PRECISIONS) if not able or name in able]
+
+
+def trains_in(strategy: str, variant: int, precision: str) -> bool:
+    """True where that setting of its knobs takes the precision."""
+    try:
+        strategies.load(strategy, settings_of(strategy)[variant]).check_precision(precision)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def resumed_in(strategy: str, world: int, variant: int) -> list[str]:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -244,6 +245,7 @@ def unusual(case: Case) -> Iterator[None]:
 
 
 real_norm = torch.nn.utils.get_total_norm
+real_all_reduce = dist.all_reduce
 real_clip = torch.nn.utils.clip_grad_norm_
 real_placed_as, real_reduced = state.placed_as, Stepper.reduced
 
@@ -408,6 +410,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
     },
+    "replicas_apart": {
+        "torch.distributed.all_reduce": lambda *given, **how: own_replica(*given, **how)
+    },
     "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
@@ -521,3 +526,11 @@ def own_norm(gradients: list[Any]) -> torch.Tensor:
 def own_piece(whole: torch.Tensor, group: Any) -> torch.Tensor:
     """This rank's piece of its own gradients, as if nothing were sent."""
     return whole.view(group.size(), -1)[group.rank()] * group.size()
+
+
+def own_replica(tensor: torch.Tensor, op: Any = None, group: Any = None, **how: Any) -> Any:
+    """Add up over neighbours, as all ranks and shards are, but not over replicas."""
+    ranks = dist.get_process_group_ranks(group)
+    if ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return real_all_reduce(tensor, op or dist.ReduceOp.SUM, group, **how)
+    return SimpleNamespace(wait=lambda: None)

@@ -129,11 +129,22 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("sharded", {"offload": True}, {}, "offload: weights lie on the CPU already"),
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
+    ("sharded", {"offload": True, "ranks": 4}, {"world": GPUS},
+     "offload: not offered beside ranks 4; leave one"),
+    ("sharded", {"ranks": 3}, {},
+     "8 ranks are no replicas x 3 ranks .* the nearest is 4 x 2: set ranks to 2, or to 0 for all"),
+    ("sharded", {"ranks": 1}, {}, "no replicas x 1 ranks .*, at least 2; the nearest is 4 x 2"),
+    ("sharded", {"ranks": 16}, {}, "no replicas x 16 ranks .* the nearest is 1 x 8: set ranks to"),
+    ("sharded", {"ranks": 2}, {"world": sized(1)}, "1 ranks are no .* nearest is 1 x 1: set ranks"),
     ("tensor", {"ranks": 3}, {"world": sized(4)},
      "3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
     ("tensor", {"sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("tensor", {"ranks": 2, "zero_stage": 1}, {},
+     "zero_stage 1: strategy hybrid has it .* pipeline 1, tensor 2, zero_stage 1, or set"),
+    ("tensor", {"ranks": 2, "zero_stage": 3}, {"world": sized(2)},
+     "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* or set zero_stage to 0"),
     ("context", {"ranks": 3}, {"world": sized(4)},
      "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("context", {"ranks": 8}, {"model": HEADS},
@@ -201,6 +212,7 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
+    ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
     ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
 ]
@@ -218,6 +230,7 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
     ("strategy", "options", "axes", "axis", "ranks"),
     [
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
+        ("sharded", {"ranks": 4}, (("replica", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
@@ -381,6 +394,40 @@ def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
     assert all(4 * need.optimiser == whole.optimiser for need in needs.values())
     assert needs[1].gradients == whole.gradients == 4 * needs[2].gradients
     assert needs[3].parameters < needs[2].parameters
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides(stage) -> None:
+    few, all_of_four = (
+        a_run("sharded", {"stage": stage}, sized(size), "bai2022") for size in (2, 4)
+    )
+    cut = replace(all_of_four, options={"stage": stage, "ranks": 2})
+    assert predict(cut).optimiser == predict(few).optimiser
+    assert predict(cut).parameters == predict(few).parameters > predict(all_of_four).parameters
+    [alone], [inside, between] = predict_sent(few), predict_sent(cut)
+    assert (inside.axis, inside.wire_bytes) == ("data", alone.wire_bytes)
+    gradients = 4 * models.num_parameters(cut.model)
+    assert (between.axis, between.wire_bytes) == ("replica", gradients / 2)
+    same = replace(all_of_four, options={"stage": stage, "ranks": 4})
+    assert resolve(same).layout == resolve(all_of_four).layout
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
+    """And one tensor rank has of it what a rank of `sharded` has."""
+    run = a_run("tensor", {"ranks": 2}, sized(8), "bai2022")
+    cut = replace(run, options={"ranks": 2, "zero_stage": stage})
+    assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
+    assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
+    tensor, data = predict_sent(cut)
+    assert predict_sent(run)[0].wire_bytes == tensor.wire_bytes
+    [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
+    assert (data.axis, data.formula) == ("data", sharded.formula)
+    assert 0.5 < data.wire_bytes / sharded.wire_bytes < 0.51
+    whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
+    alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
+    assert predict(whole) == predict(alone)
+    assert [one.wire_bytes for one in predict_sent(whole)] == [sharded.wire_bytes]
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
