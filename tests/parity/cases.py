@@ -135,8 +135,11 @@ UNPHASED = ("one_phase", "rate_of_all")
 CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
     "horovod": (("fp16", ""),),
+    "parameter_server": (("late1", "not_late"), ("late2", "weights_not_late")),
 }
-"""Compressions of the gradients by strategy, each with a mistake that must be noticed in it."""
+"""Changes of the step by strategy, compressions or `LATE`, each with a mistake that must show."""
+LATE = {"late1": 1, "late2": 2}
+"""Of a parameter server: updates that the weights of a pass lack."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -159,7 +162,7 @@ class Case:
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
-    `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
+    `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
     `written_out`.
     """
 
@@ -180,14 +183,16 @@ class Case:
     lamb: bool = False
     phased: bool = False
     documents: bool = False
-    compression: str = ""
+    change: str = ""
     replicas: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        compressed = {"compression": self.compression} if self.compression else {}
-        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | compressed
+        changed: dict[str, Any] = {"compression": self.change} if self.change else {}
+        if self.change in LATE:
+            changed = {"staleness": LATE[self.change]}
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | changed
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
@@ -206,7 +211,7 @@ class Case:
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [f"r{self.replicas}"] if self.replicas else []
-        parts += [self.compression, self.mutation or "", self.architecture or ""]
+        parts += [self.change, self.mutation or "", self.architecture or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -235,7 +240,7 @@ class Case:
     @property
     def changed(self) -> bool:
         """True where its step differs from that of a single device on purpose."""
-        return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
+        return bool(self.change or strategies.load(self.strategy, {}).algorithm)
 
     @property
     def model(self) -> ModelSpec:
@@ -261,7 +266,7 @@ class Case:
         Putting them together takes a collective for each of them.
         """
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
-        plain = not (self.mutation or self.compression or disturbed)
+        plain = not (self.mutation or self.change or disturbed)
         return self.precision == "fp32" and plain
 
     def reference(self, world: int) -> Case:
@@ -443,7 +448,7 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
 
 
 def changed_cases(strategy: str, world: int) -> list[Case]:
-    """Each compression in fp32 with micro-batches, where what is sent is counted.
+    """Each change of `CHANGED` in fp32 with micro-batches, where what is sent is counted.
 
     On two ranks under autocast too, and those resume that can.
     """
@@ -451,7 +456,7 @@ def changed_cases(strategy: str, world: int) -> list[Case]:
         return []
     found = []
     for name, _ in CHANGED.get(strategy, ()):
-        case = Case(strategy, accumulation=2, compression=name)
+        case = Case(strategy, accumulation=2, change=name)
         found.append(case)
         if world == 2:
             found.append(replace(case, precision="bf16"))
@@ -495,7 +500,7 @@ def packed_cases(strategy: str, world: int) -> list[Case]:
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    again = [case for case in cases if case.resume and not case.compression]
+    again = [case for case in cases if case.resume and not case.change]
     wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
@@ -590,7 +595,7 @@ def mutants(strategy: str) -> list[Case]:
             )  # fmt: skip
         found.append(case)
     found += [
-        Case(strategy, accumulation=2, compression=name, mutation=mutation)
+        Case(strategy, accumulation=2, change=name, mutation=mutation)
         for name, mutation in CHANGED.get(strategy, ())
         if mutation
     ]
