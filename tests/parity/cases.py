@@ -450,12 +450,12 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
 def changed_cases(strategy: str, world: int) -> list[Case]:
     """Each change of `CHANGED` in fp32 with micro-batches, where what is sent is counted.
 
-    On two ranks under autocast too, and those resume that can.
+    On two ranks under autocast too, and those resume that can. Late ones are late on one rank too.
     """
-    if world < 2:
-        return []
     found = []
     for name, _ in CHANGED.get(strategy, ()):
+        if world < 2 and name not in LATE:
+            continue
         case = Case(strategy, accumulation=2, change=name)
         found.append(case)
         if world == 2:

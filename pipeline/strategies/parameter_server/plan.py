@@ -56,7 +56,7 @@ class ParameterServer(Strategy):
         if self.staleness:
             raise StudyError(
                 f"parameter_server staleness {self.staleness} needs engine process_group; "
-                "torch.nn.DataParallel waits for all gradients: set one of the two options"
+                "torch.nn.DataParallel waits for all gradients; set that, or staleness 0"
             )
         if world.nodes != 1:
             raise StudyError(

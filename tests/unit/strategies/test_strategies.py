@@ -105,6 +105,11 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "runs on 1 rank, given 2 nodes x 4 ranks"),
     ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
     ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
+    ("parameter_server", {"staleness": 3}, {}, "staleness 3 is unknown; use one of 0, 1, 2"),
+    ("parameter_server", {"staleness": 1, "engine": "data_parallel"}, {},
+     "staleness 1 needs engine process_group; .* set that, or staleness 0"),
+    ("parameter_server", {"staleness": 1}, {"work": {"checkpoint_every": 5}},
+     r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
     ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps = 0 is not from 1 to 100"),
     ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
     ("horovod", {"cycle_time_ms": 1e6}, {}, "cycle_time_ms = 1000000.0 is not from 0 to 1000;"),
@@ -198,6 +203,8 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
+    ("parameter_server", {"staleness": 2}, "fp16", "staleness 2 takes .* which fp16 has not; use f"),
+    ("parameter_server", {"staleness": 1}, "bf16_masters", "use fp32, tf32, bf16, or staleness 0"),
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
@@ -274,6 +281,19 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
     )
     assert (diloco - single, averaged - single) == (2 * weights, weights)
+
+
+def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
+    """On the root gradients of all ranks; with a staleness of 2 the weights besides."""
+    run = a_run("parameter_server", world=sized(4))
+    weights = 4 * models.num_parameters(run.model)
+    for rank, ranks in ((0, 4), (1, 1)):
+        prompt = predict(run, rank).parameters
+        for staleness in (1, 2):
+            late = replace(run, options={"staleness": staleness})
+            assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
+            [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
+            assert (one.formula, one.wire_bytes) == (same.formula, same.wire_bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
