@@ -171,6 +171,12 @@ def check(runs: Iterable[RunSpec]) -> None:
                 f"strategy {run.strategy} with these options keeps a state that no checkpoint "
                 "holds; set it to 0"
             )
+        count, what = strategy.unlike
+        if (untimed := run.workload.first_timed()) < count:
+            raise StudyError(
+                f"{run.run_id}: steps before step {count} {what}, and {untimed} are untimed; "
+                f"raise workload.untimed_steps to {count}"
+            )
         if (timed := run.workload.steps - run.workload.first_timed()) % strategy.period:
             raise StudyError(
                 f"{run.run_id}: {timed} timed steps are no whole rounds of {strategy.period}, of "

@@ -162,8 +162,8 @@ class Case:
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
-    `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
-    `written_out`.
+    `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written
+    out in one process; see `written_out`.
     """
 
     strategy: str

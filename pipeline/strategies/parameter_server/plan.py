@@ -19,7 +19,6 @@ from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
 
-
 PLAIN = ("fp32", "tf32", "bf16")
 """Precisions whose gradients have no loss scale, which may be another one when they arrive."""
 
@@ -43,6 +42,11 @@ class ParameterServer(Strategy):
     engine: str = "process_group"
     empty_cache: bool = False
     staleness: int = 0
+
+    @property
+    def unlike(self) -> tuple[int, str]:
+        """The first step, which has no gradients to take."""
+        return min(1, self.staleness), "have no late gradients"
 
     @property
     def resumes(self) -> bool:

@@ -36,7 +36,8 @@ CHANGED: list[tuple[str, dict[str, Any]]] = [
 def test_compressed_and_late_gradients_are_unequal_work(
     strategy: str, options: dict[str, Any]
 ) -> None:
-    study, (knob, value) = with_cell(strategy=strategy, options=options), [*options.items()][0]
+    study = with_cell(strategy=strategy, options=options)
+    knob, value = next(iter(options.items()))
     with pytest.raises(StudyError, match=rf"{knob}={value} .*\[schedule\]"):
         check_equal_work(Study.of(study))
     check_equal_work(Study.of(study | {"compares": ["schedule"]}))
