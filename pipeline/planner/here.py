@@ -143,11 +143,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     idle = strategy.idle_share(spec) or 0.0
     others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
     others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    again = 0.0
-    if what := spec.workload.recompute:
-        again = max(
+    again, share = 0.0, spec.recomputed_share
+    if spec.workload.recompute:
+        again = (share or 1.0) * max(
             calibration.total(
-                Counter({o: n for o, n in stage.items() if what is True or o.kind == "attention"})
+                Counter({o: n for o, n in stage.items() if share or o.kind == "attention"})
             )
             for stage in work.stages
         )

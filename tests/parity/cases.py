@@ -175,7 +175,7 @@ class Case:
     overflow: bool = False
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
-    recompute: bool | str = False
+    recompute: bool | str | tuple[int, ...] = False
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
@@ -205,7 +205,8 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * bool(self.recompute)
-        parts += [ATTENTION] * (self.recompute == ATTENTION) + ["brief"] * self.brief
+        parts += [ATTENTION] * (self.recompute == ATTENTION)
+        parts += ["blocks"] * isinstance(self.recompute, tuple) + ["brief"] * self.brief
         parts += ["phased"] * self.phased + ["documents"] * self.documents
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
@@ -508,9 +509,9 @@ def references(cases: list[Case], world: int) -> list[Case]:
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, with the micro-batches of which all that is sent is counted.
 
-    The defaults also in fp16, under autocast and a loss scale, and with attention alone, which
-    `zero_bubble` takes too. In one world: it is the same code; where that needs four ranks, the
-    defaults in fp32 do.
+    The defaults also in fp16, under autocast and a loss scale, with one block alone, and with
+    attention alone, which `zero_bubble` takes too. In one world: it is the same code; where that
+    needs four ranks, the defaults in fp32 do.
     """
     if world != mutated_world(strategy) and strategy != REFERENCE:
         return []
@@ -522,6 +523,8 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
         alone = case_of(strategy, world, variant, accumulation=most, recompute=ATTENTION)
         if not variant or alone.options.get("schedule") == "zero_bubble":
             found.append(alone)
+        if not variant:
+            found.append(replace(alone, recompute=(1,)))
     if few and "fp16" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, precision="fp16", recompute=True))
     return [case for case in found if fits(case, world)]
