@@ -51,7 +51,7 @@ from pipeline.training.loop import Hooks, Loop
 from tests.parity.cases import Case
 
 spec = Case("horovod").spec(2)
-spec = replace(spec, workload=replace(spec.workload, steps=160))
+spec = replace(spec, workload=replace(spec.workload, steps=140))
 batches = Batches(Path(sys.argv[1]), spec.model.context, spec.workload.global_batch, spec.seed)
 losses = []
 rank = int(sys.argv[2])
@@ -76,7 +76,11 @@ def test_a_search_ends_and_says_what_it_settled_on(small_tokens: Path) -> None:
         )
         for rank in "01"
     ]
-    printed = [one.communicate(timeout=240)[0] for one in ranks]
+    try:
+        printed = [one.communicate(timeout=600)[0] for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
     assert [one.returncode for one in ranks] == [0, 0]
     (tuned, first, last, log), (none, *same) = (json.loads(text) for text in printed)
     assert (none, same[:2]) == (None, [first, last])
