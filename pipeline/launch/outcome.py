@@ -108,7 +108,7 @@ def make_record(
             "as_root": any(rank["as_root"] for rank in left),
             "resumed_from_step": max(rank["resumed_from_step"] for rank in left),
         }
-    execution |= {key: root[key] for key in ("placements",) if key in root}
+    execution |= {key: root[key] for key in ("placements", "autotuned") if key in root}
     if interruptions:
         execution["interruptions"] = [*interruptions]
     content = {

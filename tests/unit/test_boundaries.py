@@ -107,6 +107,7 @@ READERS = {
     "pipeline.archive.unpack": "a zip file, behind open_regular",
     "pipeline.files": "it is below the door",
     "pipeline.strategies.horovod.plan": "packages that are installed",
+    "pipeline.strategies.horovod.step": "the log that Horovod has written",
     "pipeline.emulation.nodes": "the kernel's files",
     "pipeline.emulation.tcp": "the kernel's files, and what a tool prints",
     "pipeline.emulation.probes": "what a process of its own prints",
