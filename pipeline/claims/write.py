@@ -30,6 +30,9 @@ from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
 from pipeline.text import markdown, plural
 
+UNTESTED = "cannot be tested on this hardware with these runs"
+"""`NOT_TESTABLE` in a sentence: the machine or the study lacks what these claims need."""
+
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
     """One verdict as plain JSON types."""
@@ -167,15 +170,18 @@ def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
     return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"
 
 
-def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """`26 claims on 23 effects: 1 reproduced, 0 not reproduced, 1 undecided, 21 not testable here`.
+def counted(verdicts: Sequence[Mapping[str, Any]], reasons: str = "") -> str:
+    """`26 claims on 23 effects: 1 reproduced, ... 21 cannot be tested on this hardware ...`.
 
-    Where some are decided, the error rate that they share is said too.
+    `reasons` says where those of the last stand. Where some are decided, their error rate follows.
     """
-    each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
-    text = f"{total(verdicts)}: {each}"
+    numbers = count(verdicts)
+    untested = numbers.pop(NOT_TESTABLE)
+    text = f"{total(verdicts)}: {', '.join(f'{n} {word}' for word, n in numbers.items())}."
+    if untested:
+        text += f" {untested} {UNTESTED}{reasons and f'; {reasons}'}."
     if any(one["verdict"] in DECIDED and one.get("p_value") is not None for one in verdicts):
-        text += f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+        text += f" Family-wise error rate: {100 * ALPHA:g} %."
     return text
 
 
@@ -202,8 +208,8 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
         "| published sentence | verdict | effect, with its interval | claimed |",
         "|---|---|---|---|",
     ]
-    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; the paper gives scales and reasons."
-    return "\n".join([*(head + rows if rows else []), "", rest])
+    rest = counted(verdicts, "the paper gives the reasons")
+    return "\n".join([*(head + rows if rows else []), "", f"The study `{study}`, {runs}. {rest}"])
 
 
 def update_readme(

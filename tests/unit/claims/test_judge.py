@@ -427,7 +427,7 @@ def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None
     assert [one["verdict"] for one in shown[:2]] == [REPRODUCED, NOT_REPRODUCED]
     assert total(shown) == "3 claims on 2 effects"
     assert count(shown)[REPRODUCED] == 2 and count(shown)[NOT_REPRODUCED] == 0
-    assert "the chance that noise makes any of them wrong is at most 5 %" in counted(shown)
+    assert "Family-wise error rate: 5 %." in counted(shown)
 
 
 @pytest.mark.parametrize(
