@@ -26,7 +26,7 @@ from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError, without_fix
 from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.machine.source import provenance
-from pipeline.metrics.collect import read_all, run_folder
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, read, validate
@@ -114,7 +114,7 @@ def _runs_of(study: Path) -> set[str] | None:
         runs = every_run(load_study(study))
     except (SamestepError, ValueError, RecursionError):
         return None
-    return {run_folder(Path("runs"), spec).as_posix() for spec in runs}
+    return {f"runs/{spec.folder}" for spec in runs}
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
@@ -220,7 +220,7 @@ def check_records(folder: Path) -> str:
 def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
     """Raise ArchiveError where a spec or the manifest is missing or not what the runs had."""
     manifest = results / layout.MANIFEST_FILE
-    files = [results / "runs" / record.spec.run_id.partition("/")[2] for record in records]
+    files = [results / "runs" / record.spec.folder for record in records]
     for path in (manifest, *(f / name for f in files for name in ("spec.json", "steps.jsonl"))):
         if not path.is_file():
             raise ArchiveError(f"{path} does not exist; it belongs to the records, bring it back")

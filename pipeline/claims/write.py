@@ -22,8 +22,8 @@ from pipeline.claims.types import (
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.headline import headline
 from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
@@ -133,15 +133,15 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for one in verdicts:
         if whole := one.get("part_of"):
             parts.setdefault(whole, []).append(one["verdict"])
-    found = []
+    outcomes = []
     for whole, words in parts.items():
         each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
             together = f"{words[0]} in all {len(words)} parts"
-        found.append((whole, together))
-    return found
+        outcomes.append((whole, together))
+    return outcomes
 
 
 def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -150,17 +150,17 @@ def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
     Claims on one effect, by sources that disagree or by several publications, count once: the first
     of the four words that any of them came out with, so reproduced where one of the sources is.
     """
-    found: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     for one in verdicts:
         effect = one.get("shared_effect") or one.get("question") or one["id"]
-        found.setdefault(effect, []).append(one["verdict"])
-    return [min(words, key=VERDICTS.index) for words in found.values()]
+        words_of.setdefault(effect, []).append(one["verdict"])
+    return [min(words, key=VERDICTS.index) for words in words_of.values()]
 
 
 def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Number of claims of each verdict, in the order of `VERDICTS`; one effect counts once."""
-    found = by_question(verdicts)
-    return {word: found.count(word) for word in VERDICTS}
+    words = by_question(verdicts)
+    return {word: words.count(word) for word in VERDICTS}
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -187,10 +187,10 @@ def counted(verdicts: Sequence[Mapping[str, Any]], reasons: str = "") -> str:
 
 def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
-    told = headline(results)
-    lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
+    sentences = headline.headline(results)
+    lead, *rest = (markdown(sentences[name]) for name in ("lead", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
-    return "\n".join([f"**{lead}**" if told["decided"] else lead, "", *points])
+    return "\n".join([f"**{lead}**" if sentences["decided"] else lead, "", *points])
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
@@ -219,6 +219,6 @@ def update_readme(
 
     Raises SamestepError where the file has no mark for verdicts.
     """
-    replace_marked(path, f"verdicts of {study}", block(study, verdicts, results.planned_text))
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, headline.planned(results)))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
         replace_marked(path, f"finding of {study}", finding(results))

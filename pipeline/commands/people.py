@@ -268,7 +268,7 @@ def commands(args: argparse.Namespace) -> int:
             f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
             f"{asked.memory_mb} MiB; {asked.minutes} minutes"
         )
-        folder = results / "runs" / spec.run_id.partition("/")[2]
+        folder = results / "runs" / spec.folder
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
         place = StartPlace(

@@ -208,8 +208,8 @@ def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
     watched.update()
     here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for run_id, run in watched.ended.items():
-        record = results / "runs" / run_id.partition("/")[2] / RUN_FILE
+    for run in watched.ended.values():
+        record = results / "runs" / run.spec.folder / RUN_FILE
         made_on = read_made(record, "", RecordError, "snakemake").get("hardware") or {}
         if here.items() <= made_on.items():
             took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)

@@ -40,7 +40,7 @@ class ResultSet:
             record = read_record(path)
             spec = record.spec
             place = path.relative_to(folder / "runs").as_posix()
-            if place != spec.run_id.partition("/")[2]:
+            if place != spec.folder:
                 raise ComparisonError(
                     f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
                 )

@@ -68,17 +68,20 @@ def p_value_above(one: Floats, other: Floats) -> float:
 def largest_effect_size(n: int, other: int) -> float:
     """Epsilon squared of two groups that do not overlap at all: nothing larger is possible."""
     total = n + other
+    # Their mean ranks are half the size of the other group off the middle: H = 3 n m / (N + 1).
     return 3 * n * other / (total**2 - 1)
 
 
 def smallest_p_value(n: int, other: int) -> float:
     """The p-value of two groups that do not overlap at all: nothing smaller is possible."""
+    # Of all ways to choose the ranks of one group, two are without overlap: below and above.
     return min(1.0, 2 / math.comb(n + other, n))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values corrected for their number: any false alarm among them stays rare (Holm 1979)."""
     adjusted, largest = [0.0] * len(p_values), 0.0
+    # The smallest counts for all tests, the next for one less; none falls below one before it.
     for place, index in enumerate(np.argsort(p_values, kind="stable")):
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
         adjusted[index] = largest
@@ -107,6 +110,7 @@ def drift(series: Floats) -> Drift | None:
     the size of the change is what keeps small waves out.
     """
     third = len(series) // 3
+    # Two thirds that could not differ significantly even without overlap say nothing.
     if third == 0 or smallest_p_value(third, third) >= DRIFT_ALPHA:
         return None
     first, last = series[:third], series[-third:]

@@ -66,6 +66,8 @@ def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
     n = len(ordered)
     if n == 0:
         raise ValueError("median_interval of no values; filter out empty runs before")
+    # Each value is below the true median with probability 1/2, so the number of those that are is
+    # binomial, whatever the distribution of the values.
     below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
     # ppf is the first k with cdf >= alpha/2, so the k-th order statistic is safe at k, not k + 1.
     low_index = max(below - 1, 0)
@@ -97,6 +99,7 @@ def _interpolation(n: int) -> tuple[int, float]:
     # Exactly how often n throws of a fair coin give at most so many heads. `scipy.stats` says the
     # same, but its import takes as long as all intervals of a study.
     most = [total / 2**n for total in accumulate(math.comb(n, heads) for heads in range(n + 1))]
+    # The interval at depth d misses the median where under d of the values are on one side of it.
     depth = next(k for k in range(1, n + 1) if most[k] >= (1 - CONFIDENCE) / 2)
     outer, inner = (1.0 - 2.0 * most[d - 1] for d in (depth, depth + 1))
     if outer < CONFIDENCE:
@@ -131,6 +134,7 @@ def values_interval(values: Sequence[float]) -> Interval:
     (low, high), value = interpolated_bounds(ordered), float(np.median(ordered))
     how = f"{_PERCENT} interval from order statistics of {n} repeats"
     how = how if n >= MIN_REPEATS else NO_INTERVAL
+    # Rounding of the interpolation may bring a bound past the median of equal values.
     return Interval(value, min(low, value), max(high, value), n, how)
 
 
@@ -165,6 +169,7 @@ def _satterthwaite(one: Interval, other: Interval) -> tuple[float, float]:
     tail = (1 + CONFIDENCE) / 2
     freedom = [interval.n - 1 for interval in (one, other)]
     alone = [float(stdtrit(df, tail)) for df in freedom]
+    # A half-width is the quantile times the standard error: squared, it gives the variance back.
     variance = [
         (sum(_reach(part)) / 2 / q) ** 2 for part, q in zip((one, other), alone, strict=True)
     ]

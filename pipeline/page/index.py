@@ -130,10 +130,10 @@ def counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
     Several claims on one effect count once, by the first of the words that any of them has.
     """
-    order, found = (*VERDICTS, NOT_RUN), dict[str, list[str]]()
+    order, words_of = (*VERDICTS, NOT_RUN), dict[str, list[str]]()
     for one in entries:
-        found.setdefault(one["about"], []).append(one["verdict"])
-    words = [min(each, key=order.index) for each in found.values()]
+        words_of.setdefault(one["about"], []).append(one["verdict"])
+    words = [min(each, key=order.index) for each in words_of.values()]
     return {word: words.count(word) for word in order}
 
 

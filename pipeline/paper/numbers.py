@@ -14,8 +14,8 @@ from typing import Any
 
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE
-from pipeline.metrics.headline import headline
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
@@ -24,7 +24,7 @@ from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
 from pipeline.tables.write import made
-from pipeline.text import listed, markdown_code, plural
+from pipeline.text import listed, markdown_code, numbered, plural
 
 _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},
@@ -51,13 +51,13 @@ def collect(
         "cluster": _cluster(study, results),
         "emulation": facts.emulation(results),
         "runs": {
-            "mixed": results.mixed,
-            "planned": results.planned_text,
+            "mixed": headline.mixed(results),
+            "planned": headline.planned(results),
             "finished": sum(results.finished.values()),
             "any_finished": results.finished["timed"] > 0,
             "all_finished": results.finished == results.planned,
             "exceptions": len(made("status", results)[1]),
-            "missing": results.missing,
+            "missing": headline.missing(results),
         },
         "measurement": facts.measurement(results),
         "parity": facts.parity(results),
@@ -66,7 +66,7 @@ def collect(
         "claims": facts.claims(verdicts),
         "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
                  "year": day.year, "month": day.month, "day": day.day},
-        "headline": headline(results),
+        "headline": headline.headline(results),
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
     name = study.name
     shipped = shipped_studies().get(name)
     config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
-    names, nodes = results.cells, results.node_counts
+    names = results.cells
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
@@ -105,7 +105,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
         "few_cells": len(shown) <= MOST_COMPARED,
-        "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
+        "nodes": numbered(results.node_counts, "node"),
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),

@@ -130,7 +130,7 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         backend=cluster.backend,
         network=cluster.network,
         threads_per_rank=cluster.threads_per_rank,
-        # On one node no condition of a link holds.
+        # On one node no condition of a link holds, and none is part of its identity.
         link=cell.link.plain if cell.link and nodes == 1 else cell.link,
         cores_per_node=cluster.cores_per_node,
         yardstick=cluster.yardstick,
@@ -209,6 +209,7 @@ def run_order(runs: list[RunSpec]) -> list[RunSpec]:
 
     Drift of the machine then spreads over all cells instead of hitting one (Hoefler & Belli, SC15).
     """
+    # A text seeds `random` alike in all processes, since it is hashed by SHA-512.
     generator = random.Random(f"{[(run.study, run.seed) for run in runs]}")
     shuffled = generator.sample(runs, len(runs))
     return sorted(shuffled, key=lambda run: run.repeat)
