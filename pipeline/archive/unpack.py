@@ -59,7 +59,7 @@ def unpack(archive: Path, into: Path) -> Path:
             # it can be repeated here: in place of any other fix stands that of an archive.
             text = without_fix(error).replace(f"{fresh}{os.sep}", "")
             raise ArchiveError(f"{archive}: {text}; {_AGAIN}") from None
-        final = into / study
+        final = into / study  # a name that the schema of studies allows, so below `into`
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
         if final.exists():
@@ -121,7 +121,9 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
     """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
     entries: dict[str, zipfile.ZipInfo] = {}
     for entry in opened.infolist():
+        # As it stands in the file: `filename` is cut at a NUL and may have other separators.
         name = entry.orig_filename
+        # 0 where the archive was made on a system without such modes.
         kind = stat.S_IFMT(entry.external_attr >> 16)
         fault = None
         if not layout.EXPECTED.fullmatch(name):
@@ -133,6 +135,7 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
         if fault is not None:
             raise ArchiveError(f"{archive} {fault}; {_AS_IT_WAS}")
         entries[name] = entry
+    # What is stated is what is read: zipfile stops at the stated size of an entry.
     total = sum(entry.file_size for entry in entries.values())
     if total > layout.MAX_BYTES or len(entries) > layout.MAX_FILES:
         raise ArchiveError(
@@ -250,7 +253,7 @@ def verify(results: Path) -> int:
     fix = "give a folder that `python -m pipeline unpack` made"
     listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
     made = layout.products(load_study(results / layout.STUDY_FILE))
-    # What it is rebuilt from has to be the archive's too.
+    # What it is rebuilt from has to be the archive's too: else equal products prove nothing.
     given = {name: total for name, total in listed.items() if layout.is_needed(name)}
     if changed := differing(given, results):
         fault = (

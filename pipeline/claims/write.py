@@ -144,28 +144,23 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return outcomes
 
 
-def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One word for each effect, in the order in which it is first asked.
+def count(verdicts: Sequence[Mapping[str, Any]], order: Sequence[str] = VERDICTS) -> dict[str, int]:
+    """Number of effects of each verdict, in `order`.
 
     Claims on one effect, by sources that disagree or by several publications, count once: the first
-    of the four words that any of them came out with, so reproduced where one of the sources is.
+    of the words that any of them came out with, so reproduced where one of the sources is.
     """
     words_of: dict[str, list[str]] = {}
     for one in verdicts:
         effect = one.get("shared_effect") or one.get("question") or one["id"]
         words_of.setdefault(effect, []).append(one["verdict"])
-    return [min(words, key=VERDICTS.index) for words in words_of.values()]
-
-
-def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Number of claims of each verdict, in the order of `VERDICTS`; one effect counts once."""
-    words = by_question(verdicts)
-    return {word: words.count(word) for word in VERDICTS}
+    words = [min(each, key=order.index) for each in words_of.values()]
+    return {word: words.count(word) for word in order}
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """`26 claims`, or `26 claims on 23 effects` where several are on the same."""
-    effects = len(by_question(verdicts))
+    effects = sum(count(verdicts).values())
     claims = plural(len(verdicts), "claim")
     return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"
 

@@ -47,6 +47,7 @@ class ResultSet:
             if spec.kind != TIMED:
                 continue
             cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
+            # Two folders may be of studies that label a cell otherwise; its name identifies it.
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
             runs.setdefault(cell, {})[spec.repeat] = run
@@ -138,6 +139,7 @@ class Match:
                     .to_numpy(dtype=np.float64)
                     for run in pair
                 )
+                # All ranks have the loss and norm of the whole batch.
                 if a.shape[1] != b.shape[1]:
                     a, b = a[:, :1], b[:, :1]
                 common = min(len(a), len(b))

@@ -231,6 +231,7 @@ def exactness_rows(groups: Groups) -> list[dict[str, Any]]:
         if base is not None and base is not group and len(base.ok) > 1
     ]
     exact = sum(max(r.high / r.value - 1, 1 - r.low / r.value) <= WITHIN for r in ratios)
+    # On the logarithm a spread is relative, and that of a ratio is the root of the two squares.
     spreads = [float(np.std(np.log(group.run_rates), ddof=1)) for group in several]
     about = f"speedups with an interval within {100 * WITHIN:g} % of their value"
     spread = "standard deviation of the logarithms of a cell's runs, the median cell"

@@ -300,6 +300,7 @@ class Results:
     def compared(self, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
         """Test of (cell, nodes) `one` against `other`; None where none was planned."""
         figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value", "effect_size"]
+        # A pair is in the table once, in the order of the study.
         for asked, met in ((one, other), (other, one)):
             rows = self.comparisons
             for name, key in zip(_PAIR, (*asked, *met), strict=True):

@@ -40,13 +40,15 @@ def collect(
     """The content of numbers.json; JSON types only."""
     # The day on which the last run ended: the one date that the records themselves fix.
     ended = max(text for level in LEVELS for text in results.pick(level, "ended_at")["text"])
-    day = date.fromisoformat(ended[:10])
+    day, asked = date.fromisoformat(ended[:10]), study.content["optimiser"]
     return {
         "study": _study(study, results),
         "corpus": _corpus(study),
         "model": _model(study),
-        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
-        | _OPTIMISERS[study.content["optimiser"]["name"]],
+        "optimiser": {
+            **{k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in asked.items()},
+            **_OPTIMISERS[asked["name"]],
+        },
         "workload": _workload(study, results),
         "cluster": _cluster(study, results),
         "emulation": facts.emulation(results),
@@ -68,10 +70,6 @@ def collect(
                  "year": day.year, "month": day.month, "day": day.day},
         "headline": headline.headline(results),
     }  # fmt: skip
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _study(study: Study, results: Results) -> dict[str, Any]:
@@ -167,6 +165,7 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
     work, runs = study.workload, results.runs
     # All cells share the batch of a step, or under weak scaling that of each device.
     batch_differs = runs["global_batch"].nunique() > 1
+    # Equal where all have as many sequences a device, which weak scaling keeps.
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
     per_device = bool((runs["scaling"] == "weak").all()) and each == 1
     same = "the same optimisation step on the same batch"

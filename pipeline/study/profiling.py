@@ -51,6 +51,7 @@ def _shorten(spec: RunSpec, steps: int) -> RunSpec:
             f"more than the {work.steps} steps of a run; set profile.steps to at most "
             f"{work.steps - work.first_timed()}"
         )
+    # The schedule keeps the length of the timed run, so the rates of its first steps are equal.
     length = optimiser.schedule_steps or work.steps - work.earlier_steps
     return replace(
         spec,

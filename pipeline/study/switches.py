@@ -44,6 +44,7 @@ def switches(study: Study) -> list[Switch]:
         if without.strategy != having.strategy or len(changed) != 1:
             continue
         [(part, what)] = changed.items()
+        # Of a pair in both orders the one that leaves what the first cell has.
         if part not in _changed(plain[without.strategy], without):
             pairs[without.strategy, what].append((without, having))
     kept = {key: both for key, both in pairs.items() if len(both) > 1}
