@@ -23,8 +23,15 @@ from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
-from pipeline.metrics.ranks import ALPHA, holm, p_value_above
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
+from pipeline.metrics.statistics import (
+    ALPHA,
+    COUNTED,
+    MIN_REPEATS,
+    Floats,
+    Interval,
+    holm,
+    p_value_above,
+)
 from pipeline.text import plural
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.

@@ -24,9 +24,8 @@ from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
 from pipeline.metrics import headline
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.results import Results
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
+from pipeline.metrics.statistics import ALPHA, COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
 from pipeline.text import markdown, plural
 

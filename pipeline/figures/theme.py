@@ -142,16 +142,11 @@ def finish(
         for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
-    _stack(figure, handles, note)
-    return figure
-
-
-def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
-    """Grow the figure by the measured heights of legend and notes and set them under the panels."""
     box = figure.legend(
         handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
+    # The figure grows by the measured heights of legend and notes, which stand under the panels.
     boxes = [box, note] if handles else [note]
     inches = [item.get_window_extent().height / figure.dpi for item in boxes]
     panels = float(figure.get_figheight())
@@ -164,6 +159,7 @@ def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
     note.set_in_layout(False)
     box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)
     note.set_y((inches[-1] + 0.05) / height)
+    return figure
 
 
 def nothing(results: Results, text: str = "no run finished") -> Figure:

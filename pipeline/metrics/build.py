@@ -20,8 +20,8 @@ from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
-from pipeline.metrics.ranks import NOT_TESTED, drift
 from pipeline.metrics.runs import FREELY, Run, load_run, run_rows
+from pipeline.metrics.statistics import NOT_TESTED, drift
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.real_time import in_real_time

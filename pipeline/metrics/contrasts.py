@@ -21,16 +21,17 @@ from typing import Any
 
 from pipeline.metrics.cells import CellRuns, Groups, base_name, find_base, find_plain
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
-from pipeline.metrics.ranks import (
+from pipeline.metrics.statistics import (
     ALPHA,
+    MIN_REPEATS,
     RANK_SUM,
     RankTest,
     holm,
+    interval_of_ratio,
     largest_effect_size,
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.equal_work import unequal_work
 from pipeline.study.study import Study

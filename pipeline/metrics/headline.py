@@ -18,9 +18,9 @@ from pipeline.metrics.contrasts import FASTER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.parity import UNEQUAL
-from pipeline.metrics.ranks import DRIFT
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.statistics import DRIFT
 from pipeline.study.profiling import COMMUNICATION
 from pipeline.text import FEW, few, listed, numbered, plural
 

@@ -12,8 +12,7 @@ import numpy as np
 from pipeline.metrics import flops
 from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
-from pipeline.metrics.ranks import NOT_TESTED, drift
-from pipeline.metrics.statistics import Floats, median_interval
+from pipeline.metrics.statistics import NOT_TESTED, Floats, drift, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts

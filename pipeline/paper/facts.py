@@ -16,9 +16,8 @@ from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.format import limit, scientific, significant
 from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.ranks import ALPHA, DRIFT_ALPHA, DRIFT_SHARE
 from pipeline.metrics.results import Results, records
-from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
+from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
 from pipeline.text import listed, plural
 
 

@@ -29,16 +29,15 @@ FALLBACK = "loopback"
 def expand(study: Study) -> list[RunSpec]:
     """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
     cells = cells_of(study)
-    _check_names(study, [cell.name for cell in cells])
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
+    _check_names_and_links(study, [cell.name for cell in cells], most)
     repeats = study.repeats
     if len(worlds) * repeats > MAX_RUNS:
         raise StudyError(
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
-    _check_conditions(study, most)
     runs = [
         _run(study, cell, nodes, most, repeat)
         for cell, nodes in worlds
@@ -49,8 +48,11 @@ def expand(study: Study) -> list[RunSpec]:
     return runs
 
 
-def _check_names(study: Study, names: list[str]) -> None:
-    """Every cell has a name of its own, also where it falls back to the loopback; so has a link."""
+def _check_names_and_links(study: Study, names: list[str], most_nodes: int) -> None:
+    """Raise StudyError unless cells and links have names of their own and conditions can hold.
+
+    A cell has its own also where it falls back to the loopback.
+    """
     several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
     for what, given in several.items():
         for name, count in Counter(given).items():
@@ -64,10 +66,6 @@ def _check_names(study: Study, names: list[str]) -> None:
                 f"cell name {fallback_name(arm.name)!r} is that of {arm.name!r} where it "
                 "is run on the loopback; give it another name"
             )
-
-
-def _check_conditions(study: Study, most_nodes: int) -> None:
-    """Every condition of a link means something, and can hold somewhere."""
     for link in study.cluster.links:
         if link.receive_mbits == link.rate_mbits:
             raise StudyError(
