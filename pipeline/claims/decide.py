@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
 from pipeline.metrics.statistics import (
@@ -172,7 +172,8 @@ def _contradicted(outcome: Outcome, region: Region, evidence: Evidence) -> str |
     if len(known) < len(tests):
         first, second = next(p for p, t in zip(outcome.speeds, tests, strict=True) if t is None)
         return f"and no comparison of {first.label} with {second.label} was planned"
-    if any(test.too_few for test in known):
+    # So few repeats could not have decided it, whatever they had measured.
+    if any(test.verdict == TOO_FEW for test in known):
         return f"and {plural(known[0].n, 'repeat')} are too few for the rank test"
     above = outcome.effect.value > 1
     decided = [test.verdict == (FASTER if above else SLOWER) for test in known]

@@ -20,7 +20,7 @@ import pandas as pd
 
 from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
+from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import NOT_COMPARED
 from pipeline.study.equal_work import FIELDS
@@ -76,11 +76,6 @@ class SpeedTest:
     def compared(self) -> bool:
         """True where the two may be compared; else `verdict` says why not."""
         return not self.verdict.startswith(NOT_COMPARED)
-
-    @property
-    def too_few(self) -> bool:
-        """True where so few repeats could not have decided it, whatever they had measured."""
-        return self.verdict == TOO_FEW
 
 
 @dataclass(frozen=True, eq=False)
