@@ -43,8 +43,8 @@ add_arguments = together(
 )  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict a file of points or a study, or score the model; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Predict a file of points or a study, or score the model."""
     if args.study is not None:
         rows, lines = (_on_gpus if args.device else _on_this_machine)(args)
         print("\n".join(lines))
@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
             replace_marked(args.page, "errors", markdown())
             draw(args.page.with_suffix(".png"))
-    return 0
 
 
 def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:

@@ -31,6 +31,7 @@ def peak_per_rank(record: RunRecord) -> float | None:
         return mean * float(execution["layout"].get("devices_per_process", 1))
     if world.network == "emulated":
         return mean
+    # Ranks of one machine share its cores.
     threads = len(peaks) * int(execution["threads_per_rank"])
     cores = int(run["hardware"]["num_cores"]) * world.num_machines
     return mean * min(1.0, cores / threads)

@@ -248,7 +248,7 @@ _LATER = {
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training run; `run_id` is derived and names its folder below `results/`.
+    """One training run.
 
     `image_digest` is the container image that the run must be inside, None where any place will do.
     `profile` makes it a profiled run (`pipeline.study.profiling`), which is never a timed one.
@@ -279,10 +279,18 @@ class RunSpec:
         return PROFILED if self.profile else REAL_TIME if self.world.real_time else TIMED
 
     @property
-    def run_id(self) -> str:
-        """`<study>/<cell>/n<nodes>/r<repeat>`; `p` in a profiled one, `t` in one in real time."""
+    def folder(self) -> str:
+        """`<cell>/n<nodes>/r<repeat>` below `results/<study>/runs`.
+
+        `p` in place of `r` in a profiled run, `t` in one in real time.
+        """
         letter = {TIMED: "r", PROFILED: "p", REAL_TIME: "t"}[self.kind]
-        return f"{self.study}/{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
+        return f"{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
+
+    @property
+    def run_id(self) -> str:
+        """`<study>/` and its folder."""
+        return f"{self.study}/{self.folder}"
 
     @property
     def global_batch_tokens(self) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import (
     NONE,
     probability,
@@ -16,6 +15,7 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.profiling import COMMUNICATION
 
 if TYPE_CHECKING:

@@ -18,15 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ComparisonError, RecordError
+from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build, longest_rise
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.facts import circumstances, mixed
-from pipeline.metrics.headline import end_of_training, warnings
+from pipeline.metrics.headline import end_of_training, missing, warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
 from pipeline.schemas import validator
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
@@ -168,7 +169,7 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     apex = table[table["cell"] == "horovod-apex"]
     assert set(apex["status"].dropna()) == {"unsupported"}
     assert apex[apex["metric"] == "step_seconds"].empty
-    notes = " ".join(Results(table).missing)
+    notes = " ".join(missing(Results(table)))
     assert "oom in 1 of 3 runs at 4 nodes" in notes
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
 
@@ -207,7 +208,7 @@ def test_ranks_with_other_weights_and_runs_of_another_version_are_seen(tmp_path:
         assert row_of(found, "weights_bit_equal", "horovod", nodes)["value"] == equal
     marked = pick(found, "cell", "mixed").query("value == 1")
     assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
-    [note] = Results(found).mixed
+    [note] = headline.mixed(Results(found))
     assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
 
 
