@@ -67,7 +67,6 @@ class Launch:
     environment: Mapping[str, str]
     threads_per_rank: int
     unsupported: str | None = None
-    token: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads, unsupported = run.threads_on(place.num_cores), _why_unsupported(run, place)
     made = () if unsupported else commands(run, paths, place)
-    return Launch(made, environment(run, threads, place.site), threads, unsupported, place.token)
+    return Launch(made, environment(run, threads, place.site), threads, unsupported)
 
 
 def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
