@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.launch.emulated.ranks import result_of, start
+from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.planner.operators import Operator
 
@@ -27,10 +27,9 @@ def measured(
 ) -> list[dict[str, Any]]:
     """The figures of a process on each place of `threads` cores, all at once."""
     places = [cores[at : at + threads] for at in range(0, len(cores) - threads + 1, threads)]
-    running = [
-        start(partial(_figures, wanted, threads, seconds), place) for place in places or [cores]
-    ]
-    return [result_of(pid, reader) for pid, reader in running]
+    figures = partial(_figures, wanted, threads, seconds)
+    running = [measuring(figures, place) for place in places or [cores]]
+    return [measured_by(child) for child in running]
 
 
 def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[str, Any]:

@@ -18,14 +18,15 @@ from argparse import Namespace
 from functools import partial
 
 from pipeline.emulation import NOTE, REPORT
-from pipeline.emulation.cores import Shares, awake
+from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
-from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.emulation.nodes import Nodes
 from pipeline.files import write_text
 from pipeline.launch.emulated import yardstick
-from pipeline.launch.emulated.ranks import follow, running, stay_with
+from pipeline.launch.emulated.ranks import follow, running
 from pipeline.machine import control_groups
+from pipeline.machine.forks import stay_with
 from pipeline.machine.processes import die_with_parent
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.training import worker
@@ -55,14 +56,12 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     dilation = dilate(world, len(cores))
     quota = control_groups.cpu_quota()
     check_quota(quota, spec, dilation)
-    enter_private_network()
-    stay_with(parent)  # a user namespace forgets it
-    nodes = Nodes(world.nodes, link, dilation)
-    shares = Shares(places(world.nodes, world.cores_per_node, cores))
+    nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
+    stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
     with awake(cores if quota is None else []):
         tell = partial(write_text, args.out / NOTE)
-        measured = measure(spec, nodes, shares, dilation, tell)
+        measured = measure(spec, nodes, tell)
         about = measured | {"cores": len(cores)}
         if forward_seconds is not None:
             about["forward_seconds"] = forward_seconds
@@ -73,7 +72,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy([spec.model])
         for module in run.strategy.modules:
             importlib.import_module(module)
-        with running(run, nodes, shares, dilation, forward_seconds, args) as started:
+        with running(run, nodes, forward_seconds, args) as started:
             return follow(started)
 
 

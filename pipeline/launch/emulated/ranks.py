@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 import signal
-import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from pipeline.emulation import links, pacing
-from pipeline.emulation.cores import Shares
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
-from pipeline.errors import LaunchError
-from pipeline.machine.processes import die_with_parent, exit_status
+from pipeline.machine.forks import Child
+from pipeline.machine.processes import exit_status
 from pipeline.resolved import ResolvedRun
 from pipeline.training import worker
 
@@ -30,36 +25,9 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
 
-class Child:
-    """A forked process."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.code: int | None = None
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.code = os.waitstatus_to_exitcode(status)
-        return self.code
-
-    def kill(self) -> None:
-        """End it at once where it still runs."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-
-
 @contextmanager
 def running(
-    run: ResolvedRun,
-    nodes: Nodes,
-    shares: Shares,
-    dilation: float,
-    forward_seconds: float | None,
-    args: Namespace,
+    run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace
 ) -> Iterator[list[Child]]:
     """Fork the ranks of a run, each into the network of its node; kill what is left.
 
@@ -83,7 +51,7 @@ def running(
         node, local = divmod(rank, layout.processes_per_node)
         nodes.enter(node)
         speed = speed_of(node, run.spec.world, f"{run.spec.seed}/{run.spec.repeat}/{node}")
-        pacer = partial(Pacer, dilation, speed, forward_seconds)
+        pacer = partial(Pacer, nodes.dilation, speed, forward_seconds)
         # What torchrun would set, and the dilated waits of Horovod's loop.
         variables = {
             "RANK": rank,
@@ -96,69 +64,20 @@ def running(
             "TORCHELASTIC_USE_AGENT_STORE": True,
             "TORCHELASTIC_RESTART_COUNT": 0,
             "GLOO_SOCKET_IFNAME": links.INTERFACE,
-            pacing.VARIABLE: dilation,
+            pacing.VARIABLE: nodes.dilation,
         }
         os.environ.update({name: str(value) for name, value in variables.items()})
-        return worker.run(args, run, pacer, partial(shares.of, node))
+        return worker.run(args, run, pacer, partial(nodes.on_cores, node))
 
-    started: list[Child] = []
-    works: list[Callable[[], int]] = [meet]
-    works += [partial(train, rank) for rank in range(layout.num_processes)]
+    started = list[Child]()
     try:
-        for work in works:
-            started.append(Child(fork(work)))
+        started.append(Child(meet))
+        for rank in range(layout.num_processes):
+            started.append(Child(partial(train, rank)))
         yield started
     finally:
         for one in started:
             one.kill()
-
-
-def fork(work: Callable[[], int]) -> int:
-    """A child that does `work` and ends with its result or with this process, never beyond it."""
-    parent = os.getpid()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        stay_with(parent)
-        code = work()
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        # Horovod shuts down there; os._exit alone would skip it and its peers would see an abort.
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def start(work: Callable[[], Any], place: Sequence[int]) -> tuple[int, int]:
-    """A child on these cores that does `work`: its id, and where its result comes."""
-    reader, writer = os.pipe()
-
-    def child() -> int:
-        os.close(reader)
-        os.sched_setaffinity(0, place)
-        with os.fdopen(writer, "w", encoding="utf-8") as stream:
-            json.dump(work(), stream)
-        return 0
-
-    pid = fork(child)
-    os.close(writer)
-    return pid, reader
-
-
-def result_of(pid: int, reader: int) -> Any:
-    """Result of a child; raises LaunchError where it failed."""
-    with os.fdopen(reader, encoding="utf-8") as stream:
-        text = stream.read()
-    if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-        raise LaunchError(f"a measuring process ended with exit code {code}; see above")
-    return json.loads(text)
 
 
 def follow(started: Sequence[Child]) -> int:
@@ -180,10 +99,3 @@ def follow(started: Sequence[Child]) -> int:
         # Ranks that lose a peer may abort, which is a signal too.
         return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
     return int(codes[:-1] != [0] * len(ranks))
-
-
-def stay_with(parent: int) -> None:
-    """End when `parent` ends; raises LaunchError where it already has."""
-    die_with_parent()
-    if os.getppid() != parent:
-        raise LaunchError("the process that started this one has gone")

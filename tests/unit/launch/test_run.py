@@ -25,7 +25,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, fence
 from pipeline.training.step_files import packed, path_of
 from tests.parity.cases import Case
 from tests.shards import shards_of
@@ -173,7 +173,7 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
 def test_what_nodes_wait_for_is_told_once(paths, capsys) -> None:
     script = f"printf 'waits: for a core' > {paths.ranks}/note.txt; sleep 0.4"
     launch = Launch((("sh", "-c", script),), os.environ, 1)
-    ended = cli.follow(RUN, launch, paths, cli.fence.claim(paths.ranks))
+    ended = cli.follow(RUN, launch, paths, fence.claim(paths.ranks))
     assert (ended.exit_codes, ended.timed_out) == ([0], False)
     assert capsys.readouterr().err == f"{RUN.run_id}: waits: for a core\n"
 

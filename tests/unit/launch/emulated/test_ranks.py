@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pipeline.launch.emulated import ranks as emulated_ranks
-from pipeline.launch.emulated.ranks import Child, follow
+from pipeline.launch.emulated.ranks import follow
+from pipeline.machine.forks import Child
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def start() -> Iterator[Callable[..., Child]]:
             time.sleep(seconds)
             return code
 
-        started.append(Child(emulated_ranks.fork(work)))
+        started.append(Child(work))
         return started[-1]
 
     yield one
