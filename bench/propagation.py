@@ -11,7 +11,6 @@ own computation, equal for all sizes. The mesh with its groups is timed apart.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -20,49 +19,41 @@ import sys
 import time
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from pipeline.files import write_text
+from bench.scaffold import ROOT, about, parser, write
 from pipeline.resolved import resolve
 
-ROOT = Path(__file__).resolve().parents[1]
 SIZES = (2, 8, 32, 128, 512, 2048)
 
 
 def main() -> int:
     """Measure every size and repeat in turn; write the times and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="JSON file of the results")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--size", type=int, help="measure this size alone and print it")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--size", type=int, help="measure this size alone and print it")
+    args = options.parse_args()
     if args.size:
         print(json.dumps(measure(args.size)))
         return 0
-    if args.out is None:
-        parser.error("--out is missing")
-    from pipeline.machine.facts import hardware
-
     runs = [child(size, repeat) for repeat in range(args.repeats) for size in SIZES]
     medians = {
         size: statistics.median(r["placing_seconds"] for r in runs if r["ranks"] == size)
         for size in SIZES
     }
-    result = {
-        "cpu_model": hardware()["cpu_model"],
+    result = about() | {
         "median_placing_seconds": medians,
         "ratio_largest_to_smallest": medians[SIZES[-1]] / medians[SIZES[0]],
         "runs": runs,
     }
-    write_text(args.out, json.dumps(result, indent=1) + "\n")
+    write(args.out, result)
     print(f"{SIZES[-1]} ranks take {result['ratio_largest_to_smallest']:.2f} times as long as 2")
     return 0
 
 
 def child(size: int, repeat: int) -> dict[str, Any]:
     """One size in a fresh process, on one thread."""
-    command = [sys.executable, "-m", "bench.propagation", "--size", str(size)]
+    command = [sys.executable, "-m", "bench.propagation", "--out=-", f"--size={size}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     printed = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True

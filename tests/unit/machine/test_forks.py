@@ -27,7 +27,7 @@ def test_values_come_in_their_order_and_what_fails_says_why() -> None:
 
     child = Teller(work)
     assert [child.hear(), child.hear()] == [[1.5], "two"]
-    with pytest.raises(LaunchError, match="^ValueError: two lines$"):
+    with pytest.raises(LaunchError, match=r"^ValueError: two lines$"):
         child.hear()
     assert child.wait() == 1
     child.kill()
