@@ -61,6 +61,7 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
     deadline, attempts, disturber = time.monotonic() + patience, 0, ""
     while True:
+        # Cores first: without them a rate says nothing of the links.
         cores, reached = _cores(width, nodes), list[float]()
         if min(cores) >= least_share:
             if nodes.count > 1:
@@ -81,6 +82,7 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
         if time.monotonic() > deadline:
             reached = []
             break
+    # Later runs of the session wait the less for a machine that stayed busy in this one.
     session.keep("busy", bool(disturber))
     latency = before and before["latency"]
     if before is None and reached and _reached(reached, link):

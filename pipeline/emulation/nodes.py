@@ -54,6 +54,7 @@ def enter_private_network() -> None:
             "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces and "
             "user.max_net_namespaces over 0) or set cluster.network to loopback"
         )
+    # Whoever may not set groups may map its own one; the kernel wants this order.
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
@@ -119,6 +120,7 @@ class Nodes:
             if _libc.unshare(CLONE_NEWNET) != 0:
                 reason = os.strerror(ctypes.get_errno())
                 raise LaunchError(f"cannot make a network namespace: {reason}")
+            # unshare has moved this thread into the new network, whose descriptor keeps it alive.
             self._networks.append(_open_own())
             _set(self._home)
             with self.inside(node):
