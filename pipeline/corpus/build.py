@@ -13,8 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import smallest_dtype, write_shards
+from pipeline.corpus.manifest import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TOKENIZER_FILE,
+    Manifest,
+    smallest_dtype,
+    write_shards,
+)
 from pipeline.corpus.sources import Source, source_of
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, SamestepError

@@ -91,7 +91,7 @@ def test_relative_imports_are_resolved() -> None:
 # Who opens files without `pipeline.documents`, and what they open.
 READERS = {
     "pipeline.__main__": "the null device, to write to it",
-    "pipeline.corpus.manifest": "what it is about to write",
+    "pipeline.corpus.manifest": "what it is about to write, and shards, to write them",
     "pipeline.schemas": "the schemas of this package",
     "pipeline.catalogue": "the modules of this package",
     "pipeline.page.index": "a file of this package",
@@ -100,7 +100,6 @@ READERS = {
     "pipeline.paper.manuscript": "the manuscript",
     "pipeline.reference.devices": "a file of this package",
     "pipeline.corpus.python_docs": "the standard library of Python",
-    "pipeline.corpus.shards": "shards, to write them",
     "pipeline.corpus.texts": "a string of an array, behind open_regular",
     "pipeline.records.run_rules": "what it has just made JSON of",
     "pipeline.archive.pack": "results and the files of an archive, as bytes",

@@ -44,7 +44,7 @@ def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[s
     copied = _timed(partial(torch.empty_like(whole).copy_, whole), each, clock)
     one = torch.zeros(1, requires_grad=True)
     return {
-        "operators": [_timed(_call(operator), each, clock) for operator in wanted],
+        "operators": [_timed(_in_turn(operator), each, clock) for operator in wanted],
         "host_seconds": _timed(lambda: torch.autograd.grad(one * 2, one), each, clock),
         "memory": 2 * COPIED_BYTES / copied,
     }
@@ -62,7 +62,7 @@ def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float
     return statistics.median(took)
 
 
-def _call(operator: Operator) -> Callable[[], object]:
+def _in_turn(operator: Operator) -> Callable[[], object]:
     """Both passes of an operator, on the next of several sets of tensors each time."""
     sets = itertools.cycle([_on_a_set(operator) for _ in range(COPIES)])
     return lambda: next(sets)()

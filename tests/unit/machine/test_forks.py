@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -45,5 +46,5 @@ def test_a_result_is_that_of_a_process_on_its_cores() -> None:
 
 
 def test_an_exit_code_is_that_of_the_work() -> None:
-    assert [Child(lambda code=code: code, at_exit=False).wait() for code in (0, 3)] == [0, 3]
+    assert [Child(partial(int, code), at_exit=False).wait() for code in (0, 3)] == [0, 3]
     assert Child(lambda: None, at_exit=False).wait() == 0
