@@ -171,16 +171,9 @@ class CaseRuns(Runs):
 
     def once(self, spec: RunSpec) -> Taken | str:
         """A run, again where it failed; what its record says where it did twice."""
-        variant = Variant(spec, least_factor(self.case.nodes))
-        for _ in range(2):
-            record = self._run(variant)
-            emulation = record.run["execution"].get("emulation")
-            if record.status == "ok" and emulation:
-                break
-        else:
-            return f"{record.status}: {record.run['reason']}"
-        if emulation["dilation"] != variant.factor:
-            raise SystemExit(f"{spec.run_id}: dilated by {emulation['dilation']:g}, not as asked")
+        record = self.record(Variant(spec, least_factor(self.case.nodes)), 2)
+        if isinstance(record, str):
+            return record
         peak = max(rank["peak_memory_bytes"] for rank in record.run["ranks"])
         return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
 

@@ -139,18 +139,26 @@ class Runs:
                 rounds[place].append(self.machine.undisturbed(run))
         return rounds
 
-    def taken(self, variant: Variant) -> Taken:
-        """Run it, again where other work on the machine kept it from its cores or its rate."""
-        for _ in range(3):
+    def record(self, variant: Variant, attempts: int) -> RunRecord | str:
+        """Run it, again where other work on the machine kept it from its cores or its rate.
+
+        The record, or what the last one says where none of the attempts went well.
+        """
+        for _ in range(attempts):
             with other_program() if variant.beside else nullcontext():
                 record = self._run(variant)
-            if record.status == "ok" and "emulation" in record.run["execution"]:
-                break
-        else:
-            run = record.run
-            raise SystemExit(f"{run['run_id']}: {record.status}: {run['reason']}")
-        if (factor := record.run["execution"]["emulation"]["dilation"]) != variant.factor:
-            raise SystemExit(f"{record.spec.run_id}: dilated by {factor:g}, not {variant.factor:g}")
+            emulation = record.run["execution"].get("emulation")
+            if record.status == "ok" and emulation:
+                if (factor := emulation["dilation"]) != variant.factor:
+                    asked = f"dilated by {factor:g}, not {variant.factor:g}"
+                    raise SystemExit(f"{variant.spec.run_id}: {asked}")
+                return record
+        return f"{record.status}: {record.run['reason']}"
+
+    def taken(self, variant: Variant) -> Taken:
+        """Times of a run; SystemExit where it does not go well."""
+        if isinstance(record := self.record(variant, 3), str):
+            raise SystemExit(f"{variant.spec.run_id}: {record}")
         seconds = statistics.median(load_run(record, {}).timed_seconds)
         most: dict[int, float] = {}
         for step in record.steps:
