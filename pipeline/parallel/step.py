@@ -189,6 +189,7 @@ class Stepper:
 
     def agree(self, good: bool) -> bool:
         """True where it is so on every rank. Collective."""
+        # By a mean, the one collective that every group of ranks has.
         bad = torch.full((), float(not good), device=self.loss.device)
         return float(self.group.mean(bad)) == 0.0
 

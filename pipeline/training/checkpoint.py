@@ -70,6 +70,7 @@ def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Writers = A
     from pipeline.training import shard_files
 
     final = _folder(folder, step)
+    # A name of this start alone: ranks of an earlier one may still be writing their own.
     temporary = folder / f".{final.name}.{ranks.launch}.tmp"
 
     def publish() -> None:
