@@ -14,7 +14,7 @@ from pathlib import Path
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
 from pipeline.emulation import NOTE
-from pipeline.errors import CorpusError, LostError, SamestepError, StoppedError, StudyError
+from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
 from pipeline.launch.outcome import LOST, Ended, Judgement, judge, make_record, signals_of_ranks
 from pipeline.launch.torchrun import (
     Launch,
@@ -111,7 +111,7 @@ def _attempts(
     while True:
         run = on_this_machine(run)
         owner = checkpoint.key(spec.identity(), manifest.sha256, network_text(run))
-        done, refused = clear(run.layout, paths, owner, keep_log=bool(notes))
+        done, refused = paths.clear(run.layout, owner, keep_log=bool(notes))
         for line in refused:
             _say(spec, paths, line)
         notes += refused
@@ -141,50 +141,6 @@ def _attempts(
         again = "it is started again and resumes from a checkpoint if it has one"
         _say(spec, paths, f"{lost}; {again}")
         attempt, place = attempt + 1, replace(place, port=limits.free_port(place.address))
-
-
-def clear(
-    layout: Layout, paths: RunPaths, owner: str, *, keep_log: bool = False
-) -> tuple[int, list[str]]:
-    """Drop what an earlier start left, but for good checkpoints of ours and their step files.
-
-    Good is a checkpoint that is whole, of `owner`, and has the rows of its steps in every rank's
-    file: a node that loses its power takes the rows with it that a shared folder did not have yet.
-    Returns the steps of the newest good one, 0 where there is none, and a line on each that is not
-    used. Raises SamestepError where the folder cannot be used.
-    """
-    refused, good = list[str](), 0
-    try:
-        for done in checkpoint.steps(paths.checkpoints):
-            fault = checkpoint.fault(paths.checkpoints, done, owner)
-            for rank in range(layout.num_processes if fault is None else 0):
-                kept = step_files.whole_steps(paths.ranks, rank, done)
-                if kept < done:
-                    fault = f"{step_files.path_of(paths.ranks, rank).name} ends at step {kept}"
-                    break
-            if fault is None:
-                good = done
-                break
-            refused.append(f"the checkpoint of step {done} is not used: {fault}")
-            checkpoint.drop(paths.checkpoints, done)
-        if not good:
-            shutil.rmtree(paths.checkpoints, ignore_errors=True)
-            shutil.rmtree(paths.ranks, ignore_errors=True)
-            refused += ["no good checkpoint is left, the run starts anew"] if refused else []
-        paths.ranks.mkdir(parents=True, exist_ok=True)
-        half_written = paths.out.glob(".*.tmp*")
-        for left in (paths.out / "run.json", *half_written, *([] if keep_log else [paths.log])):
-            left.unlink(missing_ok=True)
-        for left in paths.ranks.iterdir():
-            if left.is_dir():
-                shutil.rmtree(left)
-            elif not step_files.is_one(left):
-                left.unlink()
-    except OSError as error:
-        raise SamestepError(
-            f"cannot use {paths.out} ({error.strerror}); fix it or free space"
-        ) from None
-    return good, refused
 
 
 def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:

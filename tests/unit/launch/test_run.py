@@ -16,7 +16,6 @@ from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended, Judgement
-from pipeline.launch.run import clear
 from pipeline.launch.torchrun import Launch, RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
@@ -215,7 +214,7 @@ def leave_steps(paths: RunPaths, *counts: int, after: bytes = b"") -> None:
 
 
 def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(left) -> None:
-    assert clear(LAYOUT, left, OURS) == (3, [])
+    assert left.clear(LAYOUT, OURS) == (3, [])
     assert path_of(left.ranks, 0).is_file() and left.checkpoints.is_dir()
 
 
@@ -225,7 +224,7 @@ def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(left) 
 def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(left, after) -> None:
     """The rows end, are cut off, are zeros, or are of another step."""
     leave_steps(left, 4, 2, after=after)
-    done, said = clear(LAYOUT, left, OURS)
+    done, said = left.clear(LAYOUT, OURS)
     assert done == 2
     assert said == ["the checkpoint of step 3 is not used: rank1.steps ends at step 2"]
     assert [path.name for path in left.checkpoints.iterdir()] == ["step-00000002"]
@@ -234,7 +233,7 @@ def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(left, after
 def test_where_none_is_good_the_run_starts_anew_and_says_so(left) -> None:
     leave_steps(left, 4)
     path_of(left.ranks, 1).unlink()
-    done, said = clear(LAYOUT, left, OURS)
+    done, said = left.clear(LAYOUT, OURS)
     assert (done, len(said)) == (0, 3)
     assert said[0].endswith("rank1.steps ends at step 0")
     assert said[2] == "no good checkpoint is left, the run starts anew"
@@ -248,6 +247,6 @@ def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(left) -> None
         (left.ranks / name).write_text("old")
     (left.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
     (left.out / ".run.json.77.tmp.json").write_text("half")
-    assert clear(LAYOUT, left, OURS)[0] == 3
+    assert left.clear(LAYOUT, OURS)[0] == 3
     assert sorted(path.name for path in left.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
     assert sorted(path.name for path in left.out.iterdir()) == ["checkpoints", "ranks"]
