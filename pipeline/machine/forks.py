@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, SamestepError
 from pipeline.machine.processes import die_with_parent
 
 Tell = Callable[[Any], None]
@@ -95,6 +95,8 @@ class Teller(Child):
                 try:
                     work(tell)
                 except Exception as error:
+                    if not isinstance(error, SamestepError | OSError):
+                        sys.excepthook(*sys.exc_info())  # a bug has more to say than a line
                     # In place of a value, which is in brackets: one line, for `hear` to raise.
                     kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
                     stream.write(kind + " ".join(str(error).split()) + "\n")
