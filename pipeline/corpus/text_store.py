@@ -54,38 +54,35 @@ def store_text(source: Source, file: Path) -> TextStore:
         nonlocal num_documents, num_characters
         for unit in source.units():
             is_empty = True
-            for text, ends in source.read(unit):
-                is_empty = False
-                num_characters += len(text)
-                num_documents += ends
-                try:
-                    digest.update(text.encode())
-                except UnicodeEncodeError as error:
-                    raise CorpusError(
-                        f"{unit}: a document holds the lone surrogate "
-                        f"{error.object[error.start]!a}; expected characters that UTF-8 can "
-                        "encode, remove it"
-                    ) from None
-                if ends:
-                    digest.update(b"\xff")  # a byte that UTF-8 never uses
-                yield text, ends
+            try:
+                for text, ends in source.read(unit):
+                    # Of UTF-8, in which the byte after a document never stands.
+                    digest.update(text.encode() + b"\xff" * ends)
+                    num_characters += len(text)
+                    num_documents += ends
+                    is_empty = False
+                    yield text, ends
+            except UnicodeEncodeError as error:
+                raise CorpusError(
+                    f"{unit}: a document holds the lone surrogate {error.object[error.start]!a}; "
+                    "expected characters that UTF-8 can encode, remove it"
+                ) from None
+            except (OSError, SyntaxError, ValueError) as error:  # of a damaged file of CPython
+                raise CorpusError(
+                    f"reading the corpus failed ({type(error).__name__}: "
+                    f"{' '.join(str(error).split())[:200]}); expected readable text"
+                ) from error
             # It counts as a piece: of a large corpus a tokeniser learns from every n-th one, and
             # has learnt so since earlier versions, whose readers needed a row of each unit.
             if is_empty:
                 yield "", False
 
+    pending = rows()
     with pa.OSFile(str(file), "wb") as raw, pa.ipc.new_stream(raw, SCHEMA) as stream:
-        pending = rows()
-        try:
-            while some := list(itertools.islice(pending, ROWS_PER_BATCH)):
-                columns = zip(zip(*some, strict=True), SCHEMA, strict=True)
-                arrays = [pa.array(values, field.type) for values, field in columns]
-                stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
-        except (SyntaxError, ValueError) as error:  # of a source file of Python that is damaged
-            raise CorpusError(
-                f"reading the corpus failed ({type(error).__name__}: "
-                f"{' '.join(str(error).split())[:200]}); expected readable text"
-            ) from error
+        while some := list(itertools.islice(pending, ROWS_PER_BATCH)):
+            columns = zip(zip(*some, strict=True), SCHEMA, strict=True)
+            arrays = [pa.array(values, field.type) for values, field in columns]
+            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
     if num_documents == 0:
         raise CorpusError(
             "the corpus holds 0 documents; expected at least one with a visible character, "

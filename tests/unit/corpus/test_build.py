@@ -126,6 +126,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_file_of_python_is_one_line(tmp_path, text_spec, monkeypatch) -> None:
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data/topics.py").write_text("topics = {")
+    monkeypatch.setattr("pipeline.corpus.python_docs.standard_library", lambda: tmp_path)
+    with pytest.raises(
+        CorpusError, match=r"reading the corpus failed \(SyntaxError: "
+    ):
+        make(text_spec | {"corpus": {"source": "python-docs"}}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_bpe_trains_on_a_bounded_part(tmp_path, text_spec, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.corpus.tokenisers.TRAINING_CHARACTERS", 1500)
     manifest = make(text_spec, tmp_path / "out")
