@@ -28,8 +28,8 @@ RUNS = needed("--runs", options.folder, "folder <cell>/n<nodes>/r<repeat>")
 @enter(
     needed("--spec", options.path, "JSON file of a tokens spec"),
     needed("--out", options.new_folder, "folder for shards and manifest"),
-    option("--num-proc", options.count(1, 4096), "processes that read and encode, by default one a "
-           "core; the result does not depend on it"),
+    option("--num-proc", options.count(1, 4096), "threads that encode, by default one a core; the "
+           "result does not depend on it"),
 )  # fmt: skip
 def tokens(args: argparse.Namespace) -> None:
     """Turn a corpus into token shards and a manifest.

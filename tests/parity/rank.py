@@ -34,7 +34,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
-from pipeline.launch.emulated.ranks import Child, fork
+from pipeline.machine.forks import Child
 from pipeline.machine.limits import free_port
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
@@ -77,7 +77,7 @@ def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     try:
         for rank in range(world):
             work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
-            ranks.append(Child(fork(work)))
+            ranks.append(Child(work))
         # After the forks: it has a thread.
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
