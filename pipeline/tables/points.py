@@ -5,9 +5,10 @@ They are declared as those of a study are, but their rows come from `pipeline.co
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.cost import bars, score
 from pipeline.tables.declared import PER_CENT, Column, Table, text, whole
@@ -128,7 +129,7 @@ TABLES = {
     ),
 }
 
-ROWS = {
+ROWS: dict[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
     "sets": score.sets,
     "errors": partial(score.errors_by, "points"),
     "devices": partial(score.errors_by, "device"),

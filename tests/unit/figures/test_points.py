@@ -23,6 +23,6 @@ def test_every_point_is_drawn_by_each_way_and_the_band_with_the_model() -> None:
         bands = [one for one in axes.collections if isinstance(one, LineCollection)]
         assert [len(one.get_segments()) for one in bands] == [len(ratios)] * (way == "model")
         crosses = [line for line in axes.lines if line.get_marker() == "x"]
-        assert [len(line.get_xdata()) for line in crosses] == [61] * (way == "own")
+        assert [np.size(line.get_xdata()) for line in crosses] == [61] * (way == "own")
     assert figure.get_figwidth() == theme.WIDTH_INCHES
     plt.close(figure)
