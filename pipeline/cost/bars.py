@@ -182,4 +182,4 @@ def missed() -> list[str]:
     for row in rows():
         if row["verdict"] == "missed":
             of_part.setdefault(row["wrong"], []).append(row["what"])
-    return [f"{', '.join(bars)}: {wrong}." for wrong, bars in of_part.items()]
+    return [f"{'; '.join(bars)}: {wrong}." for wrong, bars in of_part.items()]

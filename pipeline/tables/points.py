@@ -147,7 +147,7 @@ def made(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The raw numbers of a table and its text."""
     import pandas as pd
 
-    raw = pd.DataFrame(ROWS[name]())
+    raw = pd.DataFrame([*ROWS[name]()])
     return raw, pd.DataFrame({one.title: one.texts(raw) for one in TABLES[name].columns})
 
 
