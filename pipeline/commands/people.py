@@ -78,7 +78,11 @@ def check(args: argparse.Namespace) -> None:
     """
     from pipeline.accept import accept_to_run
     from pipeline.commands.rehearse import rehearse
+    from pipeline.study.load import load_points
 
+    if (of_points := load_points(args.study)) is not None:
+        print(Path("results", of_points.name))
+        return 0
     study = options.loaded(args.study)
     accept_to_run(study)
     results = Path("results", study.name)

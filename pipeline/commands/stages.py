@@ -152,10 +152,11 @@ def follow(args: argparse.Namespace) -> int:
     command gets `--configfile=FILE`. What Snakemake says goes to a file below `logs/workflow` in
     the results folder; words that somebody should know, and the end of it on failure, are printed.
     """
-    from pipeline.study.load import results_folder
+    from pipeline.study.load import load_points, results_folder
     from pipeline.watch import Watched, follow
 
-    watched = Watched(options.loaded(args.study), args.results or results_folder(args.study))
+    study = load_points(args.study) or options.loaded(args.study)
+    watched = Watched(study, args.results or results_folder(args.study, of_points=True))
     words = [*args.workflow, f"--configfile={args.study}"]
     return follow(watched, words, retry=args.results is None)
 
@@ -309,6 +310,28 @@ def page(args: argparse.Namespace) -> None:
 
 
 @enter(
+    STUDY,
+    needed("--generated", options.new_folder, "folder for numbers and copies"),
+    needed("--out", options.new_folder, "folder of the results"),
+)
+def points(args: argparse.Namespace) -> int:
+    """Figure, tables, paper and page of a study of points that were measured elsewhere.
+
+    `python -m pipeline points --study planner --generated DIR --out results/planner`
+    """
+    from pipeline.page.points import render
+    from pipeline.paper.points import write
+    from pipeline.study.load import load_points
+
+    study = load_points(args.study)
+    if study is None:
+        raise StudyError(f"{args.study} has no points but cells; `make paper` runs it")
+    numbers = write(study, args.generated, args.out)
+    write_text(args.out / "report.html", render(numbers, args.out / "figures"))
+    return 0
+
+
+@enter(
     needed("--archive", options.path, "zip file of `archive`"),
     needed("--into", options.new_folder, "folder of the study's folder"),
 )
@@ -331,7 +354,7 @@ def clean(args: argparse.Namespace) -> None:
     """
     from pipeline.study.load import results_folder
 
-    folder = results_folder(args.study)
+    folder = results_folder(args.study, of_points=True)
     if folder.is_symlink():
         raise SamestepError(f"{folder} is a symlink to {folder.readlink()}; remove it by hand")
     if not folder.is_dir():

@@ -142,8 +142,14 @@ def finish(
         for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
+    stack(figure, handles, note)
+    return figure
+
+
+def stack(figure: Figure, handles: Sequence[Artist], note: Text, columns: int = 2) -> None:
+    """Grow the figure by the measured heights of legend and notes and set them under the panels."""
     box = figure.legend(
-        handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
+        handles=handles, loc="upper center", ncol=columns, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
     # The figure grows by the measured heights of legend and notes, which stand under the panels.
@@ -169,7 +175,7 @@ def nothing(results: Results, text: str = "no run finished") -> Figure:
     return finish(figure, results, results.cells.iloc[:0], "")
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -187,7 +193,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    for kind in FORMATS:
+    for kind in formats:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
     plt.close(figure)
