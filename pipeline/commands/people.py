@@ -82,7 +82,7 @@ def check(args: argparse.Namespace) -> None:
 
     if (of_points := load_points(args.study)) is not None:
         print(Path("results", of_points.name))
-        return 0
+        return
     study = options.loaded(args.study)
     accept_to_run(study)
     results = Path("results", study.name)

@@ -314,7 +314,7 @@ def page(args: argparse.Namespace) -> None:
     needed("--generated", options.new_folder, "folder for numbers and copies"),
     needed("--out", options.new_folder, "folder of the results"),
 )
-def points(args: argparse.Namespace) -> int:
+def points(args: argparse.Namespace) -> None:
     """Figure, tables, paper and page of a study of points that were measured elsewhere.
 
     `python -m pipeline points --study planner --generated DIR --out results/planner`
@@ -328,7 +328,6 @@ def points(args: argparse.Namespace) -> int:
         raise StudyError(f"{args.study} has no points but cells; `make paper` runs it")
     numbers = write(study, args.generated, args.out)
     write_text(args.out / "report.html", render(numbers, args.out / "figures"))
-    return 0
 
 
 @enter(

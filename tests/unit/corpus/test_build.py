@@ -130,9 +130,7 @@ def test_a_damaged_file_of_python_is_one_line(tmp_path, text_spec, monkeypatch) 
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data/topics.py").write_text("topics = {")
     monkeypatch.setattr("pipeline.corpus.python_docs.standard_library", lambda: tmp_path)
-    with pytest.raises(
-        CorpusError, match=r"reading the corpus failed \(SyntaxError: "
-    ):
+    with pytest.raises(CorpusError, match=r"reading the corpus failed \(SyntaxError: "):
         make(text_spec | {"corpus": {"source": "python-docs"}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
