@@ -165,7 +165,6 @@ def stack(figure: Figure, handles: Sequence[Artist], note: Text, columns: int = 
     note.set_in_layout(False)
     box.set_bbox_to_anchor((0.5, below), transform=figure.transFigure)
     note.set_y((inches[-1] + 0.05) / height)
-    return figure
 
 
 def nothing(results: Results, text: str = "no run finished") -> Figure:

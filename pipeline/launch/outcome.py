@@ -159,7 +159,7 @@ def checked(record: RunRecord) -> RunRecord:
     if (line := next(cpu_seconds(record), None)) is None:
         return record
     reason = f"{line}; `make paper` tries this run again"
-    return replace(record, run=record.run | {"status": "disturbed", "reason": reason, "ranks": []})
+    return replace(record, run={**record.run, "status": "disturbed", "reason": reason, "ranks": []})
 
 
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
