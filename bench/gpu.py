@@ -347,7 +347,7 @@ def played(ranks: int) -> Iterator[Any]:
             return
         # On a CPU it is the project's own ring.
         with mock.patch.object(step, "ring_reduce_scatter", lambda whole, _: summed(whole[:1])):
-            yield step.MeanReduceScatter(ranks=2)
+            yield step.MeanReduceScatter(ranks)
 
 
 def gradients(device: torch.device) -> Results:
