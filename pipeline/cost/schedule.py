@@ -139,6 +139,8 @@ def in_turn(lines: Mapping[int, Sequence[Sequence[Any]]]) -> Iterator[tuple[Any,
         for rank, own in left.items():
             while own:
                 kind, stage, microbatch, *_ = own[-1]
+                # Activations come from the stage before, gradients from the one after. The half of
+                # a split backward pass that gives gradients of weights needs its own stage alone.
                 source = {FORWARD: stage - 1, BACKWARD: stage + 1}.get(kind, -1)
                 needed: int | None = 0
                 if 0 <= source <= last_stage:
@@ -149,6 +151,7 @@ def in_turn(lines: Mapping[int, Sequence[Sequence[Any]]]) -> Iterator[tuple[Any,
                 place += 1
                 before[rank] = places[kind, stage, microbatch] = place
                 moved = True
+        # Every rank waits for a pass that no other rank can begin: no schedule does that.
         if not moved:
             rank, own = next((rank, own) for rank, own in left.items() if own)
             raise RecordError(

@@ -19,7 +19,8 @@ class Traffic:
     `formula` has the symbols that `pipeline.strategies` explains; `bytes` is its value. They go in
     `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers, each
     of which is half of one; gathers or reduce-scatters alone; messages to one rank, or such that
-    are answered by one as large. `overlap`: sent during the backward pass.
+    are answered by one as large. `overlap`: sent during the backward pass; of messages to one rank,
+    which begin with the forward pass, during both, and where they are answered the answers alone.
     """
 
     axis: str

@@ -32,6 +32,7 @@ def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
 
     Raises RecordError where the passes wait for one another for ever.
     """
+    # All ranks are there until the last one ends, and what they do not compute they wait.
     busy = sum(seconds for own in lines.values() for *_, seconds in own)
     return len(lines) * makespan(lines) / busy - 1 if busy else 0.0
 
@@ -70,6 +71,7 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
     bubbles = []
     for _, own in sorted(steps.items()):
+        # A step of which a rank recorded no passes is no whole pipeline.
         if set(own) == set(ranks):
             lines = [{r: own[r].passes or () for r in line} for line in pipelines]
             each = [bubble(equalised(line) if equal else line) for line in lines]

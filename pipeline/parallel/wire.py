@@ -66,6 +66,7 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
         alike.setdefault((call.kind, call.axis, call.ranks), []).append(call)
     tally = []
     for (kind, axis, ranks), same in alike.items():
+        # Of an algorithm that is not known there is no sum, rather than one that is too small.
         sent = [call.wire_bytes for call in same if call.wire_bytes is not None]
         tally.append(
             {

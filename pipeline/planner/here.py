@@ -141,10 +141,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
     backward = [2 * each for each in forward]
-    if what := spec.workload.recompute:
+    if spec.workload.recompute:
+        share = spec.recomputed_share
         for place, stage in enumerate(work.stages):
-            again = {o: n for o, n in stage.items() if what is True or o.kind == "attention"}
-            backward[place] += calibration.total(Counter(again)) / 3
+            again = {o: n for o, n in stage.items() if share or o.kind == "attention"}
+            backward[place] += (share or 1.0) * calibration.total(Counter(again)) / 3
     computing = work.pieces * max(f + b for f, b in zip(forward, backward, strict=True))
     bubble = 0.0
     if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
@@ -198,19 +199,22 @@ def _seconds(
     if not sends.messages:
         return 0.0
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
+    # A node of one core sends and computes by the same core: nothing is hidden there.
+    spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
+    overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
+    hideable = overlap * backward * spare
     if sends.kind in (SEND, ANSWERED):
-        times = sends.messages * (2 if sends.kind == ANSWERED else 1)
-        return times * each(SEND, sends.bytes / sends.messages)
+        one_way = sends.messages * each(SEND, sends.bytes / sends.messages)
+        # Late ones begin with the forward pass, which takes half as long as the backward pass.
+        late = max(0.0, one_way - 1.5 * hideable) if sends.overlap else one_way
+        return late + (one_way if sends.kind == ANSWERED else 0.0)
     payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))
     if sends.overlap:
-        # Buckets that are on their way together share the latency. A node of one core sends and
-        # computes by the same core: nothing is hidden there.
-        spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-        overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-        return exposed(each(sends.kind, payload), overlap * backward * spare, sends.messages)
+        # Buckets that are on their way together share the latency.
+        return exposed(each(sends.kind, payload), hideable, sends.messages)
     return sends.messages * each(sends.kind, size)
 
 
