@@ -144,7 +144,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("tensor", {"ranks": 2, "zero_stage": 1}, {},
      "zero_stage 1: strategy hybrid has it .* pipeline 1, tensor 2, zero_stage 1, or set"),
     ("tensor", {"ranks": 2, "zero_stage": 3}, {"world": sized(2)},
-     "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* or set zero_stage to 0"),
+     "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* set zero_stage to 0"),
     ("context", {"ranks": 3}, {"world": sized(4)},
      "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("context", {"ranks": 8}, {"model": HEADS},
