@@ -87,6 +87,7 @@ class Layout:
         if not 0 <= rank < self.num_processes:
             raise IndexError(f"rank {rank} is not one of {self.num_processes}")
         place: dict[str, int] = {}
+        # The last axis varies fastest.
         for name, size in reversed(self.axes):
             rank, place[name] = divmod(rank, size)
         return {name: place[name] for name, _ in self.axes}

@@ -165,6 +165,11 @@ class Strategy(ABC):
         return 1
 
     @property
+    def unlike(self) -> tuple[int, str]:
+        """Number of steps at the beginning that must not be timed, and what they do: a clause."""
+        return 0, ""
+
+    @property
     def resumes(self) -> bool:
         """False where it keeps a state between steps that no checkpoint holds."""
         return True

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import (
     NONE,
     probability,
@@ -16,6 +15,7 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.profiling import COMMUNICATION
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ SCALING = Table(
     "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
     "and throughput over that of the same cell on its fewest nodes, with their intervals; those of "
     "ratios cover no less than the worse of their two parts. Under weak scaling the speedup is a "
-    "scaled one. The last column says whether the test finds the cell faster or slower than the "
+    "scaled one. 'Against it' says whether the test finds the cell faster or slower than the "
     "base. A dash: no run finished, or the base did not.",
     (
         interval("Tokens/s", "tokens_per_second"),
@@ -113,6 +113,8 @@ SCALING = Table(
         ratio("Over itself", "own_speedup"),
         text("Base", "base"),
         text("Against it", "verdict"),
+        Column("Steps to loss", "steps_to_loss", write=whole),
+        interval("Node hours to loss", "node_hours"),
     ),
 )
 COMPARISONS = Table(

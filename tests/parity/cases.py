@@ -135,8 +135,11 @@ UNPHASED = ("one_phase", "rate_of_all")
 CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
     "horovod": (("fp16", ""),),
+    "parameter_server": (("late1", "not_late"), ("late2", "weights_not_late")),
 }
-"""Compressions of the gradients by strategy, each with a mistake that must be noticed in it."""
+"""Changes of the step by strategy, compressions or `LATE`, each with a mistake that must show."""
+LATE = {"late1": 1, "late2": 2}
+"""Of a parameter server: updates that the weights of a pass lack."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -159,8 +162,8 @@ class Case:
     sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
-    `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
-    `written_out`.
+    `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written
+    out in one process; see `written_out`.
     """
 
     strategy: str
@@ -172,7 +175,7 @@ class Case:
     overflow: bool = False
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
-    recompute: bool | str = False
+    recompute: bool | str | tuple[int, ...] = False
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
@@ -180,14 +183,16 @@ class Case:
     lamb: bool = False
     phased: bool = False
     documents: bool = False
-    compression: str = ""
+    change: str = ""
     replicas: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        compressed = {"compression": self.compression} if self.compression else {}
-        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | compressed
+        changed: dict[str, Any] = {"compression": self.change} if self.change else {}
+        if self.change in LATE:
+            changed = {"staleness": LATE[self.change]}
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | changed
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
@@ -200,13 +205,14 @@ class Case:
         parts += [f"v{self.variant}"] if self.variant else []
         parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
         parts += ["recompute"] * bool(self.recompute)
-        parts += [ATTENTION] * (self.recompute == ATTENTION) + ["brief"] * self.brief
+        parts += [ATTENTION] * (self.recompute == ATTENTION)
+        parts += ["blocks"] * isinstance(self.recompute, tuple) + ["brief"] * self.brief
         parts += ["phased"] * self.phased + ["documents"] * self.documents
         parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
         parts += ["resume"] * self.resume + ["overflow"] * self.overflow
         parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
         parts += [f"r{self.replicas}"] if self.replicas else []
-        parts += [self.compression, self.mutation or "", self.architecture or ""]
+        parts += [self.change, self.mutation or "", self.architecture or ""]
         return "-".join(filter(None, parts))
 
     def spec(self, world: int) -> RunSpec:
@@ -235,7 +241,7 @@ class Case:
     @property
     def changed(self) -> bool:
         """True where its step differs from that of a single device on purpose."""
-        return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
+        return bool(self.change or strategies.load(self.strategy, {}).algorithm)
 
     @property
     def model(self) -> ModelSpec:
@@ -261,7 +267,7 @@ class Case:
         Putting them together takes a collective for each of them.
         """
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
-        plain = not (self.mutation or self.compression or disturbed)
+        plain = not (self.mutation or self.change or disturbed)
         return self.precision == "fp32" and plain
 
     def reference(self, world: int) -> Case:
@@ -442,15 +448,15 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
 
 
 def changed_cases(strategy: str, world: int) -> list[Case]:
-    """Each compression in fp32 with micro-batches, where what is sent is counted.
+    """Each change of `CHANGED` in fp32 with micro-batches, where what is sent is counted.
 
-    On two ranks under autocast too, and those resume that can.
+    On two ranks under autocast too, and those resume that can. Late ones are late on one rank too.
     """
-    if world < 2:
-        return []
     found = []
     for name, _ in CHANGED.get(strategy, ()):
-        case = Case(strategy, accumulation=2, compression=name)
+        if world < 2 and name not in LATE:
+            continue
+        case = Case(strategy, accumulation=2, change=name)
         found.append(case)
         if world == 2:
             found.append(replace(case, precision="bf16"))
@@ -494,7 +500,7 @@ def packed_cases(strategy: str, world: int) -> list[Case]:
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    again = [case for case in cases if case.resume and not case.compression]
+    again = [case for case in cases if case.resume and not case.change]
     wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
@@ -502,9 +508,9 @@ def references(cases: list[Case], world: int) -> list[Case]:
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, with the micro-batches of which all that is sent is counted.
 
-    The defaults also in fp16, under autocast and a loss scale, and with attention alone, which
-    `zero_bubble` takes too. In one world: it is the same code; where that needs four ranks, the
-    defaults in fp32 do.
+    The defaults also in fp16, under autocast and a loss scale, with one block alone, and with
+    attention alone, which `zero_bubble` takes too. In one world: it is the same code; where that
+    needs four ranks, the defaults in fp32 do.
     """
     if world != mutated_world(strategy) and strategy != REFERENCE:
         return []
@@ -516,6 +522,8 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
         alone = case_of(strategy, world, variant, accumulation=most, recompute=ATTENTION)
         if not variant or alone.options.get("schedule") == "zero_bubble":
             found.append(alone)
+        if not variant:
+            found.append(replace(alone, recompute=(1,)))
     if few and "fp16" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, precision="fp16", recompute=True))
     return [case for case in found if fits(case, world)]
@@ -595,7 +603,7 @@ def mutants(strategy: str) -> list[Case]:
             )  # fmt: skip
         found.append(case)
     found += [
-        Case(strategy, accumulation=2, compression=name, mutation=mutation)
+        Case(strategy, accumulation=2, change=name, mutation=mutation)
         for name, mutation in CHANGED.get(strategy, ())
         if mutation
     ]

@@ -72,14 +72,14 @@ class Part:
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
-        """Bytes that recomputing a block adds: its first output, or half of that and its inputs.
+        """Bytes that recomputing adds to a block: its first output, or half of that and its inputs.
 
-        Between query, key, value and what attention makes of them nothing is sent.
+        A mean over the blocks, where some are recomputed. Nothing is sent between query, key, value
+        and what attention makes of them.
         """
-        if spec.workload.recompute is not True:
-            return 0.0
         again = models.axis_cuts(spec.model).again
-        return norm + product / 2 if self.sequence else again * product
+        each = norm + product / 2 if self.sequence else again * product
+        return spec.recomputed_share * each
 
     def messages(self, spec: RunSpec, pieces: int = 0) -> float:
         """All-reduces of a step: those of its blocks and of the ends, the loss's three small."""

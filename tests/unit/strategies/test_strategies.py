@@ -105,8 +105,18 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "runs on 1 rank, given 2 nodes x 4 ranks"),
     ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
     ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
+    ("parameter_server", {"staleness": 3}, {}, "staleness 3 is unknown; use one of 0, 1, 2"),
+    ("parameter_server", {"staleness": 1, "engine": "data_parallel"}, {},
+     "staleness 1 needs engine process_group; .* set that, or staleness 0"),
+    ("parameter_server", {"staleness": 1}, {"work": {"untimed_steps": 0}},
+     "before step 1 have no late gradients, and 0 are untimed"),
+    ("parameter_server", {"staleness": 1}, {"work": {"checkpoint_every": 5}},
+     r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
     ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps = 0 is not from 1 to 100"),
     ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
+    ("horovod", {"autotune": True}, {"work": {"steps": 2_000, "untimed_steps": 4}},
+     "before step 1250 tune Horovod .*, and 4 are untimed; raise workload.untimed_steps to 1250"),
+    ("horovod", {"autotune": True, "cycle_time_ms": 2.0}, {}, "2.0 do nothing with autotune"),
     ("horovod", {"cycle_time_ms": 1e6}, {}, "cycle_time_ms = 1000000.0 is not from 0 to 1000;"),
     ("ddp", {"bucket_cap_mb": 0}, {}, "bucket_cap_mb = 0 is not from 0.001 to"),
     ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
@@ -114,7 +124,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "start = 1 is not from 2 to"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 9}, {"work": {"untimed_steps": 4}},
-     "first 9 steps are sent in full"),
+     "steps before step 9 are sent in full .*, and 4 are untimed; raise .*steps to 9"),
     ("ddp", {"compression": "powersgd"}, {"work": {"checkpoint_every": 5, "untimed_steps": 4}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
     ("local_sgd", {"inner_steps": 0}, {}, "inner_steps = 0 is not from 1 to 10000"),
@@ -123,6 +133,9 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {"tensor": 0}, {}, "tensor = 0 is not from 1 to 1000000;"),
     ("local_sgd", {"inner_steps": 7}, {"work": {"steps": 20, "untimed_steps": 4}},
      r"16 timed steps are no whole rounds of 7, .* to a multiple"),
+    ("ddp", {}, {"work": {"recompute": [0, 9]}}, "names block 9, and the model has blocks 0 to 1"),
+    ("pipeline_parallel", {"ranks": 2}, {"work": {"recompute": (0,)}},
+     "strategy pipeline_parallel takes none, full or attention"),
     ("sharded", {"stage": 4}, {}, "stage 4 is unknown; use one of 1, 2, 3"),
     ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
     ("hybrid", {"zero_stage": 2}, {}, "zero_stage 2 is unknown; use one of 0, 1"),
@@ -209,6 +222,13 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
+    (
+        "parameter_server",
+        {"staleness": 2},
+        "fp16",
+        "staleness 2 takes .* which fp16 has not; use",
+    ),
+    ("parameter_server", {"staleness": 1}, "bf16_masters", "use fp32, tf32, bf16, or staleness 0"),
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
@@ -287,6 +307,19 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
     )
     assert (diloco - single, averaged - single) == (2 * weights, weights)
+
+
+def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
+    """On the root gradients of all ranks; with a staleness of 2 the weights besides."""
+    run = a_run("parameter_server", world=sized(4))
+    weights = 4 * models.num_parameters(run.model)
+    for rank, ranks in ((0, 4), (1, 1)):
+        prompt = predict(run, rank).parameters
+        for staleness in (1, 2):
+            late = replace(run, options={"staleness": staleness})
+            assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
+            [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
+            assert (one.formula, one.wire_bytes) == (same.formula, same.wire_bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
