@@ -6,10 +6,11 @@ from math import inf
 import pytest
 
 from pipeline.cost.constants import Constants
-from pipeline.cost.job import Job, jobs_of
+from pipeline.cost.job import Job, Refused, jobs_of
 from pipeline.cost.memory import parts
 from pipeline.cost.points import read
 from pipeline.cost.predict import Model, Prediction, predict
+from pipeline.cost.schedule import exposed
 from pipeline.cost.score import FOLDER
 
 ROW = next(row for row in read(FOLDER / "llmfoundry.csv") if row["model"] == "mpt-1b")
@@ -24,7 +25,7 @@ def of(job: Job = JOB, **changes) -> Prediction:
 def kept(**changes) -> dict[str, float]:
     """Bytes of the first stage, part by part."""
     model = Model(replace(JOB, **changes), Constants())
-    return parts(model.job, model.profile, model.counts[0], 0, model.device.element)
+    return parts(model.job, model.profile, model.layers[0], 0, model.device.element)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,41 @@ def test_a_pipeline_has_a_bubble() -> None:
     piped = of(pp=4, dp=2)
     assert piped.bubble / (piped.seconds - piped.bubble) == pytest.approx(3 / 8, abs=0.12)
     assert of().bubble == 0
+
+
+def test_gpipe_keeps_the_activations_of_all_micro_batches() -> None:
+    first, all_of_them = (kept(pp=4, dp=2, schedule=name) for name in ("1f1b", "gpipe"))
+    assert all_of_them["activations"] == pytest.approx(8 / 4 * first["activations"])
+
+
+def test_zero_bubble_leaves_less_of_it_and_gpipe_as_much_as_1f1b() -> None:
+    bubbles = {name: of(pp=4, dp=2, accum=8.0, schedule=name).bubble
+               for name in ("1f1b", "gpipe", "zero_bubble")}  # fmt: skip
+    assert bubbles["gpipe"] == pytest.approx(bubbles["1f1b"], rel=0.1)
+    assert bubbles["zero_bubble"] < 0.6 * bubbles["1f1b"]
+
+
+def test_layers_of_each_chunk_are_those_that_are_stated() -> None:
+    uneven = of(pp=2, dp=4, vpp=2, layers=8, counts=(3, 2, 2, 1))
+    assert Model(replace(JOB, pp=2, vpp=2, counts=(3, 2, 2, 1)), Constants()).layers == (3, 2, 2, 1)
+    assert uneven.bubble > of(pp=2, dp=4, vpp=2, layers=8).bubble
+
+
+def test_more_stages_than_are_replayed_are_refused() -> None:
+    with pytest.raises(Refused, match="257 stages are not modelled; of at most 256 the passes"):
+        of(pp=257, layers=300)
+
+
+def test_a_tied_table_is_added_up_between_both_ends() -> None:
+    tied, untied = (of(pp=8, dp=1, gpus=8, tied=tied, gpus_per_node=1, node_net_gbps=10.0)
+                    for tied in (True, False))  # fmt: skip
+    assert tied.communication > untied.communication
+
+
+def test_no_more_than_all_but_the_last_bucket_is_hidden() -> None:
+    assert exposed(10.0, 100.0, 5) == 2.0
+    assert exposed(10.0, 100.0, 5, last=0.5) == 5.0, "the embedding's gradient comes last"
+    assert exposed(10.0, 4.0, 5, last=0.1) == pytest.approx(10 - 4 * 4 / 5)
 
 
 def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:

@@ -224,6 +224,10 @@ def test_a_longer_last_stage_lengthens_it() -> None:
     assert bubble(equalised(passes)) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
 
 
+def test_a_pass_that_is_recorded_twice_takes_its_time_twice() -> None:
+    assert makespan({0: [(F, 0, 0, 1.0), (F, 0, 0, 1.0), (B, 0, 0, 2.0)]}) == 4
+
+
 def test_passes_that_wait_for_ever_are_refused() -> None:
     with pytest.raises(RecordError, match=r"rank 0 waits for ever before its pass \('backward', 0"):
         bubble({0: [(B, 0, 0, 1.0), (F, 0, 0, 1.0)], 1: [(F, 1, 0, 1.0), (B, 1, 0, 1.0)]})

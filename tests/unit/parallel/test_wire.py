@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pipeline.cost.traffic import ring
 from pipeline.parallel.counted import Counted, kind_of, payload_bytes
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.wire import Call, axis_of, ring, tallied
+from pipeline.parallel.wire import Call, axis_of, tallied
 from pipeline.training.clock import Clock
 from pipeline.training.phases import PhaseTimer
 

@@ -69,7 +69,7 @@ def test_the_seventh_publication_s_sentence_holds_by_the_formulas(tmp_path: Path
     _, claims, study = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (own := tmp_path / "own.yaml").write_text(study.replace("claims: [seventh]", "claims: []"))
     sent = {
-        run.strategy: sum(one.wire_bytes for one in predict_sent(resolve(run)))
+        run.strategy: sum(one.bytes for one in predict_sent(resolve(run)))
         for run in expand(load_study(own))
     }
     effect, test = sent["sharded"] / sent["ddp"], yaml.safe_load(claims)["claims"][0]["test"]
