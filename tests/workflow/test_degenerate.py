@@ -87,8 +87,8 @@ STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
          "title": LONG, "cluster": {"nodes": [1, 2, 4]}},
         lambda spec: ("failed", "a " * 4000) if spec.cell == "c1" else None,
     ),
-    "thirty cells": (
-        {"cells": [cell(n) for n in range(30)], "repeats": 1, "claims": [], "profile": None,
+    "twenty cells": (
+        {"cells": [cell(n) for n in range(20)], "repeats": 1, "claims": [], "profile": None,
          "cluster": {"nodes": [1]}},
         none,
     ),

@@ -55,6 +55,11 @@ def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
 
 
+def test_the_table_of_records_that_were_not_written_is_that_of_files(table: pd.DataFrame) -> None:
+    """Most tests make theirs so; what is read has passed the schemas and all rules of records."""
+    pd.testing.assert_frame_equal(make_table(), table)
+
+
 def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.DataFrame) -> None:
     row = row_of(table, "speedup", "dps", 4)
     base, own = row_of(table, "step_seconds", "single", 1), row_of(table, "step_seconds", "dps", 4)
