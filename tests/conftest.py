@@ -8,10 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.system.image import image, singularity
 
 __all__ = ["image", "singularity"]
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any time", deadline=None)
+settings.load_profile("any time")
 
 LONGEST = (
     "workflow/test_workflow.py",
