@@ -128,10 +128,9 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
 
 def test_what_is_written_is_none_of_what_is_read(laid: Laid, here: Path) -> None:
     wrong, both = [], here / "both"
-    known = {stage: actions(stage) for stage in ALL}
-    for stage, out, read in [
-        (k, one, two) for k, own in known.items() for one in own for two in own
-    ]:
+    known = [(stage, actions(stage)) for stage in ALL]
+    pairs = [(stage, out, read) for stage, own in known for out in own for read in own]
+    for stage, out, read in pairs:
         made, kind = (getattr(one.type, "__name__", "") for one in (out, read))
         if (made, kind) not in WRITTEN or not read.option_strings:
             continue
