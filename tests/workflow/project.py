@@ -135,7 +135,8 @@ def make_project(folder: Path, **changes: object) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "generated", "site.yaml")
+            # What is compiled is as old as its source there too; half a file of it goes away.
+            ignore = shutil.ignore_patterns("*.pyc.*", "generated", "site.yaml")
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
             shutil.copy2(source, folder / part)
