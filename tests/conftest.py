@@ -23,6 +23,7 @@ LONGEST = (
     "parity/test_parity.py",
     "workflow/test_archive.py",
     "golden/test_golden.py",
+    "workflow/test_degenerate.py",
     "system/test_image.py",
     "system/test_slurm.py",
     "system/test_slurm_in_image.py",
