@@ -23,7 +23,6 @@ import pandas as pd
 from pipeline.files import write_text
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.results import Results
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, texts, write_record
@@ -155,7 +154,7 @@ def _bound(record: RunRecord) -> RunRecord:
 def write_records(root: Path, study: Mapping[str, Any], failures: Any = fail) -> Path:
     """Write those records below `root`, which is returned."""
     for record in make_records(study, failures):
-        put_record(run_folder(root, record.spec), record)
+        put_record(root / record.spec.folder, record)
     return root
 
 
