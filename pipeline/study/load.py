@@ -258,6 +258,11 @@ def check_study(content: Any, where: Path | str) -> Study:
         raise StudyError(
             f"{where}: beginnings.whole names {unknown[0]!r}; use one of {', '.join(places)}"
         )
+    arms = [arm.name for arm in study.arms]
+    if unknown := [name for name in study.profile_cells if name not in arms]:
+        raise StudyError(
+            f"{where}: profile.cells names {unknown[0]!r}; use one of {', '.join(arms)}"
+        )
     expand(study)
     profiled(study)
     return study

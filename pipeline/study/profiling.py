@@ -2,7 +2,8 @@
 
 A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures, so
 they are apart from the timed runs: R (1 by default) for each cell and node count, the beginnings of
-its first repeats. R may be over the number of timed ones, where a study is about bytes and bubbles.
+its first repeats. R may be over the number of timed ones, where a study is about bubbles; with
+`cells: [NAME]` only these have R and each other cell has one, which is enough for its bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.errors import StudyError
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import cells_of, expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
@@ -39,7 +40,9 @@ def profiled(study: Study) -> list[RunSpec]:
     """
     if (steps := study.profile_steps) is None:
         return []
-    return [_shorten(spec, steps) for spec in expand(study.but(repeats=study.profile_repeats))]
+    often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
+    runs = expand(study.but(repeats=study.profile_repeats))
+    return [_shorten(run, steps) for run in runs if run.repeat == 0 or run.cell in often]
 
 
 def _shorten(spec: RunSpec, steps: int) -> RunSpec:

@@ -81,6 +81,7 @@ class Study:
     timeout_seconds: int
     profile_steps: int | None
     profile_repeats: int
+    profile_cells: tuple[str, ...]
     begin_steps: int | None
     whole: tuple[str, ...]
     claims: tuple[str, ...]
@@ -112,6 +113,7 @@ class Study:
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
             profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
+            profile_cells=() if profile is None else tuple(profile.get("cells", ())),
             begin_steps=begin.get("steps"),
             whole=tuple(begin.get("whole", ())),
             claims=tuple(content.get("claims", ())),
