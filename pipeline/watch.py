@@ -63,7 +63,7 @@ class Watched:
         self.planned = {spec.run_id: spec for spec in runs}
         self.ended: dict[str, EndedRun] = {}
         folder = results / "runs"
-        self._files = {name: folder / name.partition("/")[2] / RUN_FILE for name in self.planned}
+        self._files = {k: folder / spec.folder / RUN_FILE for k, spec in self.planned.items()}
         self._seen: dict[str, int | None] = {}
 
     def update(self) -> None:
@@ -124,7 +124,7 @@ class Watched:
             each = statistics.median(between or [runs[-1].ended - runs[-1].started])
             text += f", about {timedelta(seconds=round(each * (planned - len(runs))))} left"
             last = runs[-1]
-            text += f"; last: {last.spec.run_id.partition('/')[2]}, "
+            text += f"; last: {last.spec.folder}, "
             if last.step_seconds is not None:
                 text += f"{1000 * last.step_seconds:,.1f} ms a step"
             else:

@@ -44,8 +44,8 @@ add_arguments = together(
 )  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict a file of points or a study, or score the model; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Predict a file of points or a study, or score the model."""
     if args.study is not None:
         rows, lines = (_on_gpus if args.device else _on_this_machine)(args)
         print("\n".join(lines))
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         parts = in_markdown()
         if args.page is None:
             print("\n\n".join(parts[name] for name in ("errors", "bars")))
-            return 0
+            return
         content = read_text(args.page, "Markdown file", PredictionError)
         # docs/planner.md has all but the short table, which README has.
         own = [name for name in parts if marks(name)[0] in content]
@@ -81,7 +81,6 @@ def run(args: argparse.Namespace) -> int:
 
             theme.apply()
             theme.save(points.draw(), args.page.parent, args.page.stem, ("png",))
-    return 0
 
 
 def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:

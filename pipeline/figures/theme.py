@@ -32,6 +32,7 @@ from matplotlib.text import Text
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
+from pipeline.metrics import headline
 from pipeline.metrics.results import Results, records
 from pipeline.text import one_line
 
@@ -130,11 +131,12 @@ def finish(
             dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
-    notes = [f"Mixed runs: {note}." for note in results.mixed]
-    if missing := "; ".join(dict.fromkeys(said for said, _ in results.unfinished().values())):
+    notes = [f"Mixed runs: {note}." for note in headline.mixed(results)]
+    endings = headline.unfinished(results).values()
+    if missing := "; ".join(dict.fromkeys(sentence for sentence, _ in endings)):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
     remark += f" Cells: {key}." if key else ""
-    notes.append(f"{results.setting}; {results.repeats}. {remark}")
+    notes.append(f"{headline.setting(results)}; {headline.repeats(results)}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes
@@ -150,6 +152,7 @@ def stack(figure: Figure, handles: Sequence[Artist], note: Text, columns: int = 
         handles=handles, loc="upper center", ncol=columns, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
+    # The figure grows by the measured heights of legend and notes, which stand under the panels.
     boxes = [box, note] if handles else [note]
     inches = [item.get_window_extent().height / figure.dpi for item in boxes]
     panels = float(figure.get_figheight())

@@ -18,6 +18,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.claims.write import count, in_words
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.results import STATUSES, Results, records
 from pipeline.page import HERE, TEMPLATES
@@ -106,8 +107,8 @@ def render(
     return TEMPLATES.get_template("page.html.j2").render(
         **looks(*_SCRIPTS),
         numbers=numbers,
-        setting=results.setting,
-        repeats=results.repeats,
+        setting=headline.setting(results),
+        repeats=headline.repeats(results),
         # In full; the table of the environment shortens the hashes.
         provenance=[
             ("Git commit", results.fact("git_commit")),

@@ -94,6 +94,7 @@ def extended(
     """
     if not isinstance(content, dict):
         return content
+    # Paths of a study in full are from the working folder already, and its files were read.
     if path.name != RESOLVED:
         folder = path.parent.resolve()
         content = _from_here(content, folder)
@@ -263,6 +264,7 @@ def check_study(content: Any, where: Path | str) -> Study:
         raise StudyError(
             f"{where}: profile.cells names {unknown[0]!r}; use one of {', '.join(arms)}"
         )
+    # Every run is made once: what is impossible in one of them is an error of the study.
     expand(study)
     profiled(study)
     return study

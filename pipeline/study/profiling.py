@@ -41,23 +41,21 @@ def profiled(study: Study) -> list[RunSpec]:
     if (steps := study.profile_steps) is None:
         return []
     often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
-    runs = expand(study.but(repeats=study.profile_repeats))
-    return [_shorten(run, steps) for run in runs if run.repeat == 0 or run.cell in often]
-
-
-def _shorten(spec: RunSpec, steps: int) -> RunSpec:
-    work, optimiser = spec.workload, spec.optimiser
-    total = work.first_timed() + steps
-    if total > work.steps:
-        raise StudyError(
-            f"{spec.run_id}: profile.steps {steps} after {work.first_timed()} untimed steps are "
-            f"more than the {work.steps} steps of a run; set profile.steps to at most "
-            f"{work.steps - work.first_timed()}"
-        )
-    length = optimiser.schedule_steps or work.steps - work.earlier_steps
-    return replace(
-        spec,
-        profile=True,
-        optimiser=replace(optimiser, schedule_steps=length),
-        workload=replace(work, steps=total, checkpoint_every=0),
-    )
+    runs = []
+    for spec in expand(study.but(repeats=study.profile_repeats)):
+        if spec.repeat and spec.cell not in often:
+            continue
+        work, optimiser = spec.workload, spec.optimiser
+        untimed = work.first_timed()
+        if untimed + steps > work.steps:
+            raise StudyError(
+                f"{spec.run_id}: profile.steps {steps} after {untimed} untimed steps are more than "
+                f"the {work.steps} steps of a run; set profile.steps to at most "
+                f"{work.steps - untimed}"
+            )
+        # The schedule keeps the length of the timed run, so the rates of its first steps are equal.
+        length = optimiser.schedule_steps or work.steps - work.earlier_steps
+        optimiser = replace(optimiser, schedule_steps=length)
+        work = replace(work, steps=untimed + steps, checkpoint_every=0)
+        runs.append(replace(spec, profile=True, optimiser=optimiser, workload=work))
+    return runs

@@ -84,6 +84,7 @@ class Study:
     profile_cells: tuple[str, ...]
     begin_steps: int | None
     whole: tuple[str, ...]
+    target_loss: float | None
     claims: tuple[str, ...]
     compares: tuple[str, ...]
     compile: bool
@@ -116,6 +117,7 @@ class Study:
             profile_cells=() if profile is None else tuple(profile.get("cells", ())),
             begin_steps=begin.get("steps"),
             whole=tuple(begin.get("whole", ())),
+            target_loss=begin.get("target_loss"),
             claims=tuple(content.get("claims", ())),
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import write_shards
+from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest, write_shards
 from pipeline.files import sha256_of_file
 
 MakeShards = Callable[..., Path]

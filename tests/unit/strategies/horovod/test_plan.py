@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UnsupportedError
+from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.strategies import load
-from pipeline.strategies.horovod.plan import UNSUPPORTED_FILE, why_unusable
+from pipeline.strategies.horovod.plan import TUNED_POINTS, UNSUPPORTED_FILE, settled, why_unusable
 
 
 @pytest.fixture
@@ -61,3 +61,19 @@ def test_what_a_disk_emptied_is_a_reason_too(packages: Path, left: bytes) -> Non
     install_horovod(packages, "2.13.0+cpu")
     (packages / "horovod/metadata.json").write_bytes(left or b"[]")
     assert "built for torch unknown" in str(why_unusable())
+
+
+HEAD = (
+    "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    "cycle_time_ms,tensor_fusion_threshold,score"
+)
+"""As Horovod 0.28.1 writes it."""
+
+
+def test_the_last_row_of_a_finished_search_is_what_horovod_keeps() -> None:
+    best = "0,0,0, 1,3.29399,41.5908,33.002"
+    rows = [HEAD, best, *["0,0,0, 1,50,32,2.5"] * (TUNED_POINTS - 1), best]
+    found = settled("\n".join(rows), dilation=2.0)
+    assert found == {"cycle_time_ms": 1.646995, "fusion_threshold_mb": 41.5908, "points": 21}
+    with pytest.raises(LaunchError, match=r"tried 21 of 21 points .*; raise workload.untimed_ste"):
+        settled("\n".join(rows[:-1]), dilation=2.0)
