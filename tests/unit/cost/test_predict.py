@@ -1,16 +1,27 @@
-"""Response of the model when one thing about a job changes."""
+"""The model of a step: what a change of a job does, schedules, collectives, cuts of operators."""
 
 from dataclasses import asdict, replace
+from itertools import combinations, pairwise, product
 from math import inf
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from pipeline.cost.communication import Network, RankGroup
 from pipeline.cost.constants import Constants
+from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
 from pipeline.cost.memory import parts
 from pipeline.cost.points import read
-from pipeline.cost.predict import Model, Prediction, predict
+from pipeline.cost.predict import Model, Prediction, on_gpus, predict
+from pipeline.cost.schedule import even, one_forward_one_backward, stages
 from pipeline.cost.score import FOLDER
+from pipeline.cost.sharding import Chain, Choice
+from pipeline.models import num_parameters
+from pipeline.parallel.mesh import Degrees
+from pipeline.planner.ranking import Cluster, job_of
+from pipeline.planner.sizes import size_of
 
 ROW = next(row for row in read(FOLDER / "llmfoundry.csv") if row["model"] == "mpt-1b")
 JOB = replace(jobs_of(ROW)[0], zero=0, seq=2048, micro=4, accum=8, recompute="none")
@@ -85,3 +96,176 @@ def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:
     assert of(ours, framework="other").host > known.host + 0.005
     queued = known.host + known.optimiser + known.computation
     assert queued == pytest.approx(1e-6 * (2 * 1800 + 1500))
+
+
+def replay(seconds, accum):
+    """Seconds of 1F1B where a pass starts when its input is there and its stage is free."""
+    last = len(seconds)
+    done: dict[tuple[str, int, int], float] = {}
+    free, place = [0.0] * last, [0] * last
+    orders = []
+    for stage in range(last):
+        warm = min(last - stage - 1, accum)
+        order = [("f", i) for i in range(warm)]
+        for i in range(accum - warm):
+            order += [("f", warm + i), ("b", i)]
+        orders.append(order + [("b", i) for i in range(accum - warm, accum)])
+    while any(place[s] < len(orders[s]) for s in range(last)):
+        for stage in range(last):
+            if place[stage] == len(orders[stage]):
+                continue
+            kind, i = orders[stage][place[stage]]
+            before = stage - 1 if kind == "f" else stage + 1
+            needs = (kind, i, before)
+            if 0 <= before < last and needs not in done:
+                continue
+            start = max(free[stage], done.get(needs, 0.0))
+            share = 1 / 3 if kind == "f" else 2 / 3
+            free[stage] = done[kind, i, stage] = start + share * seconds[stage]
+            place[stage] += 1
+    return max(free)
+
+
+@pytest.mark.parametrize("accum", [4, 5, 16])
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_equal_stages_take_what_a_replay_takes(pp, accum) -> None:
+    seconds = [3.0] * pp
+    assert one_forward_one_backward(seconds, accum, 1) == pytest.approx(replay(seconds, accum))
+
+
+def test_unequal_stages_take_what_a_replay_takes_within_a_tenth() -> None:
+    for seconds in ([3.0, 3.0, 3.0, 4.5], [2.0, 4.0, 3.0, 3.0], [4.0, 3.0, 3.0, 3.0]):
+        exact = replay(seconds, 16)
+        assert one_forward_one_backward(seconds, 16, 1) == pytest.approx(exact, rel=0.1)
+
+
+def test_interleaving_divides_the_bubble() -> None:
+    whole, cut = (one_forward_one_backward([1.0] * 8, 16, vpp) for vpp in (1, 2))
+    assert (whole - 16, cut - 16) == (7.0, 3.5)
+
+
+def test_layers_of_stages() -> None:
+    assert stages(78, 12, 1.0, balance=False) == [6] * 3 + [7] * 6 + [6] * 3
+    assert stages(32, 4, 0.0, balance=True) == [8, 8, 8, 8]
+    assert stages(32, 4, 4.0, balance=True) == [9, 9, 9, 5]
+    assert stages(16, 8, 4.0, balance=True) == [3, 2, 3, 2, 3, 2, 1, 0]
+    assert stages(5, 1, 4.0, balance=True) == [5]
+
+
+def slowest(seconds, sizes):
+    """Seconds of the slowest of stages of so many layers."""
+    ends = [0, *(sum(sizes[: n + 1]) for n in range(len(sizes)))]
+    return max(sum(seconds[a:b]) for a, b in pairwise(ends))
+
+
+LAYERS = st.lists(st.sampled_from([1.0, 2.5]) | st.floats(0, 9), min_size=1, max_size=9)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_stages_cut_by_dynamic_programming_are_the_best_of_all(seconds, data) -> None:
+    count = data.draw(st.integers(1, len(seconds)))
+    sizes = even(tuple(seconds), count)
+    assert (len(sizes), sum(sizes)) == (count, len(seconds)) and min(sizes) > 0
+    every = combinations(range(1, len(seconds)), count - 1)
+    cuts = [[b - a for a, b in pairwise((0, *cut, len(seconds)))] for cut in every]
+    assert slowest(seconds, sizes) <= min(slowest(seconds, cut) for cut in cuts) + 1e-9
+
+
+def test_a_stage_with_the_output_layer_has_fewer_layers() -> None:
+    assert even((1.0,) * 23 + (5.0,), 4) == (7, 7, 7, 3)
+    assert even((1.0,) * 7, 3) == (3, 2, 2), "where all are alike the first ones have more"
+    with pytest.raises(ValueError, match="2 layers do not make 3 stages"):
+        even((1.0, 1.0), 3)
+
+
+def network(**changes):
+    row = read(FOLDER / "seqsel2022_a100.csv")[2] | changes
+    (job,) = jobs_of(row)
+    return Network(job, device_of(job, Constants()))
+
+
+def test_groups_lie_on_nodes_as_their_stride_says() -> None:
+    assert RankGroup.of(8, 1, 8) == RankGroup(8, 8, 1)
+    assert RankGroup.of(16, 1, 8) == RankGroup(16, 8, 2)
+    assert RankGroup.of(16, 2, 8) == RankGroup(16, 4, 4)
+    assert RankGroup.of(4, 8, 8) == RankGroup(4, 1, 4)
+
+
+def test_a_ring_inside_a_node_moves_twice_its_share() -> None:
+    net = network()
+    size, group = 1e9, RankGroup(8, 8, 1)
+    expected = 2 * 7 / 8 * size / net.link_rate(group)
+    assert net.all_reduce(group, size) == pytest.approx(expected, rel=0.02)
+    assert net.gather(group, size) == pytest.approx(expected / 2, rel=0.02)
+    assert net.all_reduce(RankGroup(1, 1, 1), size) == 0
+
+
+def test_groups_of_a_node_share_its_cards() -> None:
+    net = network()
+    alone, shared = RankGroup(16, 8, 2), RankGroup(2, 1, 2)
+    assert net.node_rate(alone) == pytest.approx(8 * net.node_rate(shared))
+    assert net.node_rate(shared) <= 1e9 / 8 * 1600 / 8
+
+
+def test_more_nodes_take_longer_and_a_card_is_slower_than_all() -> None:
+    net = network()
+    few, many = RankGroup(16, 8, 2), RankGroup(512, 8, 64)
+    assert net.all_reduce(few, 1e9) < net.all_reduce(many, 1e9)
+    assert net.gather(few, 1e9) < net.gather(few, 1e9, card_share=1.0)
+
+
+def test_two_ranks_of_a_mesh_have_some_of_its_links() -> None:
+    mesh = network(hardware="V100-SXM2-16GB", device_gib="16")
+    assert mesh.link_rate(RankGroup(2, 2, 1)) < 0.4 * mesh.link_rate(RankGroup(8, 8, 1))
+
+
+SECONDS = st.floats(1e-6, 1e-2) | st.sampled_from([0.0, 1e-4, 2e-4])
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Up to five operators of up to three choices each; also such that cost the same."""
+    counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    choices = [
+        [Choice(str(n), draw(SECONDS), draw(st.integers(1, 9))) for n in range(count)]
+        for count in counts
+    ]
+    moves = [
+        [[draw(SECONDS) for _ in range(after)] for _ in range(before)]
+        for before, after in pairwise(counts)
+    ]
+    return Chain(choices, moves)
+
+
+@settings(deadline=None)
+@given(chains(), st.integers(1, 40) | st.just(None))
+def test_the_optimum_is_that_of_exhaustive_search(chain, most) -> None:
+    limit = inf if most is None else most + 0.5
+    every = product(*(range(len(each)) for each in chain.choices))
+    fitting = [picks for picks in every if chain.kept(picks) <= limit]
+    found = chain.cheapest(limit)
+    if not fitting:
+        assert found is None
+        return
+    assert found is not None and chain.kept(found) <= limit
+    assert chain.seconds(found) <= min(map(chain.seconds, fitting)) + 1e-9
+
+
+def test_on_gpus_a_cut_costs_what_links_and_products_do() -> None:
+    """Within a node a ring is faster than over 10 Gbit/s; a half of a product is half as long."""
+    size = size_of("1.3B")
+    prices, steps = [], []
+    for nodes, gpus in ((1, 8), (8, 1)):
+        cluster = Cluster("a100-80", 80, nodes, gpus, 10.0)
+        job = job_of(size, cluster, nodes, Degrees(4, 2, microbatches=8), 64, "bf16", False)
+        whole, each = on_gpus(job, Constants(), num_parameters(size.model))
+        prices.append(each)
+        steps.append((whole, predict(job, Constants())))
+    near, far = prices
+    assert (near.ranks, near.pieces) == (2, 8)
+    assert near.all_reduce(10**7) < far.all_reduce(10**7) / 10
+    assert near.gather(10**7) < near.all_reduce(10**7)
+    assert 0.45 < near.product(4096, 8192, 4096) / near.product(4096, 8192, 8192) < 0.55
+    for whole, cut in steps:
+        assert whole.computation > 1.5 * cut.computation, "each of two ranks does all of it"

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+import torch
+from torch.distributed.pipelining import PipelineStage
 
 from pipeline.errors import StudyError
+from pipeline.models.build import build_model
+from pipeline.parallel.types import NOT_PROFILED
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
+from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
+from pipeline.study.spec import ModelSpec
+from pipeline.training.worker import kind_of
+from tests.parity.cases import CUT, EXAMPLES
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "layers"), [(1, 1, 2), (3, 1, 8), (2, 3, 7)])
@@ -60,40 +70,21 @@ def test_activations_in_flight_are_bounded_by_the_schedule() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"stages": Stages(4, 2, 6)},
-        r"r: 4 pipeline ranks x 2 chunks are 8 stages, but the model has 6 layers, .* nearest that "
-        r"fits is 3 ranks x 2 chunks, or model.num_layers 8",
-    ),
-    (
-        {"stages": Stages(4, 1, 2)},
-        "nearest that fits is 2 ranks x 1 chunks",
-    ),
-    *(
-        (
-            {"stages": Stages(2, 1, 4, cast("Any", sizes))},
-            r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many",
-        )
-        for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))
-    ),
-    (
-        {"asked": 16},
-        "16 pipeline micro-batches do not divide the 8 sequences .* option microbatches is 8",
-    ),
+    ({"stages": Stages(4, 2, 6)}, r"r: 4 pipeline ranks x 2 chunks are 8 stages, but the model has"
+     r" 6 layers, .* nearest that fits is 3 ranks x 2 chunks, or model.num_layers 8"),
+    ({"stages": Stages(4, 1, 2)}, "nearest that fits is 2 ranks x 1 chunks"),
+    *(({"stages": Stages(2, 1, 4, cast("Any", sizes))},
+       r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many")
+      for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))),
+    ({"asked": 16}, "16 pipeline micro-batches do not divide the 8 sequences .* microbatches is 8"),
     ({"asked": 3}, "3 pipeline micro-batches do not divide .* nearest option microbatches is 2"),
-    (
-        {"name": "interleaved", "stages": Stages(4, 2, 8), "asked": 3, "sequences": 9}
-        | {"accumulation": 3},
-        r"interleaved passes 9 micro-batches \(3 x 3\) through 4 pipeline ranks in 2 rounds, .*; "
-        "set microbatches to 1",
-    ),
-    (
-        {"name": "zero_bubble", "stages": Stages(2, 1, 8), "asked": 1, "sequences": 1}
-        | {"accumulation": 5},
-        "set schedule to 1f1b",
-    ),
+    ({"name": "interleaved", "stages": Stages(4, 2, 8), "asked": 3, "sequences": 9,
+      "accumulation": 3}, r"interleaved passes 9 micro-batches \(3 x 3\) through 4 pipeline ranks "
+     "in 2 rounds, .*; set microbatches to 1"),
+    ({"name": "zero_bubble", "stages": Stages(2, 1, 8), "asked": 1, "sequences": 1,
+      "accumulation": 5}, "set schedule to 1f1b"),
     ({"asked": 2}, "1f1b passes 2 micro-batches through 4 pipeline ranks.*; set schedule to gpipe"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changed", "said"), REFUSED)
@@ -109,3 +100,73 @@ def test_names_and_chunks_are_checked() -> None:
         schedules.check_name("gpipe", 2)
     with pytest.raises(StudyError, match="interleaved needs 2 chunks or more"):
         schedules.check_name("interleaved", 1)
+
+
+SPEC = ModelSpec("gpt2", num_layers=5, width=16, num_heads=2, context=8, vocab_size=30)
+
+
+CONFIGS: dict[str, Any] = {name: EXAMPLES[name].config for name in CUT["pipeline_parallel"]} | {
+    "GraniteForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2,
+                           "embedding_multiplier": 3.0, "logits_scaling": 2.0},
+    "Gemma2ForCausalLM": {"intermediate_size": 16, "num_key_value_heads": 2, "head_dim": 8},
+}  # fmt: skip
+"""Those of the suite, and two whose code scales embeddings or logits outside of all modules."""
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_stages_one_after_the_other_are_the_model(name) -> None:
+    """Bits of the loss, gradients of every parameter, and all names of the whole model."""
+    own = {"architecture": name, "config": CONFIGS[name]}
+    spec = replace(SPEC, family="transformers", width=32, num_heads=8, **own)
+    ids = torch.arange(2 * SPEC.context).view(2, -1) % SPEC.vocab_size
+    ids[:, 0] = 1  # of two heads, the target of the second one
+    stages, weights = Stages(2, 2, spec.num_layers, (1, 1, 2, 1)), torch.ones(ids.shape)
+    parts = [StagedModel(build_model(spec, 3), stages, rank) for rank in range(2)]
+    x = ids
+    for number in range(4):
+        x = parts[number % 2].stage(number, nullcontext)(x)
+    whole = build_model(spec, 3)
+    loss, expected = parts[-1].model.loss(x, ids, weights), whole(ids, ids, weights)
+    assert torch.equal(loss, expected)
+    for one in (loss, expected):
+        one.backward()
+    found: dict[str, torch.Tensor] = {}
+    for part in parts:
+        for key, parameter in part.model.named_parameters():
+            assert key in part.entries
+            gradient = parameter.grad
+            assert gradient is not None, key
+            found[key] = found[key] + gradient if key in found else gradient
+    assert found.keys() == dict(whole.named_parameters()).keys()
+    for key, parameter in whole.named_parameters():
+        torch.testing.assert_close(found[key], parameter.grad, msg=key)
+
+
+def test_logits_are_held_against_no_stated_shape(monkeypatch) -> None:
+    """torch before 2.13 does so of the last stage too, which sends nothing."""
+    held = []
+    monkeypatch.setattr(
+        PipelineStage, "_validate_fwd_outputs", lambda *given: held.append(given), raising=False
+    )
+    stage = MarkedStage.__new__(MarkedStage)
+    stage.num_stages = 2
+    for stage.stage_index in (0, 1):
+        stage._validate_fwd_outputs(())
+    assert len(held) == 1
+
+
+def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
+    """torch wraps it; the status of the record is read from the error itself."""
+
+    def wrapped(*_: Any, **__: Any) -> None:
+        try:
+            raise RuntimeError("can't allocate memory")
+        except RuntimeError as error:
+            raise RuntimeError("[Stage 0] failed to run forward") from error
+
+    monkeypatch.setattr(PipelineStage, "forward_one_chunk", wrapped)
+    stage = MarkedStage.__new__(MarkedStage)
+    stage.waits, stage.stage_index = Waits(NOT_PROFILED), 0
+    with pytest.raises(RuntimeError) as raised:
+        stage.forward_one_chunk(0)
+    assert kind_of(raised.value) == "oom"
