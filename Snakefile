@@ -14,16 +14,22 @@ if not {"study", "extends"} & {*config}:
 UNDER = ""
 
 
-include: "workflow/rules/common.smk"
-include: "workflow/rules/study.smk"
-include: "workflow/rules/tokens.smk"
-include: "workflow/rules/train.smk"
-include: "workflow/rules/metrics.smk"
-include: "workflow/rules/claims.smk"
-include: "workflow/rules/figures.smk"
-include: "workflow/rules/tables.smk"
-include: "workflow/rules/paper.smk"
-include: "workflow/rules/page.smk"
+if "points" in config:
+
+    include: "workflow/rules/points.smk"
+
+else:
+
+    include: "workflow/rules/common.smk"
+    include: "workflow/rules/study.smk"
+    include: "workflow/rules/tokens.smk"
+    include: "workflow/rules/train.smk"
+    include: "workflow/rules/metrics.smk"
+    include: "workflow/rules/claims.smk"
+    include: "workflow/rules/figures.smk"
+    include: "workflow/rules/tables.smk"
+    include: "workflow/rules/paper.smk"
+    include: "workflow/rules/page.smk"
 
 
 rule all:
@@ -31,7 +37,7 @@ rule all:
     input:
         # Snakemake ignores a missing intermediate file, so `all` requests every record.
         RECORDS,
-        rules.figures.output,
-        rules.tables.output,
-        rules.paper.input,
-        rules.page.output,
+        FIGURES,
+        TABLES,
+        PAPER,
+        PAGE,

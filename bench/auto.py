@@ -16,14 +16,12 @@ and one of a few cases can be completed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -33,20 +31,18 @@ from scipy.stats import kendalltau
 
 from bench.emulated.cases import CASES, Candidate, Case, candidates
 from bench.emulated.runs import Machine, Runs, Variant, least_factor, order
+from bench.scaffold import about, make_tokens, parser, write
 from pipeline.cost.constants import content as constants
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
 from pipeline.machine.control_groups import usable_cores
-from pipeline.machine.facts import hardware
-from pipeline.machine.source import provenance
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.planner.here import BAND, Calibration
 from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.operators import of_study
 from pipeline.resolved import resolve
-from pipeline.study.expansion import tokens_spec
 from pipeline.study.spec import RunSpec
 
 CALIBRATION = Path("results/auto_calibration.json")
@@ -69,18 +65,16 @@ class Taken:
 
 def main() -> int:
     """Measure, print and write; 1 where nodes cannot be emulated here."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    names = [case.name for case in CASES]
-    parser.add_argument("--cases", nargs="+", choices=names, default=names)
-    args = parser.parse_args()
+    options, names = parser(__doc__), [case.name for case in CASES]
+    options.add_argument("--cases", nargs="+", choices=names, default=names)
+    args = options.parse_args()
     if (reason := why_not()) is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
     content = calibrated()
-    about = {key: content["hardware"][key] for key in ("cpu_model", "num_cores")}
-    about |= {"calibrated_at": content["measured_at"]}
-    results = kept(args.out, about)
+    here = {key: content["hardware"][key] for key in ("cpu_model", "num_cores")}
+    here |= {"calibrated_at": content["measured_at"]}
+    results = kept(args.out, here)
     # They have torch loaded and fork the runs, as in a study.
     preloaded.start_ranks([resolve(CASES[0].specs()[0])])
     for case in CASES:
@@ -89,8 +83,7 @@ def main() -> int:
         results[case.name] = of_case(case, Calibration.of(content))
         shown = {key: value for key, value in results[case.name].items() if key != "layouts"}
         print(json.dumps(shown), file=sys.stderr, flush=True)
-        whole = {**about, **summary(list(results.values())), "cases": results}
-        write_text(args.out, json.dumps(whole, indent=1) + "\n")
+        write(args.out, {**here, **summary(list(results.values())), "cases": results})
     print(json.dumps(summary(list(results.values())), indent=1))
     print(f"-> {args.out}")
     return 0
@@ -98,25 +91,25 @@ def main() -> int:
 
 def calibrated() -> dict[str, Any]:
     """The figures of this machine for all cases: those of CALIBRATION if it has them, or new."""
-    about = hardware()
+    here = about()
     specs = [spec for case in CASES for spec in case.specs()]
     if CALIBRATION.is_file():
         content: dict[str, Any] = json.loads(CALIBRATION.read_text(encoding="utf-8"))
-        same = all(content["hardware"][key] == about[key] for key in ("cpu_model", "num_cores"))
+        keys = ("cpu_model", "num_cores")
+        same = all(content["hardware"][key] == here["hardware"][key] for key in keys)
         if same and set(Calibration.of(content).operators) >= set(of_study(specs)):
             return content
     # Of runs over one link the last is taken: that of the largest model, which has the most sizes.
     specs.sort(key=lambda spec: num_parameters(spec.model))
-    content = {"measured_at": datetime.now(UTC).isoformat(timespec="seconds"), "hardware": about}
-    content |= calibrate.figures(specs, specs, usable_cores(), SECONDS)
+    content = here | calibrate.figures(specs, specs, usable_cores(), SECONDS)
     write_text(CALIBRATION, json.dumps(content) + "\n")
     return content
 
 
-def kept(out: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def kept(out: Path, here: Mapping[str, Any]) -> dict[str, Any]:
     """Cases of an earlier call of the same calibration that are stated now as they were then."""
     content = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
-    if any(content.get(key) != value for key, value in about.items()):
+    if any(content.get(key) != value for key, value in here.items()):
         return {}
     stated = {case.name: asdict(case) for case in CASES}
     return {
@@ -133,8 +126,7 @@ def of_case(case: Case, calibration: Calibration) -> dict[str, Any]:
         layouts = CaseRuns(Path(folder), case).measured(calibration)
     return {
         **asdict(case),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "git_commit": provenance()["git_commit"],
+        **{key: value for key, value in about().items() if key != "hardware"},
         "minutes": round((time.monotonic() - begun) / 60, 2),
         **judged(layouts, case.mib),
         "layouts": layouts,
@@ -147,9 +139,7 @@ class CaseRuns(Runs):
     def __init__(self, folder: Path, case: Case) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
         self.case, self.study = case, case.study()
-        spec = folder / "tokens.json"
-        spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
-        self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
+        make_tokens(self.study, folder)
 
     def measured(self, calibration: Calibration) -> list[dict[str, Any]]:
         """Each layout with its prediction and what was measured of it."""
@@ -181,16 +171,9 @@ class CaseRuns(Runs):
 
     def once(self, spec: RunSpec) -> Taken | str:
         """A run, again where it failed; what its record says where it did twice."""
-        variant = Variant(spec, least_factor(self.case.nodes))
-        for _ in range(2):
-            record = self._run(variant)
-            emulation = record.run["execution"].get("emulation")
-            if record.status == "ok" and emulation:
-                break
-        else:
-            return f"{record.status}: {record.run['reason']}"
-        if emulation["dilation"] != variant.factor:
-            raise SystemExit(f"{spec.run_id}: dilated by {emulation['dilation']:g}, not as asked")
+        record = self.record(Variant(spec, least_factor(self.case.nodes)), 2)
+        if isinstance(record, str):
+            return record
         peak = max(rank["peak_memory_bytes"] for rank in record.run["ranks"])
         return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
 

@@ -12,24 +12,20 @@ virtual machine disturbs are made again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.emulated.runs import Lanes, Runs, Variant
+from bench.scaffold import about, parser, write
 from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
-from pipeline.files import write_text
-from pipeline.machine.facts import hardware
-from pipeline.machine.source import provenance
 from pipeline.metrics.statistics import values_interval
 from pipeline.study.spec import RunSpec
 
@@ -49,28 +45,19 @@ RATE_MBITS = 1000.0
 
 def main() -> int:
     """Measure, print and write; 1 where two nodes cannot be had in real time here."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--factors", nargs="+", type=float, default=list(FACTORS))
-    parser.add_argument("--nodes", type=int, default=NODES)
-    parser.add_argument("--share", type=int, default=0, help="cores of emulated nodes alone")
-    parser.add_argument("--beside", action="store_true", help="also beside another program")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--factors", nargs="+", type=float, default=list(FACTORS))
+    options.add_argument("--nodes", type=int, default=NODES)
+    options.add_argument("--share", type=int, default=0, help="cores of emulated nodes alone")
+    options.add_argument("--beside", action="store_true", help="also beside another program")
+    args = options.parse_args()
     cores, needed = sorted(os.sched_getaffinity(0)), args.nodes + args.share
     few = f"{needed} cores are needed, {len(cores)} are there" if len(cores) < needed else None
     reason = why_not() or few
     if reason is not None:
         print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
         return 1
-    about = hardware()
-    result: dict[str, Any] = {
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": {key: about[key] for key in ("cpu_model", "num_cores")},
-        "git_commit": provenance()["git_commit"],
-        "repeats": REPEATS,
-        "rate_mbits": RATE_MBITS,
-        "accuracy": [],
-    }
+    result = about() | {"repeats": REPEATS, "rate_mbits": RATE_MBITS, "accuracy": []}
     for name, model in MODELS.items():
         with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
             runs = (
@@ -84,8 +71,7 @@ def main() -> int:
                 found |= accuracy(runs, strategy, args.factors, args.nodes, beside=args.beside)
                 print(json.dumps(found), file=sys.stderr)
                 result["accuracy"].append(found)
-                # Each time: a measurement of half an hour may be stopped.
-                write_text(args.out, json.dumps(result, indent=1) + "\n")
+                write(args.out, result)
             if isinstance(runs, Lanes):
                 runs.close()
     print(f"-> {args.out}")

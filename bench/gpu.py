@@ -30,7 +30,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -42,14 +41,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.overhead import ROOT
+from bench.scaffold import ROOT, about, parser, write
 from envs.image.strategies import ALONE, SPEC, loop_of
 from pipeline import models, strategies
 from pipeline.errors import UnsupportedError
 from pipeline.files import write_text
 from pipeline.machine import inherited
-from pipeline.machine.facts import hardware, loaded_versions
-from pipeline.machine.source import provenance
+from pipeline.machine.facts import loaded_versions
 from pipeline.metrics.bands import band_of
 from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.step import Stepper
@@ -83,27 +81,21 @@ class Wrong(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try the points; 1 where one fails, 2 where there is no such device."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--device", choices=BACKENDS, default="cuda")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    options = parser(__doc__)
+    options.add_argument("--device", choices=BACKENDS, default="cuda")
+    options.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = options.parse_args(argv)
     if args.rank:
         return rank_main(args.device, args.out)
     devices = torch.cuda.device_count() if args.device == "cuda" else 2
     if not devices:
         print(f"error: torch sees no CUDA device: {why_no_cuda()}", file=sys.stderr)
         return 2
-    result: Results = {
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "versions": loaded_versions(()),
-        "git_commit": provenance()["git_commit"],
-    }
+    result = about() | {"versions": loaded_versions(())}
     for ranks in (1, 2)[:devices]:
         results = points(args.device, ranks)
         result[f"points_on_{ranks}"] = results
-        write_text(args.out, json.dumps(result, indent=1) + "\n")
+        write(args.out, result)
         if failed := results.get("failed"):
             print(f"error: {failed} ({ranks} of {args.device}); see {args.out}", file=sys.stderr)
             return 1
@@ -355,7 +347,7 @@ def played(ranks: int) -> Iterator[Any]:
             return
         # On a CPU it is the project's own ring.
         with mock.patch.object(step, "ring_reduce_scatter", lambda whole, _: summed(whole[:1])):
-            yield step.MeanReduceScatter()
+            yield step.MeanReduceScatter(ranks)
 
 
 def gradients(device: torch.device) -> Results:

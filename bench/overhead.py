@@ -10,12 +10,9 @@ else the machine does.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,16 +20,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.scaffold import STUDY, about, make_tokens, parser, stage, write
 from pipeline.files import write_text
 from pipeline.launch import preloaded
+from pipeline.records import read_record
 from pipeline.resolved import resolve
-from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import ModelSpec, RunSpec
 
-ROOT = Path(__file__).resolve().parents[1]
-STUDY = ROOT / "workflow/config/smoke/study.yaml"
 MODEL = ModelSpec("gpt2", num_layers=1, width=16, num_heads=2, context=16, vocab_size=1024)
 STEPS = 3
 PLACES = (("loopback", 1), ("loopback", 2), *(("emulated", nodes) for nodes in (1, 2, 4, 8)))
@@ -42,18 +39,12 @@ ALONE = {preloaded.STAGES: "", preloaded.variable(1): ""}
 
 def main() -> int:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--repeats", type=int, default=10)
-    args = parser.parse_args()
-    from pipeline.machine.facts import hardware
-
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=10)
+    args = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="samestep-overhead-") as folder:
         settings = measure(Path(folder), args.repeats)
-    about = {"cpu_model": hardware()["cpu_model"], "num_cores": os.cpu_count(), "steps": STEPS}
-    result = {**about, "repeats": args.repeats, "settings": settings}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.out, json.dumps(result, indent=1) + "\n")
+    write(args.out, about() | {"steps": STEPS, "repeats": args.repeats, "settings": settings})
     for setting in settings:
         print(json.dumps(setting))
     return 0
@@ -62,8 +53,7 @@ def main() -> int:
 def measure(folder: Path, repeats: int) -> list[dict[str, Any]]:
     """Median and quartiles of every setting, which all run in each repeat; the first warms up."""
     study = load_study(STUDY)
-    write_text(folder / "tokens.json", json.dumps(tokens_spec(study)))
-    stage("tokens", f"--spec={folder}/tokens.json", f"--out={folder}/tokens", "--num-proc=2")
+    make_tokens(study, folder)
     base = expand(study)[0]
     specs = [spec_of(base, *place) for place in PLACES]
     preloaded.start_stages()
@@ -102,28 +92,18 @@ def run(folder: Path, spec: RunSpec, forked: bool) -> dict[str, Any]:
     words = [f"--spec={out}/spec.json", f"--tokens={folder}/tokens", f"--out={out}"]
     stage("train", *words, **({} if forked else ALONE))
     wall = time.perf_counter() - begun
-    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    if record["status"] != "ok":
-        raise SystemExit(f"{record['run_id']}: {record['status']}: {record['reason']}")
-    lines = map(json.loads, (out / "steps.jsonl").read_text(encoding="utf-8").splitlines())
-    dilation = record["execution"].get("emulation", {}).get("dilation", 1)
-    steps = dilation * sum(line["seconds"] for line in lines if line["rank"] == 0)
+    record = read_record(out)
+    if record.status != "ok":
+        raise SystemExit(f"{spec.run_id}: {record.status}: {record.run['reason']}")
+    execution = record.run["execution"]
+    dilation = execution.get("emulation", {}).get("dilation", 1)
+    steps = dilation * sum(step.seconds for step in record.steps if step.rank == 0)
     return {
         "setting": f"{spec.world.network} {spec.world.nodes} {'forked' if forked else 'alone'}",
-        "network": record["execution"]["network"],
+        "network": execution["network"],
         "overhead_seconds": wall - steps,
         "step_seconds": steps,
     }
-
-
-def stage(*words: str, **environment: str) -> None:
-    """`python -m pipeline WORDS`; what it says is shown only where it fails."""
-    command = [sys.executable, "-m", "pipeline", *words]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"{words[0]} failed: {done.stderr[-2000:]}")
 
 
 if __name__ == "__main__":

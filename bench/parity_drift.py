@@ -14,7 +14,6 @@ in all precisions, thousands of steps (`LONG`) in three of them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -27,9 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.scaffold import STUDY, parser, write
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.build import TokensSpec, build
-from pipeline.files import write_text
 from pipeline.machine.facts import cpu_model
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.statistics import Floats
@@ -43,9 +42,7 @@ from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 
-STUDY = Path(__file__).resolve().parents[1] / "workflow" / "config" / "smoke" / "study.yaml"
-"""The study whose text, tokeniser and optimiser are used; the model is smaller."""
-
+# Text, tokeniser and optimiser are those of the default study; the model is smaller.
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=1024)
 GLOBAL_BATCH = 8
 PIECES = 2
@@ -101,17 +98,16 @@ class _Float16Sum(Stepper):
 
 def main() -> int:
     """Train everything, compare, and write the largest deviations."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--tokens", type=Path, help="token shards of the default study, if made")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--tokens", type=Path, help="token shards of the default study, if made")
+    args = options.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as work:
         tokens = args.tokens or made_tokens(Path(work) / "tokens")
         result = about() | {"first": section(tokens, PRECISIONS, SEEDS, AT_STEPS)}
         print(json.dumps(result["first"]), flush=True)
         result["long"] = section(tokens, LONG, LONG_SEEDS, LONG_AT_STEPS)
-    write_text(args.out, json.dumps(result, indent=1) + "\n")
+    write(args.out, result)
     print(f"largest deviations over {LONG_AT_STEPS[-1]} steps -> {args.out}")
     return 0
 

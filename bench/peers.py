@@ -19,31 +19,26 @@ of the minutes that are left, and ends early from `LEAST_ROUNDS` rounds on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.contestants.plain import NANOGPT, NanoGpt, Plain
 from bench.contestants.setting import OPTIMISER, Setting, Tokens
+from bench.scaffold import about, in_turn, parser, shown, write
 from pipeline import strategies
-from pipeline.files import write_text
 from pipeline.machine.processes import keep_freed_memory
-from pipeline.metrics.statistics import values_interval
 from pipeline.models.build import build_model, compile_model
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
@@ -102,16 +97,12 @@ if NANOGPT in os.environ:
 
 def main() -> int:
     """Compare under every setting and write the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--sizes", nargs="+", choices=list(BATCH), default=["5M", "14M"])
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of all settings together")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--sizes", nargs="+", choices=list(BATCH), default=["5M", "14M"])
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options.add_argument("--minutes", type=float, default=10.0, help="of all settings together")
+    args = options.parse_args()
     ends = time.monotonic() + 60 * args.minutes
-    from pipeline.machine.facts import hardware
-    from pipeline.machine.source import provenance
-
     settings = [
         Setting(size, BATCH[size], precision, compiled, args.device)
         for size, precision, compiled in product(args.sizes, ("fp32", "bf16"), (False, True))
@@ -122,15 +113,8 @@ def main() -> int:
         now = time.monotonic()
         share = (ends - now) / (len(settings) - place)
         rows.append(compare(setting, steps, now + share))
-    result = {
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "hardware": hardware(),
-        "git_commit": provenance()["git_commit"],
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "settings": rows,
-    }
-    write_text(args.out, json.dumps(result, indent=1) + "\n")
+    versions = {"threads": torch.get_num_threads(), "torch": torch.__version__}
+    write(args.out, about() | versions | {"settings": rows})
     print(f"-> {args.out}")
     return 0
 
@@ -148,9 +132,9 @@ def compare(setting: Setting, steps: int, ends: float) -> dict[str, Any]:
         "num_parameters": setting.num_parameters,
         "rounds": len(own),
         "steps": steps,
-        "step_seconds": {name: _shown(taken) for name, taken in seconds.items()},
+        "step_seconds": {name: shown(taken) for name, taken in seconds.items()},
         "ratio": {
-            name: _shown([one / other for one, other in zip(own, taken, strict=True)])
+            name: shown([one / other for one, other in zip(own, taken, strict=True)])
             for name, taken in seconds.items()
             if taken is not own
         },
@@ -186,24 +170,20 @@ def _train(steps: int) -> float:
 def run_rounds(
     trains: Mapping[str, Callable[[int], object]], rounds: int, steps: int, ends: float
 ) -> dict[str, list[float]]:
-    """Seconds of a step in each round of each contestant; the round before them warms up.
+    """Seconds of a step in each round of each contestant.
 
     After `ends`, of the monotonic clock, no further round is begun once there are `LEAST_ROUNDS`.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in trains}
-    order, done = random.Random(2022), -1
-    while done < rounds and (done < LEAST_ROUNDS or time.monotonic() <= ends):
-        for name in order.sample(list(trains), len(trains)):
-            start = time.perf_counter()
-            trains[name](steps)
-            seconds[name].append((time.perf_counter() - start) / steps)
-        done += 1
-    return {name: taken[1:] for name, taken in seconds.items()}
 
+    def timed(train: Callable[[int], object]) -> float:
+        start = time.perf_counter()
+        train(steps)
+        return (time.perf_counter() - start) / steps
 
-def _shown(values: Sequence[float]) -> dict[str, float]:
-    interval = values_interval(values)
-    return {"median": interval.value, "low": interval.low, "high": interval.high}
+    def goes_on(done: int) -> bool:
+        return done < rounds and (done < LEAST_ROUNDS or time.monotonic() <= ends)
+
+    return in_turn({name: partial(timed, train) for name, train in trains.items()}, goes_on)
 
 
 if __name__ == "__main__":

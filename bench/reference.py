@@ -12,17 +12,13 @@ engine and has no reference here.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,9 +28,8 @@ from torch import Tensor, nn
 from bench.contestants import originals
 from bench.contestants.originals import Step
 from bench.contestants.setting import OPTIMISER, SIZES, Setting, Tokens
+from bench.scaffold import about, in_turn, parser, shown, write
 from pipeline import strategies
-from pipeline.files import write_text
-from pipeline.metrics.statistics import values_interval
 from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
@@ -163,24 +158,21 @@ def layout_of(pair: Pair) -> Layout:
 def compare(pair: Pair, size: str, ends: float, steps: int) -> dict[str, Any]:
     """Ratio of times and deviation of losses of one pair. Collective."""
     both = contestants(pair, size)
-    seconds: dict[str, list[float]] = {name: [] for name in both}
-    order, more = random.Random(2022), True
-    while more:
-        for name in order.sample(list(both), 2):
-            seconds[name].append(both[name].train(steps))
-        done = len(seconds["ours"]) - 1  # the first one warms up
+
+    def goes_on(done: int) -> bool:
         late = torch.tensor(float(time.monotonic() > ends))
         dist.all_reduce(late)  # all stop together
-        more = done < LEAST_ROUNDS or (not late and done < MOST_ROUNDS)
+        return done < LEAST_ROUNDS or (not late and done < MOST_ROUNDS)
+
+    seconds = in_turn({name: partial(one.train, steps) for name, one in both.items()}, goes_on)
     losses = zip(*(one.losses[:COMPARED_STEPS] for one in both.values()), strict=True)
-    pairs = zip(seconds["ours"][1:], seconds["reference"][1:], strict=True)
-    ratio = values_interval([one / other for one, other in pairs])
+    pairs = zip(seconds["ours"], seconds["reference"], strict=True)
     return {
         "strategy": pair.strategy,
         "options": dict(pair.options),
-        "rounds": len(seconds["ours"]) - 1,
+        "rounds": len(seconds["ours"]),
         "loss_deviation": max(abs(a - b) / abs(b) for a, b in losses),
-        "ratio": {"median": ratio.value, "low": ratio.low, "high": ratio.high},
+        "ratio": shown([one / other for one, other in pairs]),
     }
 
 
@@ -192,13 +184,12 @@ def sent(pair: Pair, size: str) -> dict[str, float | None]:
 
 def main() -> int:
     """Compare every pair and write what was found; torchrun starts the ranks."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file of the results")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--size", choices=list(SIZES), default="5M")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of all pairs together")
-    parser.add_argument("--quick", action="store_true", help="a tiny model, the fewest rounds")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--ranks", type=int, default=2)
+    options.add_argument("--size", choices=list(SIZES), default="5M")
+    options.add_argument("--minutes", type=float, default=10.0, help="of all pairs together")
+    options.add_argument("--quick", action="store_true", help="a tiny model, the fewest rounds")
+    args = options.parse_args()
     if "RANK" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
         words = [*launcher, f"--nproc-per-node={args.ranks}", "-m", "bench.reference"]
@@ -214,11 +205,8 @@ def main() -> int:
     # Last: functional collectives pass through Python for good once they have been listened to.
     found = [one | {"sent_bytes": sent(p, size)} for p, one in zip(pairs, found, strict=True)]
     if dist.get_rank() == 0:
-        from pipeline.machine.facts import hardware
-
-        about = {"hardware": hardware(), "torch": torch.__version__, "size": size}
-        about["ranks"] = dist.get_world_size()
-        write_text(args.out, json.dumps({**about, "pairs": found}, indent=1) + "\n")
+        setting = {"torch": torch.__version__, "size": size, "ranks": dist.get_world_size()}
+        write(args.out, about() | setting | {"pairs": found})
         print(f"{HEAD}\n" + "\n".join(map(row, found)))
     dist.barrier()
     dist.destroy_process_group()

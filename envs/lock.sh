@@ -13,11 +13,9 @@ set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-others='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
-        /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = package in has }
-        !skip'
-asked='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
-       /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = !(package in has) }
+# The parts of the second lock whose package is in the first file, or with `asked=0` those that are not.
+parts='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
+       /^[a-z].*==/ { package = $0; sub(/==.*/, "", package); skip = (package in has) != asked }
        !skip'
 
 export DS_ACCELERATOR=cpu DS_BUILD_OPS=0 # what DeepSpeed's sdist asks for its metadata
@@ -36,14 +34,10 @@ for name in requirements validator deepspeed axe; do
         echo "error: the lines above tie $lock to one machine; install from a plain index" >&2
         exit 1
     fi
-    if [ "$name" = deepspeed ]; then
-        awk "$others" envs/requirements.lock "$work/clean.lock" >"$work/extra.lock"
-        mv "$work/extra.lock" "$work/clean.lock"
-    fi
-    if [ "$name" = axe ]; then
-        awk "$asked" envs/axe.in "$work/clean.lock" >"$work/alone.lock"
-        mv "$work/alone.lock" "$work/clean.lock"
-    fi
-    cp "$work/clean.lock" "$lock.new"
+    case $name in
+        deepspeed) awk -v asked=0 "$parts" envs/requirements.lock "$work/clean.lock" >"$lock.new" ;;
+        axe) awk -v asked=1 "$parts" envs/axe.in "$work/clean.lock" >"$lock.new" ;;
+        *) cp "$work/clean.lock" "$lock.new" ;;
+    esac
     mv "$lock.new" "$lock"
 done

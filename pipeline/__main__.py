@@ -113,7 +113,7 @@ def _run(argv: list[str]) -> int:
     stage.add_arguments(parser)
     args = parser.parse_args(rest)
     options.check_written(parser, args)
-    return int(stage.run(args))
+    return stage.run(args) or 0
 
 
 def _fail(text: str, *further: str) -> int:

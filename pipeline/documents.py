@@ -174,7 +174,9 @@ MAX_VALUES = 20_000
 
 
 class Unfit(ValueError):
-    """A document that could be read, but holds what none of ours does."""
+    """A document that could be read, but holds what none of ours does; `place` is where in it."""
+
+    place = ""
 
 
 def too_deep(where: str) -> str:
@@ -182,61 +184,51 @@ def too_deep(where: str) -> str:
     return f"at {where[:80]} it is nested over {MAX_DEPTH} deep; expected a study's few levels"
 
 
-class _FaultError(Exception):
-    """A fault of a value, and the place of the value within that which is checked."""
-
-    def __init__(self, message: str) -> None:
-        self.message, self.place = message, ""
-
-
 def check_plain(value: Any, *, printable: bool) -> None:
     """Raise Unfit, naming the place, unless `value` is what JSON can hold and we can write."""
     try:
         _check(value, 0, printable)
-    except _FaultError as fault:
+    except Unfit as fault:
         where = f"${fault.place}"
-        raise Unfit(
-            f"at {where[:80]}: {fault.message}" if fault.message else too_deep(where)
-        ) from None
+        raise Unfit(f"at {where[:80]}: {fault}" if str(fault) else too_deep(where)) from None
 
 
 def _check(value: Any, depth: int, printable: bool) -> None:
-    """Raise _FaultError, with no message where it is too deep; places are put together on the way.
+    """Raise Unfit, with no message where it is too deep.
 
-    So a document of many values, of which none is wrong, costs no text.
+    Its place is put together on the way out, so that a document of many values, of which none is
+    wrong, costs no text.
     """
     kind = type(value)
     if depth > MAX_DEPTH:
-        raise _FaultError("")
+        raise Unfit("")
     if kind is dict or kind is list:
         for key, child in value.items() if kind is dict else enumerate(value):
             if kind is dict:
                 if type(key) is not str:
-                    raise _FaultError(f"the key {str(key)[:80]} is no text; quote it")
+                    raise Unfit(f"the key {str(key)[:80]} is no text; quote it")
                 _check(key, depth, printable)
             try:
                 _check(child, depth + 1, printable)
-            except _FaultError as fault:
+            except Unfit as fault:
                 fault.place = (f".{key}" if kind is dict else f"[{key}]") + fault.place
                 raise
     elif kind is str:
         if value.isascii() and value.isprintable():
             return
         if any("\ud800" <= c <= "\udfff" for c in value):
-            raise _FaultError(f"half a character ({value[:80]!a}); write it whole")
+            raise Unfit(f"half a character ({value[:80]!a}); write it whole")
         if printable and (wrong := unprintable(value)):
-            raise _FaultError(
-                f"{value[:80]!a} holds {wrong!a}, which cannot be printed; leave it out"
-            )
+            raise Unfit(f"{value[:80]!a} holds {wrong!a}, which cannot be printed; leave it out")
     elif kind is int:
         if value.bit_length() > MAX_BITS:
             bits = value.bit_length()
-            raise _FaultError(f"an integer of {bits} bits; the most is {MAX_BITS}")
+            raise Unfit(f"an integer of {bits} bits; the most is {MAX_BITS}")
     elif kind is float:
         if not math.isfinite(value):
-            raise _FaultError(f"{value} is no finite number; write one")
+            raise Unfit(f"{value} is no finite number; write one")
     elif value is not None and kind is not bool:
-        raise _FaultError(f"a {kind.__name__} is nothing that JSON has; put it in quotes")
+        raise Unfit(f"a {kind.__name__} is nothing that JSON has; put it in quotes")
 
 
 class Loader(yaml.SafeLoader):

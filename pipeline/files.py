@@ -71,6 +71,8 @@ def atomic_path(final: Path) -> Iterator[Path]:
     Raises SamestepError when the disk refuses (full, read-only), naming the file; or another one
     that it is made from and that cannot be used.
     """
+    # Beside it, since a rename is atomic within one file system alone; with its suffix, by which
+    # pandoc and matplotlib choose the format.
     temporary = final.with_name(f".{final.name}.{os.getpid()}.tmp{final.suffix}")
     with made_folder(final.parent):
         try:

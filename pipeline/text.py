@@ -131,6 +131,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def numbered(counts: Sequence[int], noun: str) -> str:
+    """`1 node`, `2 nodes`, `1, 2 and 4 nodes`."""
+    return f"{listed(counts)} {noun}{'' if [*counts] == [1] else 's'}"
+
+
 def listed(items: Iterable[object]) -> str:
     """`a`, `a and b`, `a, b and c`; `a; b, x and c` where an item has a comma itself."""
     words = [str(item) for item in items]

@@ -27,6 +27,7 @@ from pipeline.documents import read_lines, read_made
 from pipeline.errors import MissingError, RecordError, SamestepError, StudyError, UnsupportedError
 from pipeline.machine.processes import exit_status, wait_for_one
 from pipeline.records import RUN_FILE, STEPS_FILE
+from pipeline.study.load import PointsStudy
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import TIMED, RunSpec
 from pipeline.study.study import Study
@@ -56,12 +57,13 @@ class EndedRun:
 class Watched:
     """A study and its results folder; call `update` now and then."""
 
-    def __init__(self, study: Study, results: Path) -> None:
+    def __init__(self, study: Study | PointsStudy, results: Path) -> None:
         self.study, self.results = study, results
-        self.planned = {spec.run_id: spec for spec in every_run(study)}
+        runs = every_run(study) if isinstance(study, Study) else []
+        self.planned = {spec.run_id: spec for spec in runs}
         self.ended: dict[str, EndedRun] = {}
-        runs = results / "runs"
-        self._files = {name: runs / name.partition("/")[2] / RUN_FILE for name in self.planned}
+        folder = results / "runs"
+        self._files = {k: folder / spec.folder / RUN_FILE for k, spec in self.planned.items()}
         self._seen: dict[str, int | None] = {}
 
     def update(self) -> None:
@@ -114,7 +116,7 @@ class Watched:
         ends of two of the last 20 (median).
         """
         runs, planned = sorted(self.ended.values(), key=lambda run: run.ended), len(self.planned)
-        text = f"{len(runs)} of {planned} runs"
+        text = f"{len(runs)} of {planned} runs" if planned else "no runs, as nothing is trained"
         if failed := Counter(run.status for run in runs if run.status != "ok"):
             text += f" ({', '.join(f'{count} {status}' for status, count in failed.items())})"
         if runs and len(runs) < planned:
@@ -122,7 +124,7 @@ class Watched:
             each = statistics.median(between or [runs[-1].ended - runs[-1].started])
             text += f", about {timedelta(seconds=round(each * (planned - len(runs))))} left"
             last = runs[-1]
-            text += f"; last: {last.spec.run_id.partition('/')[2]}, "
+            text += f"; last: {last.spec.folder}, "
             if last.step_seconds is not None:
                 text += f"{1000 * last.step_seconds:,.1f} ms a step"
             else:

@@ -22,7 +22,6 @@ import pandas as pd
 
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.results import Results
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, write_record
@@ -140,7 +139,7 @@ def write_records(
     for place, spec in enumerate(planned_order(Study.of(study))):
         here = fell_back is not None and fell_back(spec)
         record = make_record(spec, failures(spec), place, fell_back=here)
-        write_record(run_folder(root, spec), record)
+        write_record(root / spec.folder, record)
     return root
 
 

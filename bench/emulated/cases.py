@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.emulated.runs import ROOT
+from bench.scaffold import ROOT
 from pipeline.planner import here
 from pipeline.planner.auto import choose, layouts_of, run_of
 from pipeline.planner.ranking import Cluster, Ranked

@@ -22,20 +22,18 @@ from typing import TypeVar
 
 import psutil
 
+from bench.scaffold import STUDY, make_tokens, stage
 from pipeline.emulation import dilation
 from pipeline.launch import preloaded
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
 from pipeline.resolved import resolve
-from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
-
-ROOT = Path(__file__).resolve().parents[2]
-STUDY = ROOT / "workflow/config/smoke/study.yaml"
 
 MOST_STOLEN, ATTEMPTS, PAUSE_SECONDS = 0.05, 4, 3.0
 """Share of all cores' time that the host may take; attempts at a figure, and the pause between."""
@@ -115,15 +113,14 @@ class Runs:
     ) -> None:
         self.folder, self.count, self.machine = folder, 0, Machine()
         self.study = self.study_of(model or {}, nodes)
-        study, spec = folder / "study.json", folder / "tokens.json"
+        study = folder / "study.json"
         study.write_text(json.dumps(self.study.to_dict()), encoding="utf-8")
-        spec.write_text(json.dumps(tokens_spec(self.study)), encoding="utf-8")
         any_run = self.spec("dps", 2, 1000.0)
         self.num_parameters = num_parameters(any_run.model)
         # It has torch loaded and forks the runs, as in a study.
         preloaded.start_ranks([resolve(any_run)])
-        self._pipeline("tokens", f"--spec={spec}", f"--out={folder}/tokens", "--num-proc=2")
-        self._pipeline("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
+        make_tokens(self.study, folder)
+        stage("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
 
     @staticmethod
     def study_of(model: Mapping[str, int], nodes: int) -> Study:
@@ -142,18 +139,26 @@ class Runs:
                 rounds[place].append(self.machine.undisturbed(run))
         return rounds
 
-    def taken(self, variant: Variant) -> Taken:
-        """Run it, again where other work on the machine kept it from its cores or its rate."""
-        for _ in range(3):
+    def record(self, variant: Variant, attempts: int) -> RunRecord | str:
+        """Run it, again where other work on the machine kept it from its cores or its rate.
+
+        The record, or what the last one says where none of the attempts went well.
+        """
+        for _ in range(attempts):
             with other_program() if variant.beside else nullcontext():
                 record = self._run(variant)
-            if record.status == "ok" and "emulation" in record.run["execution"]:
-                break
-        else:
-            run = record.run
-            raise SystemExit(f"{run['run_id']}: {record.status}: {run['reason']}")
-        if (factor := record.run["execution"]["emulation"]["dilation"]) != variant.factor:
-            raise SystemExit(f"{record.spec.run_id}: dilated by {factor:g}, not {variant.factor:g}")
+            emulation = record.run["execution"].get("emulation")
+            if record.status == "ok" and emulation:
+                if (factor := emulation["dilation"]) != variant.factor:
+                    asked = f"dilated by {factor:g}, not {variant.factor:g}"
+                    raise SystemExit(f"{variant.spec.run_id}: {asked}")
+                return record
+        return f"{record.status}: {record.run['reason']}"
+
+    def taken(self, variant: Variant) -> Taken:
+        """Times of a run; SystemExit where it does not go well."""
+        if isinstance(record := self.record(variant, 3), str):
+            raise SystemExit(f"{variant.spec.run_id}: {record}")
         seconds = statistics.median(load_run(record, {}).timed_seconds)
         most: dict[int, float] = {}
         for step in record.steps:
@@ -170,7 +175,7 @@ class Runs:
         arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
         if variant.spec.world.yardstick:
             arguments.append(f"--yardstick={self.folder}/yardstick.json")
-        self._pipeline("train", *arguments)
+        stage("train", *arguments)
         return read_record(out)
 
     def spec(self, cell: str, nodes: int, rate: float) -> RunSpec:
@@ -179,10 +184,6 @@ class Runs:
         link = LinkSpec("bench", rate)
         world = replace(run.world, nodes=nodes, dilated_for=None, link=link)
         return replace(run, world=world)
-
-    def _pipeline(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "pipeline", *arguments]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 class Lanes(Runs):

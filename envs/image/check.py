@@ -144,7 +144,7 @@ def imported_sources() -> list[str]:
 def main(arguments: list[str]) -> int:
     """Check, write VERSIONS, and print what a build log should hold."""
     (target,) = arguments
-    pinned = [name for lock in LOCKS for name in read_lock(lock.read_text(encoding="utf-8"))[0]]
+    pinned = [name for lock in LOCKS for name in read_lock(lock.read_text(encoding="utf-8"))]
     base = of_the_base()
     problems = unmet(name for name in pinned if name not in base)
     fatal = [how for wanted, how in problems if wanted not in base]

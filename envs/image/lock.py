@@ -12,6 +12,7 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
@@ -19,35 +20,31 @@ _HASH = re.compile(r"^\s+(--hash=sha256:[0-9a-f]{64})")
 _NEEDED_BY = re.compile(r"^\s+#\s+(?:via\s+)?([A-Za-z0-9._-]+)\s*$")
 
 
-def read_lock(text: str) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """Package -> version and package -> what needs it, from the text that pip-compile writes.
+@dataclass
+class Pin:
+    """A package of the lock: its version, hashes of its files as options of pip, what needs it.
 
-    A package of requirements.in is needed by `-r`, whatever else needs it.
+    One of requirements.in is needed by `-r`, whatever else needs it. torch has no hashes.
     """
-    versions: dict[str, str] = {}
-    needed_by: dict[str, set[str]] = {}
-    name = ""
-    for line in text.splitlines():
-        if pin := _PIN.match(line):
-            name = pin[1].lower()
-            versions[name] = pin[2]
-            needed_by[name] = set()
-        elif name and "-r " in line:
-            needed_by[name].add("-r")
-        elif name and (by := _NEEDED_BY.match(line)) and by[1] != "via":
-            needed_by[name].add(by[1].lower())
-    return versions, needed_by
+
+    version: str
+    hashes: list[str] = field(default_factory=list)
+    needed_by: set[str] = field(default_factory=set)
 
 
-def hashes(text: str) -> dict[str, list[str]]:
-    """Package -> options `--hash=sha256:...` of all its files; none for torch, see envs/lock.sh."""
-    found: dict[str, list[str]] = {}
+def read_lock(text: str) -> dict[str, Pin]:
+    """Pins by the name of their package, from the text that pip-compile writes."""
+    pins, pin = dict[str, Pin](), Pin("")
     for line in text.splitlines():
-        if pin := _PIN.match(line):
-            found[pin[1].lower()] = one = []
+        if named := _PIN.match(line):
+            pin = pins[named[1].lower()] = Pin(named[2])
         elif option := _HASH.match(line):
-            one.append(option[1])
-    return found
+            pin.hashes.append(option[1])
+        elif "-r " in line:
+            pin.needed_by.add("-r")
+        elif (by := _NEEDED_BY.match(line)) and by[1] != "via":
+            pin.needed_by.add(by[1].lower())
+    return pins
 
 
 def without(text: str, kept: Iterable[str]) -> list[str]:
@@ -55,14 +52,12 @@ def without(text: str, kept: Iterable[str]) -> list[str]:
 
     So the base's torch keeps the SymPy that it asks for.
     """
-    versions, needed_by = read_lock(text)
-    of_files = hashes(text)
-    dropped = set(kept)
-    while more := {n for n, by in needed_by.items() if by and by <= dropped} - dropped:
+    pins, dropped = read_lock(text), set(kept)
+    while more := {n for n, p in pins.items() if p.needed_by and p.needed_by <= dropped} - dropped:
         dropped |= more
     return [
-        " ".join([f"{name}=={version}", *of_files[name]])
-        for name, version in versions.items()
+        " ".join([f"{name}=={pin.version}", *pin.hashes])
+        for name, pin in pins.items()
         if name not in dropped
     ]
 

@@ -48,7 +48,7 @@ def metadata(
     parameters["#output-record"] = ("record", next(n for n in names if n.endswith("run.json")))
     if layout.PAPER_FILES[0] in names:
         parameters["#output-paper"] = ("paper", layout.PAPER_FILES[0])
-    runs = {f"#run-{_run_name(record)}": record for record in records}
+    runs = {f"#run-{record.spec.folder}": record for record in records}
     ended = max(record.run["ended_at"] for record in records)
     root = _entity(
         "./", "Dataset", study.title,
@@ -89,7 +89,7 @@ def metadata(
         result=_refs([n for n in results if not n.endswith("spec.json")]),
     )  # fmt: skip
     controls = {
-        key.replace("#run-", "#control-"): (f"start of train {_run_name(record)}", key)
+        key.replace("#run-", "#control-"): (f"start of train {record.spec.folder}", key)
         for key, record in runs.items()
     }
     organisation = _entity(
@@ -157,13 +157,9 @@ def _file(name: str, parameters: Mapping[str, tuple[str, str]]) -> Entity:
     return entity
 
 
-def _run_name(record: RunRecord) -> str:
-    return record.spec.run_id.partition("/")[2]
-
-
 def _training(key: str, record: RunRecord) -> Entity:
     """One training run; a run that could not finish is a failed action with its reason."""
-    name, run, spec = _run_name(record), record.run, record.spec
+    name, run, spec = record.spec.folder, record.run, record.spec
     ok = record.status == "ok"
     return _entity(
         key, "CreateAction", f"train {name}",

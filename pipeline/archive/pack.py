@@ -26,7 +26,7 @@ from pipeline.machine.image import locked_digest
 from pipeline.machine.source import provenance
 from pipeline.metrics import table
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import read_all, run_folder
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.results import Results
 from pipeline.records import RunRecord
@@ -63,7 +63,7 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     """
     study = load_study(results / layout.STUDY_FILE)
     made = layout.products(study)
-    files = [run_folder(results / "runs", spec) / "run.json" for spec in every_run(study)]
+    files = [results / "runs" / spec.folder / "run.json" for spec in every_run(study)]
     files += [results / name for name in made]
     if absent := [path for path in files if not path.is_file()]:
         raise ArchiveError(
@@ -75,8 +75,7 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     kept = [layout.STUDY_FILE, layout.MANIFEST_FILE, *made]
     kept += [name for name in optional if (results / name).is_file()]
     for record in records:
-        folder = f"runs/{record.spec.run_id.partition('/')[2]}"
-        kept += [f"{folder}/{name}" for name in layout.RUN_FILES]
+        kept += [f"runs/{record.spec.folder}/{name}" for name in layout.RUN_FILES]
     parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
     parts |= {name: _inside(layout.ROOT, path) for name, path in layout.sources(study).items()}
     parts |= _image(records)

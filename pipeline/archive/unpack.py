@@ -26,7 +26,7 @@ from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError, without_fix
 from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.machine.source import provenance
-from pipeline.metrics.collect import read_all, run_folder
+from pipeline.metrics.collect import read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, read, validate
@@ -59,7 +59,7 @@ def unpack(archive: Path, into: Path) -> Path:
             # it can be repeated here: in place of any other fix stands that of an archive.
             text = without_fix(error).replace(f"{fresh}{os.sep}", "")
             raise ArchiveError(f"{archive}: {text}; {_AGAIN}") from None
-        final = into / study
+        final = into / study  # a name that the schema of studies allows, so below `into`
         if final.exists() and not (final / layout.SUMS_FILE).is_file():
             raise ArchiveError(f"{final} was not unpacked from an archive; move it away first")
         if final.exists():
@@ -114,14 +114,16 @@ def _runs_of(study: Path) -> set[str] | None:
         runs = every_run(load_study(study))
     except (SamestepError, ValueError, RecursionError):
         return None
-    return {run_folder(Path("runs"), spec).as_posix() for spec in runs}
+    return {f"runs/{spec.folder}" for spec in runs}
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:
     """Entries by name; raises ArchiveError unless each is an expected, plain, single file."""
     entries: dict[str, zipfile.ZipInfo] = {}
     for entry in opened.infolist():
+        # As it stands in the file: `filename` is cut at a NUL and may have other separators.
         name = entry.orig_filename
+        # 0 where the archive was made on a system without such modes.
         kind = stat.S_IFMT(entry.external_attr >> 16)
         fault = None
         if not layout.EXPECTED.fullmatch(name):
@@ -133,6 +135,7 @@ def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfil
         if fault is not None:
             raise ArchiveError(f"{archive} {fault}; {_AS_IT_WAS}")
         entries[name] = entry
+    # What is stated is what is read: zipfile stops at the stated size of an entry.
     total = sum(entry.file_size for entry in entries.values())
     if total > layout.MAX_BYTES or len(entries) > layout.MAX_FILES:
         raise ArchiveError(
@@ -220,7 +223,7 @@ def check_records(folder: Path) -> str:
 def check_inputs(records: Sequence[RunRecord], results: Path) -> None:
     """Raise ArchiveError where a spec or the manifest is missing or not what the runs had."""
     manifest = results / layout.MANIFEST_FILE
-    files = [results / "runs" / record.spec.run_id.partition("/")[2] for record in records]
+    files = [results / "runs" / record.spec.folder for record in records]
     for path in (manifest, *(f / name for f in files for name in ("spec.json", "steps.jsonl"))):
         if not path.is_file():
             raise ArchiveError(f"{path} does not exist; it belongs to the records, bring it back")
@@ -250,7 +253,7 @@ def verify(results: Path) -> int:
     fix = "give a folder that `python -m pipeline unpack` made"
     listed = parse_sums(read_text(sums, "", ArchiveError, fix, MAX_MADE_BYTES), str(sums))
     made = layout.products(load_study(results / layout.STUDY_FILE))
-    # What it is rebuilt from has to be the archive's too.
+    # What it is rebuilt from has to be the archive's too: else equal products prove nothing.
     given = {name: total for name, total in listed.items() if layout.is_needed(name)}
     if changed := differing(given, results):
         fault = (

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline import schemas
 from pipeline.archive.pack import check_made
-from pipeline.claims.write import read_verdicts
+from pipeline.claims.write import UNTESTED, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics.format import significant
 from pipeline.metrics.results import LEVELS, Results
@@ -191,8 +191,7 @@ def badges(root: Path, numbers: Mapping[str, Any], commits: Sequence[str]) -> li
         ("reusable", "the environment as an image that the records name",
          numbers["image"].startswith("sha256:"), numbers["image"]),
         ("reproduced", "the claims of the paper are tested by the artifact", bool(tested),
-         f"of {claims['total']}, {claims['untested']} are not testable here" if claims else
-         "no claims"),
+         f"of {claims['total']}, {claims['untested']} {UNTESTED}" if claims else "no claims"),
         ("reproduced", "obtained by a team other than the authors, with this artifact", False,
          "no record tells who ran it; only reviewers can state this"),
     ]  # fmt: skip

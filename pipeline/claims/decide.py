@@ -20,11 +20,18 @@ import numpy as np
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.contrasts import FASTER, SLOWER
+from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
-from pipeline.metrics.ranks import ALPHA, holm, p_value_above
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Floats, Interval
+from pipeline.metrics.statistics import (
+    ALPHA,
+    COUNTED,
+    MIN_REPEATS,
+    Floats,
+    Interval,
+    holm,
+    p_value_above,
+)
 from pipeline.text import plural
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
@@ -44,7 +51,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """Outcome of a test: the effect and what it is of, or a finding that is no number.
 
     The effect is the least (`all`) or the greatest (`any`) of the ratios of `contrasts`; an effect
@@ -68,6 +75,7 @@ class Found:
     def p_value(self, verdict: str, region: Region) -> float:
         """p-value of a decision on the side that the effect's interval lies on."""
         assert self.effect is not None
+        # Of an interval alone no more is known than that its test at 95 % would decide.
         if not self.contrasts:
             return ALPHA
         low, high = region.limits
@@ -81,18 +89,19 @@ class Found:
         sides = [(-1, low)] if self.effect.high < low else [(1, high)]
         if verdict == REPRODUCED:
             sides = [(1, low), (-1, high)]
-        # A region open at one end has one test.
+        # A region open at one end has one test, of a band the weaker of two counts. Doubled, since
+        # a 95 % interval leaves 2.5 % at each of its ends.
         return min(1.0, 2 * max(p_of(side, at) for side, at in sides if math.isfinite(at)))
 
 
 def settle(
-    found: Found, region: Region | None, evidence: Evidence
+    outcome: Outcome, region: Region | None, evidence: Evidence
 ) -> tuple[str, str, float | None]:
     """The verdict, the finding behind it, and its p-value where a test with one was made."""
-    effect = found.effect
+    effect = outcome.effect
     if effect is None or region is None:
-        return (REPRODUCED if found.holds else NOT_REPRODUCED), found.why, None
-    about = f"{found.what} is {effect_text(effect)}"
+        return (REPRODUCED if outcome.holds else NOT_REPRODUCED), outcome.why, None
+    about = f"{outcome.what} is {effect_text(effect)}"
     claimed = f"claimed {region}"
     verdict = within(effect.low, effect.high, region)
     if effect.how == COUNTED:
@@ -101,11 +110,12 @@ def settle(
         return UNDECIDED, f"{about} ({claimed})", None
     if verdict == UNDECIDED:
         return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
-    reason = _bent(found, region, verdict, evidence) or _contradicted(found, region, evidence)
-    if (equal := found.by_schedule) and within(equal.value, equal.value, region) != verdict:
+    # The interval decides. Whatever else speaks against it is enough to leave the claim open.
+    reason = _bent(outcome, region, verdict, evidence) or _contradicted(outcome, region, evidence)
+    if (equal := outcome.by_schedule) and within(equal.value, equal.value, region) != verdict:
         # On cores that ranks share passes differ, and here their lengths made the verdict.
         reason = f"and with passes of equal length {significant(equal.value)}"
-    p_value = found.p_value(verdict, region)
+    p_value = outcome.p_value(verdict, region)
     if reason is None and p_value > ALPHA:
         reason = f"and the rank tests do not decide (p = {probability(p_value)})"
     if reason is not None:
@@ -132,41 +142,43 @@ def effect_text(effect: Interval) -> str:
     return shape(effect.value, effect.low, effect.high)
 
 
-def _bent(found: Found, region: Region, verdict: str, evidence: Evidence) -> str | None:
-    """Why times of emulated nodes decide nothing here, or None."""
-    assert found.effect is not None
-    emulated = any(place.row["network"] == "emulated" for place in found.places)
-    if not (emulated and found.num_times):
+def _bent(outcome: Outcome, region: Region, verdict: str, evidence: Evidence) -> str | None:
+    """Reason why times of emulated nodes decide nothing here, or None."""
+    assert outcome.effect is not None
+    emulated = any(place.row["network"] == "emulated" for place in outcome.places)
+    if not (emulated and outcome.num_times):
         return None
     if evidence.results.bias is None:
         return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
-    off = (1 + evidence.results.bias) ** found.num_times
-    if within(found.effect.low / off, found.effect.high * off, region) != verdict:
+    # Each ratio of times in the effect may be off by the bias, and all of them the same way.
+    off = (1 + evidence.results.bias) ** outcome.num_times
+    if within(outcome.effect.low / off, outcome.effect.high * off, region) != verdict:
         return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     return None
 
 
-def _contradicted(found: Found, region: Region, evidence: Evidence) -> str | None:
-    """Why the planned comparisons, by which the paper speaks of faster, object, or None.
+def _contradicted(outcome: Outcome, region: Region, evidence: Evidence) -> str | None:
+    """Objection of the planned comparisons, by which the paper speaks of faster, or None.
 
     They test equality, so only a claim of more or less than 1 is asked of them: a claim of being
     about equal, or twice as fast, is decided by its interval.
     """
-    assert found.effect is not None
+    assert outcome.effect is not None
     one = any(math.isclose(limit, 1.0, rel_tol=_AT_ONE) for limit in region.limits)
-    if not one or not found.speeds or found.effect.low <= 1 <= found.effect.high:
+    if not one or not outcome.speeds or outcome.effect.low <= 1 <= outcome.effect.high:
         return None
-    tests = [evidence.results.compared(a.key, b.key) for a, b in found.speeds]
+    tests = [evidence.results.compared(a.key, b.key) for a, b in outcome.speeds]
     known = [test for test in tests if test is not None]
     if len(known) < len(tests):
-        first, second = next(p for p, t in zip(found.speeds, tests, strict=True) if t is None)
+        first, second = next(p for p, t in zip(outcome.speeds, tests, strict=True) if t is None)
         return f"and no comparison of {first.label} with {second.label} was planned"
-    if any(test.too_few for test in known):
+    # So few repeats could not have decided it, whatever they had measured.
+    if any(test.verdict == TOO_FEW for test in known):
         return f"and {plural(known[0].n, 'repeat')} are too few for the rank test"
-    above = found.effect.value > 1
+    above = outcome.effect.value > 1
     decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
     # The least of several is above 1 where all are, and below where one is.
-    if (all if (found.combined == "all") == above else any)(decided):
+    if (all if (outcome.combined == "all") == above else any)(decided):
         return None
     worst = max(test.p_value for test in known)
     return f"and the rank test between them does not decide (p = {probability(worst)})"
@@ -183,7 +195,7 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     # What did not decide by itself cannot decide now; it counts among the tests all the same.
     p_values = [1.0 if one.p_value is None else one.p_value for one in tested]
     adjusted = dict(zip([one.claim.id for one in tested], holm(p_values), strict=True))
-    claims, found = plural(len(tested), "tested claim"), []
+    claims, final = plural(len(tested), "tested claim"), []
     for one in verdicts:
         p_value = adjusted.get(one.claim.id)
         if one.verdict in DECIDED and p_value is not None:
@@ -191,5 +203,5 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
             holds = p_value <= ALPHA
             verdict = one.verdict if holds else UNDECIDED
             one = replace(one, why=why, verdict=verdict, p_value=p_value if holds else None)
-        found.append(one)
-    return found
+        final.append(one)
+    return final

@@ -1,4 +1,4 @@
-"""From what a test found to a verdict with its one line.
+"""From the outcome of a test to a verdict with its one line.
 
 A verdict is that of the nearest admissible world; the claim is judged in all others too, and where
 one of them says the contrary nothing is decided. `decide.py` says when an effect decides, and holds
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from pipeline.claims.decide import Found, corrected, effect_text, settle
+from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import (
     DECIDED,
@@ -61,7 +61,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
     settled = [settle(one, claim.region, evidence) for one in named]
-    found, (verdict, why, p_value) = named[0], settled[0]
+    nearest, (verdict, why, p_value) = named[0], settled[0]
     words = [word for word, _, _ in settled]
     if verdict in DECIDED and any(word in DECIDED and word != verdict for word in words):
         verdict, p_value = UNDECIDED, None
@@ -73,7 +73,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
     # Bytes, passes and phases are those of profiled runs, all else is of timed ones.
     profiled = str(claim.test.get("metric")).startswith(_OF_PROFILED_RUNS)
-    runs = evidence.runs(found.places, "profile" if profiled else "run")
+    runs = evidence.runs(nearest.places, "profile" if profiled else "run")
     ran = plural(len(runs), "profiled run" if profiled else "run")
     names = []
     for one, word in zip(named, words, strict=True):
@@ -82,49 +82,42 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         names.append((f"{plural(nodes, 'node')} with {plural(ranks, 'rank')}{over}", word))
     notes = []
     # Over several links the one node of an arm is a cell of its own, of which the same holds.
-    for place in reversed({p.row["arm"]: p for p in reversed(found.places)}.values()):
+    for place in reversed({p.row["arm"]: p for p in reversed(nearest.places)}.values()):
         for key, (published, here) in place.differences().items():
             had = f"with {key} {here}" if here is not None else f"with the default {key}"
             if key == "precision":
                 had = f"in {place.row['precision_ran']}"
             notes.append(f"{place.label} ran {had}, not {published}")
-    scale = f"{made}, tested {_here(claim, evidence, found.places)} in {ran}"
+    scale = f"{made}, tested {_here(claim, evidence, nearest.places)} in {ran}"
     return Verdict(
-        claim, verdict, why, scale, found.effect, tuple(notes), runs, p_value, tuple(names)
+        claim, verdict, why, scale, nearest.effect, tuple(notes), runs, p_value, tuple(names)
     )
 
 
-def _tested(claim: Claim, evidence: Evidence) -> Found:
-    """The test in the nearest world of `evidence`; of a bubble also what its schedule alone gives.
-
-    Records of former versions lack the latter.
-    """
-    found = KINDS[claim.kind](claim, evidence)
-    if claim.test.get("metric") == "phase_bubble":
-        alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
-        with suppress(NotTestableError):
-            found = replace(found, by_schedule=KINDS[claim.kind](alone, evidence).effect)
-    return found
-
-
-def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Found]:
+def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
     """The test in every admissible world, the nearest first; raises where there is none."""
-    tests: list[Found] = []
+    outcomes: list[Outcome] = []
     judged: set[World] = set()
     while True:
+        test, here = KINDS[claim.kind], evidence.after(judged)
         try:
-            found = _tested(claim, evidence.after(judged))
+            outcome = test(claim, here)
             # What ran in place of the software that is named decides nothing, however fast it is.
-            if not any(map(evidence.substituted, found.places)):
-                _require_speed(claim, evidence, found)
+            if not any(map(evidence.substituted, outcome.places)):
+                _require_speed(claim, evidence, outcome)
         except NotTestableError:
-            if not tests:
+            if not outcomes:
                 raise
-            return tests
-        if (world := world_of(found.places)) in judged:
-            return tests
+            return outcomes
+        # A test that asks for no place of its own gives the same world again.
+        if (world := world_of(outcome.places)) in judged:
+            return outcomes
+        if claim.test.get("metric") == "phase_bubble":
+            alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
+            with suppress(NotTestableError):  # of records of former versions
+                outcome = replace(outcome, by_schedule=test(alone, here).effect)
         judged.add(world)
-        tests.append(found)
+        outcomes.append(outcome)
 
 
 def _require(claim: Claim, evidence: Evidence) -> None:
@@ -145,17 +138,17 @@ def _require(claim: Claim, evidence: Evidence) -> None:
         raise NotTestableError(f"needs {lacks}: {needs['because']}")
 
 
-def _require_speed(claim: Claim, evidence: Evidence, found: Found) -> None:
+def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
     """Raise NotTestableError where a mixed precision that the claim times is not fast here.
 
     By the peaks of matrix products that the ranks measured, each in the format of its run.
     """
-    timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and found.effect is not None
+    timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and outcome.effect is not None
     if not timed or claim.kind == "memory_formula":
         return
     peaks = evidence.results.pick("cell", "peak_flops_per_second")
     needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"
-    for place in (p for p in found.places if p.selector.precision == "mixed"):
+    for place in (p for p in outcome.places if p.selector.precision == "mixed"):
         # On a machine that the ranks share their number sets the peak of each.
         beside = peaks[peaks["nodes"] == place.nodes]
         low = beside.loc[beside["cell"] == place.cell, "value"].min() / 1e9
@@ -187,7 +180,7 @@ def _same_model(claim: Claim, evidence: Evidence) -> bool:
 
 
 def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
-    """Where the test ran, in the words of the claim's own scale."""
+    """Scale of the test, in the words of the claim's own."""
     made, hardware = claim.made_at, _hardware(evidence)
     largest = max(places, key=lambda p: (p.nodes, p.ranks))
     at_scale = made.world == (largest.nodes, largest.ranks) and made.hardware in hardware

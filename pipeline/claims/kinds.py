@@ -1,7 +1,7 @@
-"""One function for each kind of test: a claim and a study -> what was found in one world.
+"""One function for each kind of test: a claim and a study -> its outcome in one world.
 
 A new kind is a function here, its shape in `workflow/schemas/claims.schema.yaml`, and its way to
-each verdict in `tests/claims_worlds.py`. `decide.Found` is what a function gives back.
+each verdict in `tests/claims_worlds.py`. `decide.Outcome` is what a function returns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pipeline.claims.decide import Contrast, Found
+from pipeline.claims.decide import Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
     Quantity,
@@ -66,7 +66,7 @@ def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interva
     """The smallest (`min`) or largest (`max`) of several, with the bounds of that.
 
     The lower bound of the largest errs more often than each: a decision on that side is corrected
-    for their number by `Found.p_value`.
+    for their number by `Outcome.p_value`.
     """
     hows = "; ".join(dict.fromkeys(one.how for one in intervals))
     return Interval(
@@ -75,7 +75,7 @@ def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interva
     )  # fmt: skip
 
 
-def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
+def ratio_of_two(claim: Claim, evidence: Evidence) -> Outcome:
     """Metric of `a` over that of `b`."""
     test = claim.test
     metric, compares = test["metric"], test.get("compares", ())
@@ -90,10 +90,11 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Found:
     effect, timed = ratio(one.interval, other.interval), int(metric in _TIMES)
     sampled = len(one.values) and len(other.values)
     contrasts = [Contrast(one.values, other.values)] if sampled else []
-    return Found(places, _named(metric, places), effect, contrasts, speeds=speeds, num_times=timed)
+    what = _named(metric, places)
+    return Outcome(places, what, effect, contrasts, speeds=speeds, num_times=timed)
 
 
-def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
+def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Outcome:
     """(a / b) over (c / d)."""
     test = claim.test
     places = choose(evidence, claim, [test[key] for key in "abcd"], test["where"])
@@ -101,10 +102,10 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Found:
     over = _joined(places[2:], " over ")
     what = f"{_named(test['metric'], places[:2])}, over the same of {over}"
     timed = 2 * int(test["metric"] in _TIMES)
-    return Found(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
+    return Outcome(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
 
 
-def formula(claim: Claim, evidence: Evidence) -> Found:
+def formula(claim: Claim, evidence: Evidence) -> Outcome:
     """Metric of `a` over what the formula of its strategy says, which is the publication's."""
     test = claim.test
     [place] = choose(evidence, claim, [test["a"]], test["where"])
@@ -112,12 +113,12 @@ def formula(claim: Claim, evidence: Evidence) -> Found:
     what = f"{_named(test['metric'], [place])} over its formula"
     value = expected.interval.value
     contrasts = [Contrast(measured.values / value)] if len(measured.values) and value else []
-    return Found([place], what, ratio(measured.interval, expected.interval), contrasts)
+    return Outcome([place], what, ratio(measured.interval, expected.interval), contrasts)
 
 
 def against_each(
     claim: Claim, evidence: Evidence, word: str, combined: str, of: Callable[..., float]
-) -> Found:
+) -> Outcome:
     """Throughput of `a` over the `word` of the others, of which none may be missing."""
     test = claim.test
     places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
@@ -126,10 +127,10 @@ def against_each(
     contrasts = [Contrast(first.values, other.values) for other in others]
     what = f"throughput of {places[0].label} over the {word} of {_joined(places[1:])}"
     speeds = [(places[0], place) for place in places[1:]]
-    return Found(places, what, effect, contrasts, combined, speeds=speeds, num_times=1)
+    return Outcome(places, what, effect, contrasts, combined, speeds=speeds, num_times=1)
 
 
-def robust(claim: Claim, evidence: Evidence) -> Found:
+def robust(claim: Claim, evidence: Evidence) -> Outcome:
     """Worst place of `a` over one and several nodes, over that of the best of the others.
 
     The place at one world is the throughput over that of the world's best cell, which may be the
@@ -147,7 +148,7 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
         bad = ended[ended["text"].isin(_BROKEN)]
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
-            return Found([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
+            return Outcome([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
     selectors = [test["a"], *test["others"]]
     worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
     at = []
@@ -155,20 +156,22 @@ def robust(claim: Claim, evidence: Evidence) -> Found:
         rates = [measure(evidence, place, RATE).interval for place in places]
         relative = []
         for rate in rates:
+            # Bounds by the rivals' opposite ends: no correlation between two cells is presumed.
             best = _extreme([other for other in rates if other is not rate], max)
             relative.append(Interval(
                 rate.value / max(rate.value, best.value), rate.low / max(rate.low, best.high),
                 rate.high / max(rate.high, best.low), min(rate.n, best.n), rate.how,
             ))  # fmt: skip
         at.append(relative)
+    # Of each cell its worst place; the two worlds are in the order of `at`.
     first, *others = (_extreme(relative, min) for relative in zip(*at, strict=True))
     names = worlds[0]
     what = f"lowest relative throughput of {names[0].label} over that of {_joined(names[1:])}"
     everywhere = [p for places in worlds for p in places]
-    return Found(everywhere, what, ratio(first, _extreme(others, max)), num_times=2)
+    return Outcome(everywhere, what, ratio(first, _extreme(others, max)), num_times=2)
 
 
-def absolute(claim: Claim, evidence: Evidence) -> Found:
+def absolute(claim: Claim, evidence: Evidence) -> Outcome:
     """A metric of one cell in `unit`s of the claim: no ratio, so only at the machine stated.
 
     `judge` asks the hardware and the model of `made_at` before.
@@ -178,13 +181,13 @@ def absolute(claim: Claim, evidence: Evidence) -> Found:
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     if (place.nodes, place.ranks) != made.world:
         raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
-    found = measure(evidence, place, metric)
+    value = measure(evidence, place, metric)
     what = f"{_named(metric, [place])} in {UNITS[metric]}"
     timed = int(metric in _TIMES)
-    return Found([place], what, found.interval, [Contrast(found.values)], num_times=timed)
+    return Outcome([place], what, value.interval, [Contrast(value.values)], num_times=timed)
 
 
-def utilisation(claim: Claim, evidence: Evidence) -> Found:
+def utilisation(claim: Claim, evidence: Evidence) -> Outcome:
     """Largest relative distance of any rank's mean utilisation from the expected one."""
     test = claim.test
     [place] = choose(evidence, claim, [test["a"]], test["where"])
@@ -200,11 +203,11 @@ def utilisation(claim: Claim, evidence: Evidence) -> Found:
         for _, run in ranks.groupby("run_id", sort=True)
     )
     what = f"largest distance of a rank of {place.label} from the published utilisation"
-    return Found([place], what, distance.interval, [Contrast(distance.values)])
+    return Outcome([place], what, distance.interval, [Contrast(distance.values)])
 
 
-def fits(claim: Claim, evidence: Evidence) -> Found:
-    """Whether one cell finished where the other ran out of memory."""
+def fits(claim: Claim, evidence: Evidence) -> Outcome:
+    """Endings of two cells: one finished, the other ran out of memory."""
     wanted = [claim.test[key] for key in ("fits", "too_large")]
     fitting, large = map(evidence.places, wanted)
     _once(evidence, "what fits is asked on one node")
@@ -225,7 +228,7 @@ def fits(claim: Claim, evidence: Evidence) -> Found:
         if not {*ends} <= {"ok", "oom"}:
             raise NotTestableError(why)
         what = f"whether {one.label} finishes and {other.label} runs out of memory"
-        return Found([one, other], what, holds=ends == ["ok", "oom"], why=why)
+        return Outcome([one, other], what, holds=ends == ["ok", "oom"], why=why)
     raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
 
 
@@ -235,15 +238,15 @@ def _once(evidence: Evidence, why: str) -> None:
         raise NotTestableError(f"{why}, so it has one world")
 
 
-def same_steps(claim: Claim, evidence: Evidence) -> Found:
+def same_steps(claim: Claim, evidence: Evidence) -> Outcome:
     """Parity of all cells over several nodes with the single device."""
     _once(evidence, "all node counts are asked at once")
     places = []
     for selector in claim.test["cells"]:
-        found = [p for p in evidence.places(selector) if p.nodes > 1]
-        if not found:
+        several = [p for p in evidence.places(selector) if p.nodes > 1]
+        if not several:
             raise NotTestableError(f"the study has no cell of {selector} on several nodes")
-        places += found
+        places += several
     apart: list[str] = []
     for place in places:
         words = {*evidence.rows(place, "cell", "parity_verdict")["text"]}
@@ -254,10 +257,10 @@ def same_steps(claim: Claim, evidence: Evidence) -> Found:
     why = f"{names} took the steps of a single device, within the bands of parity"
     if apart:
         why = f"{listed(apart)} left the bands of parity around the single device's steps"
-    return Found(places, f"whether {names} took the same steps", holds=not apart, why=why)
+    return Outcome(places, f"whether {names} took the same steps", holds=not apart, why=why)
 
 
-def memory_formula(claim: Claim, evidence: Evidence) -> Found:
+def memory_formula(claim: Claim, evidence: Evidence) -> Outcome:
     """Measured memory at an empty batch over that of the parameters' values.
 
     Memory is a line over the batch of a rank; through the smallest and the largest batch that the
@@ -278,16 +281,17 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Found:
     def intercept(small: float, large: float) -> float:
         return float((high * small - low * large) / (high - low) / predicted)
 
+    # The line is lowest at an empty batch where it is steepest.
     effect = Interval(
         intercept(one.value, two.value), intercept(one.low, two.high),
         intercept(one.high, two.low), min(one.n, two.n),
         f"corners of a line through {low:g} and {high:g} sequences a rank; {one.how}",
     )  # fmt: skip
     what = f"measured memory of {by_batch[low].label} at an empty batch over the predicted one"
-    return Found([by_batch[low], by_batch[high]], what, effect)
+    return Outcome([by_batch[low], by_batch[high]], what, effect)
 
 
-def efficiency(claim: Claim, evidence: Evidence) -> Found:
+def efficiency(claim: Claim, evidence: Evidence) -> Outcome:
     """Largest efficiency of the cells on several nodes, each against itself on one node."""
     pairs, contrasts = _against_one_node(claim, evidence)
     effects = [ratio(m.interval, o.interval).times(1 / f) for m, o, f in contrasts]
@@ -295,10 +299,10 @@ def efficiency(claim: Claim, evidence: Evidence) -> Found:
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
     values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
     places = [place for pair in pairs for place in pair]
-    return Found(places, what, _extreme(effects, max), values, "any", num_times=1)
+    return Outcome(places, what, _extreme(effects, max), values, "any", num_times=1)
 
 
-def explained(claim: Claim, evidence: Evidence) -> Found:
+def explained(claim: Claim, evidence: Evidence) -> Outcome:
     """Smallest share that exposed communication has of the speedup lost on several nodes.
 
     A step that does nothing else than compute and communicate, and computes at the ideal speedup,
@@ -313,12 +317,13 @@ def explained(claim: Claim, evidence: Evidence) -> Found:
             raise NotTestableError(
                 f"{many.label} on {many.nodes} nodes lost no speedup that the data show"
             )
+        # What is kept most is lost least: the bounds change places.
         lost = Interval(1 - kept.value, 1 - kept.high, 1 - kept.low, kept.n, kept.how)
         shares.append(ratio(communication_share(evidence, many).interval, lost))
     places = [place for pair in pairs for place in pair]
     cells = _joined([many for many, _ in pairs])
     what = f"smallest share of exposed communication in the lost speedup of {cells}"
-    return Found(places, what, _extreme(shares, min), num_times=1)
+    return Outcome(places, what, _extreme(shares, min), num_times=1)
 
 
 def _against_one_node(
@@ -344,7 +349,7 @@ def _against_one_node(
     return pairs, measured
 
 
-def trend(claim: Claim, evidence: Evidence) -> Found:
+def trend(claim: Claim, evidence: Evidence) -> Outcome:
     """Steepest or flattest step of a metric from one node count of a cell to the next.
 
     `above` a bound asks it of the smallest ratio of a node count to the one before, `below` of the
@@ -352,6 +357,7 @@ def trend(claim: Claim, evidence: Evidence) -> Found:
     """
     test = claim.test
     ok = [p for p in evidence.places(test["a"]) if p.row["status"] == "ok"]
+    # The cell over one link, with the one node that over several links is a cell of its own.
     line = sorted((p for p in ok if p.beside(ok[0]) or ok[0].beside(p)), key=lambda p: p.nodes)
     line = list({p.nodes: p for p in line}.values())
     if len(line) < 3:
@@ -367,10 +373,10 @@ def trend(claim: Claim, evidence: Evidence) -> Found:
     metric = _named(test["metric"], line[:1])
     what = f"{word} ratio from one node count to the next in {metric}"
     timed = int(test["metric"] in _TIMES)
-    return Found(line, what, _extreme(effects, of), contrasts, combined, num_times=timed)
+    return Outcome(line, what, _extreme(effects, of), contrasts, combined, num_times=timed)
 
 
-KINDS: Mapping[str, Callable[[Claim, Evidence], Found]] = {
+KINDS: Mapping[str, Callable[[Claim, Evidence], Outcome]] = {
     "ratio": ratio_of_two,
     "best": partial(against_each, word="best", combined="all", of=min),
     "worst": partial(against_each, word="least", combined="any", of=max),

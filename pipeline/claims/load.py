@@ -14,7 +14,7 @@ from pipeline.claims.types import Claim, Region, Scale, Selector
 from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
-from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR
+from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICA, TENSOR
 from pipeline.schemas import describe, first_error
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
@@ -31,16 +31,16 @@ _FORMER = {"alpa": "alpa2022", "gspmd": "gspmd2021", "mtnlg": "mtnlg2022", "ptdp
 
 def load_claims(*paths: Path) -> list[Claim]:
     """The claims of files in their order; raises ClaimError naming the key, value and rule."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     claims = []
     for path in paths:
         for claim in parse(read_document(path, "", ClaimError, "see workflow/config"), path):
-            if claim.id in found:
+            if claim.id in files:
                 raise ClaimError(
-                    f"{path}: the claim {claim.id!r} stands twice, also in {found[claim.id]}; give "
+                    f"{path}: the claim {claim.id!r} stands twice, also in {files[claim.id]}; give "
                     "each file once and each claim an id of its own"
                 )
-            found[claim.id] = path
+            files[claim.id] = path
             claims.append(claim)
     return claims
 
@@ -71,13 +71,13 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
 
 def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector:
     """Cells of a strategy that there is, by knobs that it has."""
-    found, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
+    selector, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
     try:
-        strategy = strategies.load(found.strategy, found.options)
+        strategy = strategies.load(selector.strategy, selector.options)
         # There has to be a layout on so many nodes, with whatever ranks on each.
-        for ranks in (8, 4, 2, 1) if found.nodes is not None else ():
+        for ranks in (8, 4, 2, 1) if selector.nodes is not None else ():
             try:
-                strategy.layout(WorldSpec(found.nodes or 1, ranks, "cpu", "gloo", "loopback"))
+                strategy.layout(WorldSpec(selector.nodes or 1, ranks, "cpu", "gloo", "loopback"))
                 break
             except StudyError:
                 if ranks == 1:
@@ -85,24 +85,25 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
     known = sorted({APEX, *BACKENDS, *strategy.requires})
-    if found.software is not None and found.software.lower() not in known:
+    if selector.software is not None and selector.software.lower() not in known:
         raise ClaimError(
-            f"{at}: no record of strategy {found.strategy} says whether {found.software[:80]!r} "
-            f"ran; expected one of {', '.join(known)}"
+            f"{at}: no record of strategy {selector.strategy} says whether "
+            f"{selector.software[:80]!r} ran; expected one of {', '.join(known)}"
         )
-    axes = {DATA: 0, PIPELINE: 0, TENSOR: 0, CONTEXT: 0} | getattr(strategy, "axes", {})
-    if unknown := sorted(found.axes.keys() - axes.keys()):
+    known_axes = (DATA, REPLICA, PIPELINE, TENSOR, CONTEXT)
+    axes = dict.fromkeys(known_axes, 0) | getattr(strategy, "axes", {})
+    if unknown := sorted(selector.axes.keys() - axes.keys()):
         raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")
-    if absent := [name for name in found.points if name not in configurations()]:
+    if absent := [name for name in selector.points if name not in configurations()]:
         raise ClaimError(
             f"{at}: no published point {absent[0][:80]!r}; name a row of pipeline/reference/points"
         )
-    if found.min_batch_per_rank > found.max_batch_per_rank:
+    if selector.min_batch_per_rank > selector.max_batch_per_rank:
         raise ClaimError(
-            f"{at}: min_batch_per_rank {found.min_batch_per_rank} is over max_batch_per_rank "
-            f"{found.max_batch_per_rank}; no cell has both"
+            f"{at}: min_batch_per_rank {selector.min_batch_per_rank} is over max_batch_per_rank "
+            f"{selector.max_batch_per_rank}; no cell has both"
         )
-    return found
+    return selector
 
 
 def _claim(
@@ -171,7 +172,7 @@ def _resolve(
 
 
 def _region(test: Mapping[str, Any]) -> Region | None:
-    """What the effect must be; a best must be above 1, a distance below its tolerance."""
+    """Region of the effect; a best must be above 1, a distance below its tolerance."""
     match test["kind"]:
         case "best" | "robust":
             return Region("above", 1.0, 0.0)

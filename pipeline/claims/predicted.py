@@ -87,7 +87,8 @@ def predicted(claim: Claim) -> Predicted:
             used, unit = [row for pair in pairs for row in pair], "1"
     except Refused as reason:
         return Predicted(f"not predicted: {reason}")
-    found = Predicted("", value, low, high, unit, list(dict.fromkeys(row["id"] for row in used)))
+    ids = list(dict.fromkeys(row["id"] for row in used))
+    prediction = Predicted("", value, low, high, unit, ids)
     counts = sorted({int(row["gpus"]) for row in used})
     devices = " to ".join(f"{n:,}" for n in dict.fromkeys((counts[0], counts[-1])))
     where = f"on {devices} {used[0]['hardware']}"
@@ -100,7 +101,7 @@ def predicted(claim: Claim) -> Predicted:
     notes = [f"without the constants derived from its own points, {listed(own)}"] if own else []
     notes += dict.fromkeys(row["note"].partition(";")[0] for row in used if row["note"])
     more = f" ({'; '.join(notes)})" if notes else ""
-    return replace(found, line=f"predicted {found.shown} {where}{claimed}{more}")
+    return replace(prediction, line=f"predicted {prediction.shown} {where}{claimed}{more}")
 
 
 def _rows(cell: Selector) -> list[Row]:
@@ -137,10 +138,10 @@ def _pairs(claim: Claim) -> Iterator[tuple[Row, Row]]:
 
 
 def _answer(row: Row) -> Row:
-    found = predict_row(row, Constants(source_of(row)))
-    if found["reason"]:
-        raise Refused(found["reason"])
-    return found
+    answer = predict_row(row, Constants(source_of(row)))
+    if answer["reason"]:
+        raise Refused(answer["reason"])
+    return answer
 
 
 def _work(row: Row, metric: str) -> float:

@@ -102,8 +102,8 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
 
 def over_repeats(values: Iterable[float]) -> Quantity:
     """One value per run, of which there is at least one."""
-    found = np.asarray(list(values), dtype=np.float64)
-    return Quantity(found, values_interval(list(found)))
+    each = np.asarray(list(values), dtype=np.float64)
+    return Quantity(each, values_interval(each.tolist()))
 
 
 def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
@@ -119,6 +119,7 @@ def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
     most = own(evidence.results.most_sent(metric), place)["value"]
     if most.empty:
         raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
+    # Bytes that differ between runs, as those of some compression do, are a sample.
     if most.nunique() > 1:
         return over_repeats(most)
     value = float(most.iloc[0])
@@ -143,12 +144,12 @@ def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataF
 
 def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
     """The largest of a run's ranks over the smallest; `ranks` has `run_id` and `value`."""
-    found = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
-    if found.empty or found["count"].min() < 2:
+    runs = ranks.groupby("run_id", sort=True)["value"].agg(["min", "max", "count"])
+    if runs.empty or runs["count"].min() < 2:
         raise NotTestableError(f"the runs of {place.label} recorded one process, so no ranks")
-    if (found["min"] <= 0).any():
+    if (runs["min"] <= 0).any():
         raise NotTestableError(f"a rank of {place.label} recorded nothing")
-    return over_repeats(found["max"] / found["min"])
+    return over_repeats(runs["max"] / runs["min"])
 
 
 def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
@@ -167,6 +168,7 @@ def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
 def communication_share(evidence: Evidence, place: Place) -> Quantity:
     """Exposed communication of each profiled run as a share of the step of its slowest rank."""
     phases = _phases_of_ranks(evidence, place)
+    # The slowest rank ends the step: what others wait for it is no communication of the step.
     last = phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
     return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
 
@@ -180,15 +182,16 @@ def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantit
     lowest = [part.groupby("run_id")["value"].min() for part in losses]
     if any(part.empty or part.isna().any() for part in lowest):
         raise NotTestableError("a run has no finite loss")
+    # Every run reaches it, so no time is missing.
     target = max(float(part.max()) for part in lowest)
-    found = []
+    times = []
     for place, part in zip(places, losses, strict=True):
         seconds = _timed(evidence, place, "step_seconds")
         seconds["elapsed"] = seconds.groupby("run_id")["value"].cumsum()
         both = part.merge(seconds[["run_id", "step", "elapsed"]], on=["run_id", "step"])
         reached = both[both["value"] <= target]
-        found.append(over_repeats(reached.groupby("run_id", sort=True)["elapsed"].min()))
-    return found
+        times.append(over_repeats(reached.groupby("run_id", sort=True)["elapsed"].min()))
+    return times
 
 
 def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:

@@ -18,12 +18,12 @@ VERDICTS = (*DECIDED, UNDECIDED, NOT_TESTABLE)
 
 
 class NotTestableError(Exception):
-    """Why a claim cannot be tested here; becomes a verdict, never an error of the program."""
+    """Reason why a claim cannot be tested here: a verdict, never an error of the program."""
 
 
 @dataclass(frozen=True)
 class Selector:
-    """Which cells of any study a claim speaks of.
+    """Selection of the cells of any study that a claim speaks of.
 
     `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so; one
     that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the
@@ -97,7 +97,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Region:
-    """What an effect must be for the sentence to hold.
+    """Range of the effects for which the sentence holds.
 
     `above` and `below` are sides of `bound`, `about` is a band around it; `tolerance` is relative
     to `bound` and counts for the claim.
@@ -149,7 +149,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim on one study.
+    """Verdict on a claim by one study.
 
     `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
     `scale` says where the claim was made and where it was tested, `notes` what else differs.

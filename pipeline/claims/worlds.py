@@ -17,9 +17,9 @@ import pandas as pd
 
 from pipeline import strategies
 from pipeline.claims.types import Claim, NotTestableError, Selector
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.results import Results, records
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.link import LinkSpec
 from pipeline.study.study import Study
 from pipeline.text import listed, plural
@@ -116,12 +116,12 @@ class Evidence:
                 int(row["cell_order"]),
             )
 
-        found = [
+        places = [
             Place(row["cell"], int(row["nodes"]), row, options[row["arm"]], selector,
                   links.get(row["link"]))
             for row in self.results.places if _matches(row, options[row["arm"]], selector)
         ]  # fmt: skip
-        return sorted(found, key=preference)
+        return sorted(places, key=preference)
 
     def substituted(self, place: Place) -> bool:
         """True where the claim names software, and something else ran in its place here."""
@@ -186,11 +186,12 @@ def choose(
     work, but for the fields in `compares`. Raises NotTestableError where there is none, with the
     reason of the nearest.
     """
-    found = [evidence.places(selector) for selector in selectors]
-    for selector, places in zip(selectors, found, strict=True):
+    places_of = [evidence.places(selector) for selector in selectors]
+    for selector, places in zip(selectors, places_of, strict=True):
         if not places:
             raise NotTestableError(f"the study has no cell of {selector}")
-    parallel = [p for places in found for p in places if p.selector.strategy != _SINGLE]
+    # One device is no world of its own: it is the base in all of them.
+    parallel = [p for places in places_of for p in places if p.selector.strategy != _SINGLE]
     reasons: list[str] = []
     judged = {world[:2] for world in evidence.judged} if where == ONE_MACHINE else ()
     for world in _worlds(evidence, claim, parallel, where):
@@ -203,11 +204,13 @@ def choose(
                 # A single device is compared with every world.
                 if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
             ]
-            for places in found
+            for places in places_of
         ]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]
         if absent:
             reasons.append(f"the study has no cell of {absent[0]} on {world[1]} ranks")
+        # The places of each selector stand in order of preference, so the first group that may be
+        # compared is the best of this world.
         for group in product(*at):
             if where == SEVERAL_NODES and world_of(group) in evidence.judged:
                 continue
@@ -248,6 +251,7 @@ def _worlds(
         none = "it is about several ranks on one machine, and here each has one"
     if not fit:
         raise NotTestableError(none)
+    # Ranks that share a core slow one another, whichever strategy they run.
     alone = [p for p in fit if evidence.own_core_each(p)]
     if not alone:
         cores = plural(int(evidence.results.least("num_cores")), "core")
@@ -265,7 +269,10 @@ def _worlds(
 
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
-    """Why these places may not be compared, or None; precision is what most claims are about."""
+    """Reason why these places may not be compared, or None.
+
+    Precision may differ: most claims are about it.
+    """
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"
         if row["status"] != "ok":

@@ -22,13 +22,15 @@ from pipeline.claims.types import (
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE, significant
-from pipeline.metrics.headline import headline
-from pipeline.metrics.ranks import ALPHA
 from pipeline.metrics.results import Results
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
+from pipeline.metrics.statistics import ALPHA, COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
 from pipeline.text import markdown, plural
+
+UNTESTED = "cannot be tested on this hardware with these runs"
+"""`NOT_TESTABLE` in a sentence: the machine or the study lacks what these claims need."""
 
 
 def to_dict(verdict: Verdict) -> dict[str, Any]:
@@ -130,61 +132,59 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     for one in verdicts:
         if whole := one.get("part_of"):
             parts.setdefault(whole, []).append(one["verdict"])
-    found = []
+    outcomes = []
     for whole, words in parts.items():
         each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
             together = f"{words[0]} in all {len(words)} parts"
-        found.append((whole, together))
-    return found
+        outcomes.append((whole, together))
+    return outcomes
 
 
-def by_question(verdicts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One word for each effect, in the order in which it is first asked.
+def count(verdicts: Sequence[Mapping[str, Any]], order: Sequence[str] = VERDICTS) -> dict[str, int]:
+    """Number of effects of each verdict, in `order`.
 
     Claims on one effect, by sources that disagree or by several publications, count once: the first
-    of the four words that any of them came out with, so reproduced where one of the sources is.
+    of the words that any of them came out with, so reproduced where one of the sources is.
     """
-    found: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = {}
     for one in verdicts:
         effect = one.get("shared_effect") or one.get("question") or one["id"]
-        found.setdefault(effect, []).append(one["verdict"])
-    return [min(words, key=VERDICTS.index) for words in found.values()]
-
-
-def count(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Number of claims of each verdict, in the order of `VERDICTS`; one effect counts once."""
-    found = by_question(verdicts)
-    return {word: found.count(word) for word in VERDICTS}
+        words_of.setdefault(effect, []).append(one["verdict"])
+    words = [min(each, key=order.index) for each in words_of.values()]
+    return {word: words.count(word) for word in order}
 
 
 def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
     """`26 claims`, or `26 claims on 23 effects` where several are on the same."""
-    effects = len(by_question(verdicts))
+    effects = sum(count(verdicts).values())
     claims = plural(len(verdicts), "claim")
     return claims if effects == len(verdicts) else f"{claims} on {plural(effects, 'effect')}"
 
 
-def counted(verdicts: Sequence[Mapping[str, Any]]) -> str:
-    """`26 claims on 23 effects: 1 reproduced, 0 not reproduced, 1 undecided, 21 not testable here`.
+def counted(verdicts: Sequence[Mapping[str, Any]], reasons: str = "") -> str:
+    """`26 claims on 23 effects: 1 reproduced, ... 21 cannot be tested on this hardware ...`.
 
-    Where some are decided, the error rate that they share is said too.
+    `reasons` says where those of the last stand. Where some are decided, their error rate follows.
     """
-    each = ", ".join(f"{number} {word}" for word, number in count(verdicts).items())
-    text = f"{total(verdicts)}: {each}"
+    numbers = count(verdicts)
+    untested = numbers.pop(NOT_TESTABLE)
+    text = f"{total(verdicts)}: {', '.join(f'{n} {word}' for word, n in numbers.items())}."
+    if untested:
+        text += f" {untested} {UNTESTED}{reasons and f'; {reasons}'}."
     if any(one["verdict"] in DECIDED and one.get("p_value") is not None for one in verdicts):
-        text += f" (the chance that noise makes any of them wrong is at most {100 * ALPHA:g} %)"
+        text += f" Family-wise error rate: {100 * ALPHA:g} %."
     return text
 
 
 def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
-    told = headline(results)
-    lead, *rest = (markdown(told[name]) for name in ("lead", "rest", "why", "bias"))
+    sentences = headline.headline(results)
+    lead, *rest = (markdown(sentences[name]) for name in ("lead", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
-    return "\n".join([f"**{lead}**" if told["decided"] else lead, "", *points])
+    return "\n".join([f"**{lead}**" if sentences["decided"] else lead, "", *points])
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
@@ -202,8 +202,8 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
         "| published sentence | verdict | effect, with its interval | claimed |",
         "|---|---|---|---|",
     ]
-    rest = f"The study `{study}`, {runs}. {counted(verdicts)}; the paper gives scales and reasons."
-    return "\n".join([*(head + rows if rows else []), "", rest])
+    rest = counted(verdicts, "the paper gives the reasons")
+    return "\n".join([*(head + rows if rows else []), "", f"The study `{study}`, {runs}. {rest}"])
 
 
 def update_readme(
@@ -213,6 +213,6 @@ def update_readme(
 
     Raises SamestepError where the file has no mark for verdicts.
     """
-    replace_marked(path, f"verdicts of {study}", block(study, verdicts, results.planned_text))
+    replace_marked(path, f"verdicts of {study}", block(study, verdicts, headline.planned(results)))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
         replace_marked(path, f"finding of {study}", finding(results))

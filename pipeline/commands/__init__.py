@@ -1,8 +1,8 @@
 """Commands: `people` has what people type, `stages` what the workflow calls.
 
-A command is a function of its arguments that returns the exit status. Its docstring begins with its
-summary and has an example between backticks. Everything else is imported when it runs, so that
-`figure` never pays for torch.
+A command is a function of its arguments that returns the exit status, or None for 0. Its docstring
+begins with its summary and has an example between backticks. Everything else is imported when it
+runs, so that `figure` never pays for torch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pipeline import options
 Declare = Callable[[Any], object]
 """Adds one argument, or some that belong together, to a parser or to a group of one."""
 
+Run = Callable[[argparse.Namespace], int | None]
+
 
 @dataclass
 class Command:
@@ -26,13 +28,13 @@ class Command:
     summary: str
     example: str
     add_arguments: Declare
-    run: Callable[[argparse.Namespace], int]
+    run: Run
 
 
 def command(commands: dict[str, Command], *arguments: Declare) -> Callable[..., Any]:
     """Enter the decorated function in `commands` under its name, with its arguments."""
 
-    def enter(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def enter(run: Run) -> Run:
         summary, _, rest = str(run.__doc__).partition("\n")
         summary = summary[0].lower() + summary[1:].rstrip(".")
         commands[run.__name__] = Command(summary, rest.split("`")[1], together(*arguments), run)

@@ -38,7 +38,7 @@ REFRESH_SECONDS = 2.0
         flag("--site", "hold workflow/site.yaml against its cluster"),
     )
 )
-def doctor(args: argparse.Namespace) -> int:
+def doctor(args: argparse.Namespace) -> None:
     """Examine this machine: what can run on it, and how to get what is missing.
 
     `python -m pipeline doctor --study smoke`; without a study for all shipped ones, and with
@@ -47,14 +47,13 @@ def doctor(args: argparse.Namespace) -> int:
     from pipeline.doctor import show, site
 
     show.show(site.probes().items() if args.site else show.probes(args.study))
-    return 0
 
 
 @enter(
     flag("--models", "which models each takes, and why not others"),
     option("--readme", options.file, "Markdown file whose marked tables are renewed"),
 )
-def strategies(args: argparse.Namespace) -> int:
+def strategies(args: argparse.Namespace) -> None:
     """Every strategy: what it is, its knobs, what it needs, splits and sends.
 
     `python -m pipeline strategies` prints Markdown; with `--models` which models each one takes.
@@ -67,11 +66,10 @@ def strategies(args: argparse.Namespace) -> int:
             replace_marked(args.readme, name, one())
     else:
         print("\n\n".join(one() for one in make.values()))
-    return 0
 
 
 @enter(STUDY)
-def check(args: argparse.Namespace) -> int:
+def check(args: argparse.Namespace) -> None:
     """Check a study file and the files of its corpus, and print where its results lie.
 
     `python -m pipeline check --study smoke`; `make paper` asks first. Snakemake reads a study file
@@ -80,18 +78,21 @@ def check(args: argparse.Namespace) -> int:
     """
     from pipeline.accept import accept_to_run
     from pipeline.commands.rehearse import rehearse
+    from pipeline.study.load import load_points
 
+    if (of_points := load_points(args.study)) is not None:
+        print(Path("results", of_points.name))
+        return
     study = options.loaded(args.study)
     accept_to_run(study)
     results = Path("results", study.name)
     if not any(results.glob("runs/*/*/*/run.json")):
         rehearse(study)
     print(results)
-    return 0
 
 
 @enter(arguments_of("pipeline.commands.plan"))
-def plan(args: argparse.Namespace) -> int:
+def plan(args: argparse.Namespace) -> None:
     """Predict the needs of a study: memory of every cell, runs, time and GPU hours.
 
     `python -m pipeline plan --study smoke --device-memory 16GiB`, or the layouts of a GPT of any
@@ -99,11 +100,11 @@ def plan(args: argparse.Namespace) -> int:
     """
     from pipeline.commands import plan
 
-    return plan.run(args)
+    plan.run(args)
 
 
 @enter(STUDY, needed("--out", options.new_file, "JSON file to write"))
-def calibrate(args: argparse.Namespace) -> int:
+def calibrate(args: argparse.Namespace) -> None:
     """Measure single operators and collectives of this machine, from which steps are predicted.
 
     `python -m pipeline calibrate --study smoke --out calibration.json` takes under a minute for two
@@ -124,11 +125,10 @@ def calibrate(args: argparse.Namespace) -> int:
         f"collectives, {1e6 * made['host_seconds']:.0f} us of the host for an operator, memory "
         f"{made['memory_bytes_per_second'] / 1e9:.1f} GB/s -> {args.out}"
     )
-    return 0
 
 
 @enter(arguments_of("pipeline.commands.predict"))
-def predict(args: argparse.Namespace) -> int:
+def predict(args: argparse.Namespace) -> None:
     """Predict step time and memory of training configurations, on hardware that is not here.
 
     `python -m pipeline predict --points pipeline/reference/points/torchtitan.csv --out p.csv`, or
@@ -136,7 +136,7 @@ def predict(args: argparse.Namespace) -> int:
     """
     from pipeline.commands import predict
 
-    return predict.run(args)
+    predict.run(args)
 
 
 @enter(
@@ -148,7 +148,7 @@ def predict(args: argparse.Namespace) -> int:
     option("--calibration", options.file, "with --study: what `calibrate` has written"),
     needed("--out", options.new_folder, "folder; a file for each rank"),
 )
-def trace(args: argparse.Namespace) -> int:
+def trace(args: argparse.Namespace) -> None:
     """Write Chakra execution traces of a profiled run, or of the predicted steps of a study.
 
     `python -m pipeline trace --run results/smoke/runs/dps/n4/p0 --out traces` writes a file for
@@ -167,7 +167,7 @@ def trace(args: argparse.Namespace) -> int:
         layout, steps = chakra.of_record(record)
         count = chakra.write(args.out, layout, steps, record.spec.run_id, "measured")
         print(f"{args.out}: {len(steps)} ranks, {count} nodes")
-        return 0
+        return
     if args.calibration is None:
         raise PredictionError("--study needs --calibration, which `calibrate` writes; give it")
     calibration = here.Calibration.read(args.calibration, study := options.loaded(args.study))
@@ -182,7 +182,6 @@ def trace(args: argparse.Namespace) -> int:
             print(f"{args.out / place}: {len(steps)} ranks, {count} nodes")
         except (RecordError, StudyError) as reason:
             print(f"{place}: no trace, {reason}")
-    return 0
 
 
 @enter(
@@ -190,7 +189,7 @@ def trace(args: argparse.Namespace) -> int:
     option("--set", str, "columns that a log does not print", metavar="NAME=VALUE,..."),
     needed("--out", options.new_file, "CSV to write, a row for each log"),
 )
-def logs(args: argparse.Namespace) -> int:
+def logs(args: argparse.Namespace) -> None:
     """Read logs of Megatron-LM and torchtitan as points that were measured elsewhere.
 
     `python -m pipeline logs megatron.log --set hardware=A100,device_gib=80 --out points.csv` writes
@@ -204,11 +203,10 @@ def logs(args: argparse.Namespace) -> int:
     for row in rows:
         print(logs.shown(row))
     print(args.out)
-    return 0
 
 
 @enter(STUDY, needed("--cell", str, "name of the cell"))
-def placements(args: argparse.Namespace) -> int:
+def placements(args: argparse.Namespace) -> None:
     """Placements of the tensors of an annotated cell on its mesh.
 
     `python -m pipeline placements --study layouts --cell annotated` prints a table of parameters
@@ -237,11 +235,10 @@ def placements(args: argparse.Namespace) -> int:
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")
         print()
-    return 0
 
 
 @enter(STUDY, option("--image", options.path, "container image that the ranks run in"), SITE)
-def commands(args: argparse.Namespace) -> int:
+def commands(args: argparse.Namespace) -> None:
     """Print the commands that the runs of a study start.
 
     `python -m pipeline commands --study smoke`: for every cell and node count the commands of the
@@ -268,7 +265,7 @@ def commands(args: argparse.Namespace) -> int:
             f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
             f"{asked.memory_mb} MiB; {asked.minutes} minutes"
         )
-        folder = results / "runs" / spec.run_id.partition("/")[2]
+        folder = results / "runs" / spec.folder
         paths = RunPaths(folder / "spec.json", results / "tokens", folder)
         scheduler = asked.srun if spec.world.num_machines > 1 else ()
         place = StartPlace(
@@ -276,11 +273,10 @@ def commands(args: argparse.Namespace) -> int:
         )
         for words in commands_of(run, paths, place):
             print(shlex.join(words))
-    return 0
 
 
 @enter(STUDY)
-def allocate(args: argparse.Namespace) -> int:
+def allocate(args: argparse.Namespace) -> None:
     """Print the commands that send a study to SLURM, an allocation for each number of nodes.
 
     `python -m pipeline allocate --study cluster-check`; a pipe to `sh` sends them.
@@ -300,11 +296,10 @@ def allocate(args: argparse.Namespace) -> int:
         words = allocation(site, nodes, [one for one in requests if one.nodes == nodes])
         script = ("workflow/profiles/allocation/job.sh", f"runs_on_{nodes}")
         print(shlex.join([*words, *script, "--configfile", str(args.study)]))
-    return 0
 
 
 @enter(STUDY)
-def watch(args: argparse.Namespace) -> int:
+def watch(args: argparse.Namespace) -> None:
     """Show how far a study is while it runs: runs done, the last one's step time, time left.
 
     `python -m pipeline watch --study smoke` reads `results/<study>` and nothing else, so it also
@@ -324,7 +319,6 @@ def watch(args: argparse.Namespace) -> int:
             if not sys.stdout.isatty() or len(watched.ended) == len(watched.planned):
                 break
             time.sleep(REFRESH_SECONDS)
-    return 0
 
 
 @enter(
@@ -373,7 +367,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 @enter(STUDY_OR_RESULTS, option("--out", options.new_folder, "folder; results/<study>/artifact"))
-def artifact(args: argparse.Namespace) -> int:
+def artifact(args: argparse.Namespace) -> None:
     """Artifact description, checklist and badge self-check of a finished study.
 
     `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
@@ -390,7 +384,6 @@ def artifact(args: argparse.Namespace) -> int:
     for badge, asks, met, grounds in checks:
         if not met:
             print(f"unmet  {badge:11}  {asks}: {grounds}")
-    return 0
 
 
 @enter(
@@ -399,7 +392,7 @@ def artifact(args: argparse.Namespace) -> int:
     flag("--list", "print the studies on claims that run here"),
     option("--readme", options.file, "Markdown file whose table of studies is renewed"),
 )
-def index(args: argparse.Namespace) -> int:
+def index(args: argparse.Namespace) -> None:
     """Every shipped claim of every publication, with its verdict in the studies that ran.
 
     `python -m pipeline index` reads results/*/claims/verdicts.json and writes results/index.html.
@@ -409,24 +402,23 @@ def index(args: argparse.Namespace) -> int:
     if args.list:
         options.check_mode(args, "--list", "list")
         print("\n".join(index.studies_here()))
-        return 0
+        return
     if args.readme:
         options.check_mode(args, "--readme", "readme")
         replace_marked(args.readme, "studies", index.studies_table())
-        return 0
+        return
     results = args.results or Path("results")
     out = args.out or results / "index.html"
     entries = index.write(results, out)
     counts = index.counts(entries)
     each = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     print(f"{out}: {len(entries)} claims on {sum(counts.values())} effects, {each}")
-    return 0
 
 
 @enter(
     STUDY_OR_RESULTS, option("--out", options.new_file, "zip file to write; archives/<study>.zip")
 )
-def archive(args: argparse.Namespace) -> int:
+def archive(args: argparse.Namespace) -> None:
     """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
 
     `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
@@ -443,7 +435,6 @@ def archive(args: argparse.Namespace) -> int:
     write_zip(parts, out)
     size = out.stat().st_size / 1e6
     print(f"{out}: {len(parts) + 1} files, {size:.1f} MB, sha256 {sha256_of_file(out)}")
-    return 0
 
 
 @enter(needed("--results", options.folder, "results/from_archive/<study>"))

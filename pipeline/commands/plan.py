@@ -63,13 +63,15 @@ add_arguments = together(
 )  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Print a table of parts, verdicts and costs, or a ranking of layouts."""
     if args.model is not None:
-        return _ranking(args)
+        _ranking(args)
+        return
     limit = DEVICES[args.device] * GIBIBYTE if args.device else args.device_memory
     if args.auto:
-        return _auto(args, limit)
+        _auto(args, limit)
+        return
     options.check_mode(args, "--study", "study device device_memory")
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
@@ -98,10 +100,9 @@ def run(args: argparse.Namespace) -> int:
     except SamestepError as error:
         notes.append(f"warning: the study cannot start here: {error}")
     print("\n" + "\n".join(notes))
-    return 0
 
 
-def _ranking(args: argparse.Namespace) -> int:
+def _ranking(args: argparse.Namespace) -> None:
     """Print layouts of a model on a cluster that is not here, by predicted step time."""
     taken = "model device nodes gpus_per_node link batch context precision"
     options.check_mode(args, "--model", taken)
@@ -117,10 +118,9 @@ def _ranking(args: argparse.Namespace) -> int:
     family(size.model).check(size.model, None)
     ranked = rank(size, cluster, args.batch or 512, args.precision or "bf16")
     print("\n".join(table(ranked)))
-    return 0
 
 
-def _auto(args: argparse.Namespace, limit: int | None) -> int:
+def _auto(args: argparse.Namespace, limit: int | None) -> None:
     """Print the layouts of a study by predicted step time, and the first as a cell."""
     study, calibration = load_study(args.study), None
     nodes, ranks = max(study.cluster.nodes), study.cluster.ranks_per_node
@@ -145,7 +145,6 @@ def _auto(args: argparse.Namespace, limit: int | None) -> int:
     cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
     precision = args.precision or study.arms[0].precision
     print("\n".join(table(choose(study, cluster, precision, calibration))))
-    return 0
 
 
 _HEADINGS = (
@@ -208,8 +207,8 @@ def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
     watched.update()
     here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
     took: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for run_id, run in watched.ended.items():
-        record = results / "runs" / run_id.partition("/")[2] / RUN_FILE
+    for run in watched.ended.values():
+        record = results / "runs" / run.spec.folder / RUN_FILE
         made_on = read_made(record, "", RecordError, "snakemake").get("hardware") or {}
         if here.items() <= made_on.items():
             took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)

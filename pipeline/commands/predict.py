@@ -10,8 +10,9 @@ from pipeline.commands import flag, one_of, option, together
 from pipeline.cost.constants import Constants
 from pipeline.cost.devices import DEVICES
 from pipeline.cost.points import predict_from_base, predict_row, read, write
+from pipeline.documents import read_text
 from pipeline.errors import PredictionError
-from pipeline.files import replace_marked
+from pipeline.files import marks, replace_marked
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 
@@ -24,7 +25,7 @@ add_arguments = together(
         option("--points", options.file, "CSV of configurations, one a row"),
         option("--study", options.study, f"on this machine, or on GPUs: {options.STUDY}"),
         flag("--score", "print the errors on the published points"),
-        option("--page", options.file, "as --score, into the marked table of a Markdown file"),
+        option("--page", options.file, "as --score, into the marked parts of a Markdown file"),
         required=True,
     ),
     option("--out", options.new_file, "with --points or --study: CSV to write"),
@@ -43,8 +44,8 @@ add_arguments = together(
 )  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict a file of points or a study, or score the model; returns the exit status."""
+def run(args: argparse.Namespace) -> None:
+    """Predict a file of points or a study, or score the model."""
     if args.study is not None:
         rows, lines = (_on_gpus if args.device else _on_this_machine)(args)
         print("\n".join(lines))
@@ -63,17 +64,23 @@ def run(args: argparse.Namespace) -> int:
         refused = sum(bool(more["reason"]) for more in added)
         print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
     else:
-        from pipeline.cost.score import markdown
+        from pipeline.tables.points import in_markdown
 
         options.check_mode(args, "--page" if args.page else "--score", "score page")
+        parts = in_markdown()
         if args.page is None:
-            print(markdown())
-        else:
-            from pipeline.cost.figure import draw
+            print("\n\n".join(parts[name] for name in ("errors", "bars")))
+            return
+        content = read_text(args.page, "Markdown file", PredictionError)
+        # docs/planner.md has all but the short table, which README has.
+        own = [name for name in parts if marks(name)[0] in content]
+        for name in own or parts:
+            replace_marked(args.page, name, parts[name])
+        if "errors" in own:
+            from pipeline.figures import points, theme
 
-            replace_marked(args.page, "errors", markdown())
-            draw(args.page.with_suffix(".png"))
-    return 0
+            theme.apply()
+            theme.save(points.draw(), args.page.parent, args.page.stem, ("png",))
 
 
 def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:

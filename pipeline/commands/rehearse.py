@@ -21,7 +21,6 @@ from pipeline.archive import layout
 from pipeline.commands.stages import STAGES
 from pipeline.errors import SamestepError
 from pipeline.files import write_text
-from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, texts
 from pipeline.records.step_rules import steps_sha256
 from pipeline.resolved import resolve
@@ -69,7 +68,7 @@ def rehearse(study: Study) -> None:
         for spec in every_run(study):
             # As `write_record` does, but for the checks, which `metrics` makes as it reads.
             for name, text in texts(RunRecord(_unfinished(spec), [])).items():
-                write_text(run_folder(results / "runs", spec) / name, text)
+                write_text(results / "runs" / spec.folder / name, text)
         for name in figures.catalogue.shown(study):
             write_text(results / "figures" / f"{name}.svg", _BLANK)
         for name, *words in after_training(study, results):

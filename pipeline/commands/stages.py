@@ -28,10 +28,10 @@ RUNS = needed("--runs", options.folder, "folder <cell>/n<nodes>/r<repeat>")
 @enter(
     needed("--spec", options.path, "JSON file of a tokens spec"),
     needed("--out", options.new_folder, "folder for shards and manifest"),
-    option("--num-proc", options.count(1, 4096), "processes that read and encode, by default one a "
-           "core; the result does not depend on it"),
+    option("--num-proc", options.count(1, 4096), "threads that encode, by default one a core; the "
+           "result does not depend on it"),
 )  # fmt: skip
-def tokens(args: argparse.Namespace) -> int:
+def tokens(args: argparse.Namespace) -> None:
     """Turn a corpus into token shards and a manifest.
 
     `python -m pipeline tokens --spec FILE --out DIR`
@@ -47,7 +47,6 @@ def tokens(args: argparse.Namespace) -> int:
         f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "
         f"{manifest.num_tokens} tokens, vocabulary {manifest.vocab_size} -> {args.out}"
     )
-    return 0
 
 
 @enter(
@@ -56,7 +55,7 @@ def tokens(args: argparse.Namespace) -> int:
     option("--seconds", options.count(1, 3600),
            "of measuring; by default some for each precision and size of a micro-batch"),
 )  # fmt: skip
-def yardstick(args: argparse.Namespace) -> int:
+def yardstick(args: argparse.Namespace) -> None:
     """Measure how fast this machine computes a study's passes when nothing disturbs them.
 
     `python -m pipeline yardstick --study FILE --out FILE`
@@ -80,7 +79,6 @@ def yardstick(args: argparse.Namespace) -> int:
             f"{1e3 * one['forward_seconds']:.2f} ms, step {1e3 * one['step_seconds']:.2f} ms"
         )
     print(f"-> {args.out}")
-    return 0
 
 
 @enter(
@@ -128,7 +126,7 @@ def train(args: argparse.Namespace) -> int:
 
 
 @enter(needed("--site", options.path, "site file, workflow/site.yaml"))
-def before(args: argparse.Namespace) -> int:
+def before(args: argparse.Namespace) -> None:
     """Print the lines that a cluster's site file runs first in each job, as one shell script.
 
     `python -m pipeline before --site workflow/site.yaml`: a line that fails ends the shell.
@@ -136,7 +134,6 @@ def before(args: argparse.Namespace) -> int:
     from pipeline.machine.site import load_site
 
     print(load_site(args.site).script(), end="")
-    return 0
 
 
 @enter(
@@ -155,10 +152,11 @@ def follow(args: argparse.Namespace) -> int:
     command gets `--configfile=FILE`. What Snakemake says goes to a file below `logs/workflow` in
     the results folder; words that somebody should know, and the end of it on failure, are printed.
     """
-    from pipeline.study.load import results_folder
+    from pipeline.study.load import load_points, results_folder
     from pipeline.watch import Watched, follow
 
-    watched = Watched(options.loaded(args.study), args.results or results_folder(args.study))
+    study = load_points(args.study) or options.loaded(args.study)
+    watched = Watched(study, args.results or results_folder(args.study, of_points=True))
     words = [*args.workflow, f"--configfile={args.study}"]
     return follow(watched, words, retry=args.results is None)
 
@@ -169,7 +167,7 @@ def follow(args: argparse.Namespace) -> int:
     needed("--out", options.new_file, "metrics.parquet to write"),
     option("--yardstick", options.file, "yardstick.json by which the runs counted"),
 )
-def metrics(args: argparse.Namespace) -> int:
+def metrics(args: argparse.Namespace) -> None:
     """Run records -> one validated tidy table (Parquet).
 
     `python -m pipeline metrics --study FILE --runs DIR --out metrics.parquet` prints each cell that
@@ -188,11 +186,10 @@ def metrics(args: argparse.Namespace) -> int:
     table.write(frame, args.out)
     for warning in warnings(Results(frame)):
         print(warning, file=sys.stderr)
-    return 0
 
 
 @enter(arguments_of("pipeline.figures:catalogue", "{pdf,svg,png}"))
-def figure(args: argparse.Namespace) -> int:
+def figure(args: argparse.Namespace) -> None:
     """Figures as PDF, PNG and SVG, from the table of metrics.
 
     `python -m pipeline figure NAME ... --metrics FILE --out DIR`
@@ -201,11 +198,11 @@ def figure(args: argparse.Namespace) -> int:
     from pipeline.metrics.results import Results
 
     draw_all(args.names, Results.read(args.metrics), args.out)
-    return _noted(args)
+    _note(args)
 
 
 @enter(arguments_of("pipeline.tables:catalogue", "{tex,md,csv}"))
-def table(args: argparse.Namespace) -> int:
+def table(args: argparse.Namespace) -> None:
     """Tables as LaTeX, Markdown and CSV from the table of metrics.
 
     `python -m pipeline table NAME ... --metrics FILE --out DIR`
@@ -216,13 +213,12 @@ def table(args: argparse.Namespace) -> int:
     results = Results.read(args.metrics)
     for name in args.names:
         write_table(name, results, args.out)
-    return _noted(args)
+    _note(args)
 
 
-def _noted(args: argparse.Namespace) -> int:
-    """Exit status 0, once it is noted of which metrics these figures or tables were made."""
+def _note(args: argparse.Namespace) -> None:
+    """Note of which metrics these figures or tables were made."""
     note_made((path for name in args.names for path in args.out.glob(f"{name}.*")), args.metrics)
-    return 0
 
 
 @enter(
@@ -237,7 +233,7 @@ def _noted(args: argparse.Namespace) -> int:
     needed("--out", options.new_file, "verdicts.json to write"),
     option("--readme", options.path, "Markdown file whose marked table is renewed"),
 )
-def claims(args: argparse.Namespace) -> int:
+def claims(args: argparse.Namespace) -> None:
     """Verdicts on the published claims that a study names.
 
     `python -m pipeline claims --study FILE --metrics FILE --out verdicts.json`
@@ -260,7 +256,6 @@ def claims(args: argparse.Namespace) -> int:
     if args.readme:
         update_readme(args.readme, study.name, shown, results)
     print(counted(shown))
-    return 0
 
 
 @enter(
@@ -272,7 +267,7 @@ def claims(args: argparse.Namespace) -> int:
     needed("--generated", options.new_folder, "folder for numbers and copies"),
     needed("--out", options.new_folder, "folder for paper.{pdf,tex}"),
 )
-def paper(args: argparse.Namespace) -> int:
+def paper(args: argparse.Namespace) -> None:
     """The manuscript with all its generated parts as PDF and LaTeX.
 
     `python -m pipeline paper --study --metrics --figures --tables --generated --out`
@@ -287,7 +282,6 @@ def paper(args: argparse.Namespace) -> int:
     numbers = collect(study, Results.read(args.metrics, study.name), verdicts)
     write_paper(numbers, args.figures, args.tables, args.generated, args.out)
     note_made(args.out.glob("paper.*"), args.metrics)
-    return 0
 
 
 @enter(
@@ -298,7 +292,7 @@ def paper(args: argparse.Namespace) -> int:
     RUNS,
     needed("--out", options.new_file, "report.html to write"),
 )
-def page(args: argparse.Namespace) -> int:
+def page(args: argparse.Namespace) -> None:
     """One self-contained HTML page: verdicts, figures, tables and every run.
 
     `python -m pipeline page --study --metrics --figures --runs --out`
@@ -313,14 +307,34 @@ def page(args: argparse.Namespace) -> int:
     results = Results.read(args.metrics, study.name)
     write_text(args.out, render(study, results, verdicts, args.figures, args.runs, beside))
     note_made([args.out], args.metrics)
-    return 0
+
+
+@enter(
+    STUDY,
+    needed("--generated", options.new_folder, "folder for numbers and copies"),
+    needed("--out", options.new_folder, "folder of the results"),
+)
+def points(args: argparse.Namespace) -> None:
+    """Figure, tables, paper and page of a study of points that were measured elsewhere.
+
+    `python -m pipeline points --study planner --generated DIR --out results/planner`
+    """
+    from pipeline.page.points import render
+    from pipeline.paper.points import write
+    from pipeline.study.load import load_points
+
+    study = load_points(args.study)
+    if study is None:
+        raise StudyError(f"{args.study} has no points but cells; `make paper` runs it")
+    numbers = write(study, args.generated, args.out)
+    write_text(args.out / "report.html", render(numbers, args.out / "figures"))
 
 
 @enter(
     needed("--archive", options.path, "zip file of `archive`"),
     needed("--into", options.new_folder, "folder of the study's folder"),
 )
-def unpack(args: argparse.Namespace) -> int:
+def unpack(args: argparse.Namespace) -> None:
     """Check an archive and lay its records where results are rebuilt from them.
 
     `python -m pipeline unpack --archive FILE --into results/from_archive` prints the new folder.
@@ -328,11 +342,10 @@ def unpack(args: argparse.Namespace) -> int:
     from pipeline.archive.unpack import unpack
 
     print(unpack(args.archive, args.into))
-    return 0
 
 
 @enter(STUDY, option("--confirm", str, "`yes`, since runs cannot be brought back", default=""))
-def clean(args: argparse.Namespace) -> int:
+def clean(args: argparse.Namespace) -> None:
     """Remove the results of one study, measured runs included.
 
     `python -m pipeline clean --study smoke --confirm=yes` removes results/<study>, and nothing that
@@ -340,7 +353,7 @@ def clean(args: argparse.Namespace) -> int:
     """
     from pipeline.study.load import results_folder
 
-    folder = results_folder(args.study)
+    folder = results_folder(args.study, of_points=True)
     if folder.is_symlink():
         raise SamestepError(f"{folder} is a symlink to {folder.readlink()}; remove it by hand")
     if not folder.is_dir():
@@ -355,4 +368,3 @@ def clean(args: argparse.Namespace) -> int:
             "fix the permissions"
         ) from error
     print(f"removed {folder}")
-    return 0

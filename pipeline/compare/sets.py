@@ -40,13 +40,14 @@ class ResultSet:
             record = read_record(path)
             spec = record.spec
             place = path.relative_to(folder / "runs").as_posix()
-            if place != spec.run_id.partition("/")[2]:
+            if place != spec.folder:
                 raise ComparisonError(
                     f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
                 )
             if spec.kind != TIMED:
                 continue
             cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
+            # Two folders may be of studies that label a cell otherwise; its name identifies it.
             label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
             run = load_run(record, {**label, "precision_ran": spec.precision})
             runs.setdefault(cell, {})[spec.repeat] = run
@@ -138,6 +139,7 @@ class Match:
                     .to_numpy(dtype=np.float64)
                     for run in pair
                 )
+                # All ranks have the loss and norm of the whole batch.
                 if a.shape[1] != b.shape[1]:
                     a, b = a[:, :1], b[:, :1]
                 common = min(len(a), len(b))

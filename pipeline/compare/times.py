@@ -55,6 +55,7 @@ def cell_times(
         one, other = pairs[key]
         ratio = None
         steps = [[run.timed_seconds.tolist() for run in side] for side in (one, other)]
+        # The same records on both sides, which have no interval to hold against a margin.
         if steps[0] == steps[1]:
             exact = "exact: every step took the same time in both"
             ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
@@ -106,7 +107,9 @@ def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: s
     middle = sum(difference for difference, _ in contrasts) / count
     reach = 0.0
     if total > 0:
+        # Degrees of freedom of a sum of variances (Welch & Satterthwaite).
         combined = total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+        # Both ends of all intervals share what is left of the confidence (Bonferroni).
         tail = 1 - (1 - CONFIDENCE) / (2 * num_intervals)
         reach = float(stdtrit(combined, tail)) * math.sqrt(total)
     low, high = math.exp(middle - reach), math.exp(middle + reach)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.environment import settings
-from pipeline.corpus.manifest import MANIFEST_FILE, SCHEMA_VERSION, TOKENIZER_FILE, Manifest
-from pipeline.corpus.shards import smallest_dtype, write_shards
+from pipeline.corpus.manifest import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TOKENIZER_FILE,
+    Manifest,
+    smallest_dtype,
+    write_shards,
+)
 from pipeline.corpus.sources import Source, source_of
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, SamestepError
@@ -48,7 +55,7 @@ class TokensSpec:
         return cls(**data)
 
 
-def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
+def build(spec: TokensSpec, folder: Path, num_threads: int) -> Manifest:
     """Make `folder`: shards and tokenizer.json, then manifest.json last.
 
     What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
@@ -72,9 +79,9 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
                 tempfile.TemporaryDirectory(
                     prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True
                 ) as name,
-                settings(work := Path(name), offline=offline, num_proc=num_proc),
+                settings(work := Path(name), offline=offline, num_threads=num_threads),
             ):
-                manifest = _make(spec, source, work, num_proc)
+                manifest = _make(spec, source, work, num_threads)
                 manifest.write(work)
                 names = [TOKENIZER_FILE, *(shard.file for shard in manifest.shards), MANIFEST_FILE]
                 for name in names:
@@ -87,24 +94,51 @@ def build(spec: TokensSpec, folder: Path, num_proc: int) -> Manifest:
     return manifest
 
 
-def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manifest:
-    """Everything but the final names: shards and tokeniser lie in `work`."""
-    # Imported here, when the environment is set, because `datasets` reads it once.
-    import datasets
+@contextmanager
+def settings(work: Path, *, offline: bool, num_threads: int) -> Iterator[None]:
+    """Keep caches below `work`, torch out of the process, and the network shut where not needed.
 
+    The libraries read most of these variables when they are first imported, so enter this before
+    importing `datasets` or `tokenizers`. The environment is put back on leaving.
+    """
+    wanted = {
+        # Without this `datasets` searches for torch, which costs seconds and hundreds of megabytes.
+        **dict.fromkeys(("USE_TORCH", "USE_TF", "USE_JAX"), "0"),
+        # Absolute, since `datasets` keeps its cache's name for as long as the process lives.
+        "HF_DATASETS_CACHE": str(work.resolve() / "datasets"),
+        "HF_MODULES_CACHE": str(work.resolve() / "modules"),
+        "HF_HUB_CACHE": str(work.resolve() / "hub"),
+        "HF_XET_CACHE": str(work.resolve() / "xet"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # What it says of each of its attempts; how they ended is in the error.
+        "HF_HUB_VERBOSITY": "error",
+        "TOKENIZERS_PARALLELISM": "true" if num_threads > 1 else "false",
+        "RAYON_NUM_THREADS": str(num_threads),
+        **(dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "1") if offline else {}),
+    }
+    before = {name: os.environ[name] for name in wanted if name in os.environ}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name in wanted:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def _make(spec: TokensSpec, source: Source, work: Path, num_threads: int) -> Manifest:
+    """Everything but the final names: shards and tokeniser lie in `work`."""
+    # Imported here, when the environment is set, which libraries read once.
     from pipeline.corpus.encode import encode
     from pipeline.corpus.text_store import store_text
     from pipeline.corpus.tokenisers import make_tokeniser
 
-    datasets.disable_progress_bars()
-    datasets.logging.set_verbosity_error()
-    store = store_text(source, work / "text", num_proc)
-    survey = store.survey()
-    tokeniser = make_tokeniser(spec.tokenizer, store, survey, work / "hub")
+    store = store_text(source, work / "text.arrow")
+    tokeniser = make_tokeniser(spec.tokenizer, store, work / "hub")
     tokeniser.check_fits(spec.model_vocab_size)
     tokeniser.tokenizer.save(str(work / TOKENIZER_FILE))
     dtype = smallest_dtype(tokeniser.vocab_size)
-    shards = write_shards(work, dtype, encode(store, tokeniser, dtype, work, num_proc))
+    shards = write_shards(work, dtype, encode(store, tokeniser, dtype, num_threads))
     num_tokens = sum(shard.num_tokens for shard in shards)
     if num_tokens < spec.min_tokens:
         raise CorpusError(
@@ -125,7 +159,9 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_proc: int) -> Manife
             "separator": tokeniser.separator,
             "sha256": sha256_of_file(work / TOKENIZER_FILE),
         },
-        **vars(survey),
+        num_documents=store.num_documents,
+        num_characters=store.num_characters,
+        text_sha256=store.text_sha256,
         num_tokens=num_tokens,
         vocab_size=tokeniser.vocab_size,
         separator_id=tokeniser.separator_id,

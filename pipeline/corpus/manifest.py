@@ -1,16 +1,17 @@
-"""`manifest.json`: what a folder of token shards holds, and the checks that it still holds it."""
+"""Token shards, and `manifest.json`: what their folder holds, and checks that it still does."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
 from pipeline.errors import CorpusError, RecordError, SamestepError
@@ -22,6 +23,7 @@ VERIFIED_FILE = ".verified.json"
 """Files that were read and are right: a folder of tokens is hashed once, not before every run."""
 
 SCHEMA_VERSION = 1
+SHARD_TOKENS = 2**24
 _AGAIN = AGAIN["manifest"]
 
 
@@ -170,6 +172,37 @@ class Manifest:
                     f"{folder / MANIFEST_FILE} at $.{name}: {getattr(self, name)} is not the "
                     f"{count} of the tokens beside it, so it was edited; {_AGAIN}"
                 )
+
+
+def smallest_dtype(vocab_size: int) -> str:
+    """`uint16` where every id fits, else `uint32`; files are little-endian."""
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def write_shards(
+    folder: Path,
+    dtype: str,
+    arrays: Iterable[npt.NDArray[np.unsignedinteger]],
+    shard_tokens: int = SHARD_TOKENS,
+) -> list[Shard]:
+    """Write arrays of tokens, shape (n,), one after another to `shard-00000.bin` and so on.
+
+    Every shard but the last holds `shard_tokens` tokens of the type `dtype`, a name.
+    """
+    shards: list[Shard] = []
+    stored, filled = np.dtype(dtype).newbyteorder("<"), (one for one in arrays if len(one))
+    tokens = next(filled, None)
+    while tokens is not None:
+        name, digest, room = f"shard-{len(shards):05d}.bin", hashlib.sha256(), shard_tokens
+        with (folder / name).open("wb") as stream:
+            while room and tokens is not None:
+                data = tokens[:room].astype(stored, copy=False).tobytes()
+                stream.write(data)
+                digest.update(data)
+                rest, room = tokens[room:], max(0, room - len(tokens))
+                tokens = rest if len(rest) else next(filled, None)
+        shards.append(Shard(name, shard_tokens - room, digest.hexdigest()))
+    return shards
 
 
 def _validate(data: object, path: Path) -> None:

@@ -1,8 +1,7 @@
 """Sources of text: `source_of(section)` for the `corpus` section of a study.
 
-A source lists units (files, mostly) that may be read in parallel, and reads one unit as pieces of
-documents in a fixed order; see `pipeline.corpus.texts`. It is plain data, so it travels to worker
-processes.
+A source lists units (files, mostly), and reads one unit as pieces of documents in a fixed order;
+see `pipeline.corpus.texts`.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipeline.corpus import python_docs
-from pipeline.corpus.environment import check_hub
 from pipeline.corpus.texts import PIECE_CHARACTERS, open_text, read_strings, split_document
 from pipeline.errors import CorpusError
+from pipeline.study.model_files import hub_fault
 
 Piece = tuple[str, bool]
 
@@ -44,7 +43,7 @@ class Source:
         return self.section["source"] != "hub" or Path(self.section["name"]).is_dir()
 
     def units(self) -> list[str]:
-        """Names of what can be read independently, in the order of the corpus."""
+        """Names of what is read one after the other, in the order of the corpus."""
         match self.section["source"]:
             case "python-docs":
                 return python_docs.units(python_docs.standard_library())
@@ -89,6 +88,8 @@ class Source:
         """Texts of the `column` of a data set's rows, at most `max_documents` of them, streamed."""
         import datasets
 
+        datasets.disable_progress_bars()
+        datasets.logging.set_verbosity_error()
         asked = self.section
         name, column = asked["name"], asked["column"]
         if not self.is_local:
@@ -157,6 +158,15 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
     for path in corpus.get("paths", []):
         with open_text(Path(path)):
             pass
+
+
+def check_hub() -> None:
+    """Raise CorpusError where the name of the hub leads nowhere."""
+    if (fault := hub_fault()) is not None:
+        raise CorpusError(
+            f"{fault}; make the tokens where there is a network, set HTTPS_PROXY if the site has a "
+            "proxy, or name a folder of this machine in corpus.name or tokenizer.name"
+        )
 
 
 def _check_name(name: str, key: str, what: str) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from pipeline.corpus.environment import check_hub
-from pipeline.corpus.text_store import Survey, TextStore
+from pipeline.corpus.sources import check_hub
+from pipeline.corpus.text_store import TextStore
 from pipeline.documents import read_document
 from pipeline.errors import CorpusError
 from pipeline.files import open_regular
@@ -63,15 +63,13 @@ class Tokeniser:
             )
 
 
-def make_tokeniser(
-    section: Mapping[str, Any], store: TextStore, survey: Survey, cache: Path
-) -> Tokeniser:
+def make_tokeniser(section: Mapping[str, Any], store: TextStore, cache: Path) -> Tokeniser:
     """The tokeniser of a study's `tokenizer` section, which its schema has checked."""
     match section["kind"]:
         case "bpe":
-            return _train_bpe(store, survey, section["vocab_size"])
+            return _train_bpe(store, section["vocab_size"])
         case "wordpiece":
-            return _train_wordpiece(store, survey, section["vocab_size"])
+            return _train_wordpiece(store, section["vocab_size"])
         case "char":
             return _characters(store.texts(), section.get("vocab_size"))
     return _pretrained(section["name"], section["revision"], cache)
@@ -94,9 +92,9 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
+def _train_bpe(store: TextStore, vocab_size: int) -> Tokeniser:
     """The 256 bytes, the separator and merges up to `vocab_size` entries; the separator is id 0."""
-    every = -(-survey.num_characters // TRAINING_CHARACTERS)
+    every = -(-store.num_characters // TRAINING_CHARACTERS)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -111,14 +109,14 @@ def _train_bpe(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
     return Tokeniser(tokenizer, SEPARATOR, {"kind": "bpe", "trained_on_every_nth_piece": every})
 
 
-def _train_wordpiece(store: TextStore, survey: Survey, vocab_size: int) -> Tokeniser:
+def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
     """The special tokens, letters at the beginning of a word and within one, and what joins them.
 
     The library numbers letters within words in the order of a hash table that is another in every
     process, and of equally frequent pairs the one with the lower numbers is joined first. So they
     are handed to it as tokens that it must keep, in an order of our own.
     """
-    every = -(-survey.num_characters // TRAINING_CHARACTERS)
+    every = -(-store.num_characters // TRAINING_CHARACTERS)
     tokenizer = Tokenizer(models.WordPiece(unk_token=SPECIAL[1]))
     normalizer = tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

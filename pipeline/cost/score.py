@@ -1,4 +1,4 @@
-"""Errors of the model on published points, set by set: `python -m pipeline predict --score`.
+"""Errors of the model on published points, set by set: numbers for `pipeline.tables.points`.
 
 A set is predicted without any constant that was derived from it; beside that stand a constant
 utilisation, the best for this very set and known only afterwards, the nearest neighbour among the
@@ -8,6 +8,7 @@ other sets, and the model with all of its constants, which is no test where some
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
 from pipeline.cost.points import families, kind_of, predict_from_base, predict_row, read
+from pipeline.documents import read_text
+from pipeline.errors import PredictionError
 
 FOLDER = Path(__file__).parents[1] / "reference" / "points"
 HARDWARE_TABLES = ("hw_", "operators_")
@@ -47,13 +50,17 @@ class Scored:
 
     def error(self, which: str) -> float:
         """|predicted / measured - 1|, to the nearer end of a range where one is predicted."""
+        return abs(self.off(which))
+
+    def off(self, which: str) -> float:
+        """The same with its sign, 0 inside of a range."""
         answer, leave_out = getattr(self, which), self.source if which == "out" else ""
         band = content()["band"][kind_of(self.job, Constants(leave_out))]
         low, high = (
             float(answer[f"step_s_{end}"]) / ratio / self.measured - 1
             for end, ratio in zip(("low", "high"), band, strict=True)
         )
-        return 0.0 if low < 0 < high and high - low > 1e-4 else min(abs(low), abs(high))
+        return 0.0 if low < 0 < high and high - low > 1e-4 else min(low, high, key=abs)
 
 
 def source_of(row: Mapping[str, str]) -> str:
@@ -125,32 +132,109 @@ def errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
     return [abs(s / row.measured - 1) for s, row in zip(seconds, rows, strict=True)]
 
 
-def in_band(rows: Sequence[Scored]) -> float:
-    """Share of rows whose measured step lies in the band."""
+WAYS = ("constant", "neighbour", "model", "own")
+"""Ways to predict a step: the last two are the model without the set's constants, and with them."""
+
+
+@cache
+def every() -> tuple[dict[str, Any], ...]:
+    """Each scored point: its measured seconds, and predicted / measured - 1 by each way.
+
+    `low` and `high` are the ends of its band over the measured step, without the set's constants;
+    `band` is `out` where these do not hold it.
+    """
+    rows = []
+    for source, each in by_source().items():
+        for one, *seconds in zip(each, by_constant(each), by_neighbour(each), strict=True):
+            off = [s / one.measured - 1 for s in seconds] + [one.off("out"), one.off("own")]
+            low, high = (float(one.out[f"step_s_{end}"]) / one.measured for end in ("low", "high"))
+            rows.append({
+                "point": one.row["id"], "points": source, "device": device(one.row),
+                "measured": one.measured, **dict(zip(WAYS, off, strict=True)),
+                "low": low, "high": high, "band": "" if low <= 1 <= high else "out",
+            })  # fmt: skip
+    return tuple(rows)
+
+
+def suspect() -> list[dict[str, Any]]:
+    """Each suspect point, which no score counts: why, and where all constants would put it."""
+    rows = []
+    for row in points():
+        step = predict_row(row, Constants())["step_s_pred"] if row["suspect"] else ""
+        if row["status"] == "ok" and step:
+            measured = float(row["step_s"])
+            rows.append({
+                "point": row["id"], "why": row["suspect"], "device": device(row),
+                "measured": measured, "own": float(step) / measured - 1,
+            })  # fmt: skip
+    return rows
+
+
+def device(row: Mapping[str, str]) -> str:
+    """The kind of GPU of a row, as `V100`."""
+    kind = re.match(r"[A-Z]+\d+", row["hardware"])
+    return kind[0] if kind else row["hardware"]
+
+
+def sets() -> list[dict[str, Any]]:
+    """A row for each set: its GPUs, its points by what they have, and where they are from."""
+    of_set: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for row in points():
+        of_set[source_of(row)].append(row)
+    lines = read_text(FOLDER / "README.md", "", PredictionError).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "csv |" in line]
+    sources = {name.removesuffix(".csv"): source for name, _, _, _, source, *_ in cells}
+    table = []
+    for name, rows in sorted(of_set.items()):
+        worlds = sorted({int(row["gpus"]) for row in rows})
+        timed = [row for row in rows if row["status"] == "ok"]
+        table.append({
+            "points": name,
+            "hardware": ", ".join(sorted({device(row) for row in rows})),
+            "gpus": " to ".join(map(str, dict.fromkeys((worlds[0], worlds[-1])))),
+            "measured": len(timed),
+            "suspect": sum(bool(row["suspect"]) for row in timed),
+            "untimed": len(rows) - len(timed),
+            # Of a set in published.csv the table or figure of its publication.
+            "source": sources.get(name, rows[0]["place"].partition(",")[0]),
+        })  # fmt: skip
+    return table
+
+
+def errors_by(key: str) -> list[dict[str, Any]]:
+    """A row for each set (`points`) or `device`: sizes of errors by each way, and the band.
+
+    `<way>` is the mean, `<way>_median` the median, `in_band` the share of points in their band.
+    """
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in every():
+        groups[row[key]].append(row)
+    table = []
+    for name, rows in sorted(groups.items()):
+        sizes = {way: [abs(row[way]) for row in rows] for way in WAYS}
+        means = {way: mean(values) for way, values in sizes.items()}
+        medians = {f"{way}_median": median(values) for way, values in sizes.items()}
+        inside = mean(not row["band"] for row in rows)
+        table.append({key: name, "n": len(rows), **means, **medians, "in_band": inside})
+    return table
+
+
+def in_band(which: str = "out") -> float:
+    """Share of points whose measured step lies in the band."""
+    ends = ((getattr(row, which), row.measured) for row in scored())
     return mean(
-        float(row.out["step_s_low"]) <= row.measured <= float(row.out["step_s_high"])
-        for row in rows
+        float(answer["step_s_low"]) <= measured <= float(answer["step_s_high"])
+        for answer, measured in ends
     )
 
 
-def _pair(errors: Sequence[float]) -> str:
-    return f"{100 * mean(errors):.1f} / {100 * median(errors):.1f}"
-
-
-def table() -> list[dict[str, str]]:
-    """A row for each set; errors in per cent, mean and median."""
-    return [
-        {
-            "points": source,
-            "n": str(len(rows)),
-            "constant": _pair(errors(by_constant(rows), rows)),
-            "neighbour": _pair(errors(by_neighbour(rows), rows)),
-            "model": _pair([row.error("out") for row in rows]),
-            "with its own": _pair([row.error("own") for row in rows]),
-            "in the band": f"{100 * in_band(rows):.0f} %",
-        }
-        for source, rows in by_source().items()
-    ]
+def half_width(which: str) -> float:
+    """Half the width of the band over the prediction, the median of all points."""
+    answers = [getattr(row, which) for row in scored()]
+    return median(
+        (float(one["step_s_high"]) - float(one["step_s_low"])) / float(one["step_s_pred"]) / 2
+        for one in answers
+    )
 
 
 def spread(errors: Iterable[float]) -> tuple[float, float]:
@@ -234,43 +318,25 @@ def grown() -> tuple[Grown, ...]:
     return tuple(growth)
 
 
-def _rows(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    first, *others = ("| " + " | ".join(line) + " |" for line in (heads, *rows))
-    return [first, "|" + "---|" * (first.count("|") - 1), *others]
-
-
-def markdown() -> str:
-    """The tables of errors, as docs/planner.md has them."""
-    rows = table()
-    lines = _rows(rows[0], [row.values() for row in rows])
-    own, memory = memory_errors("own"), []
+def memory_by_set() -> list[dict[str, Any]]:
+    """A row for each set with memory: median error, and within which nine tenths of them lie."""
+    own, table = memory_errors("own"), []
     for source, signed in memory_errors("out").items():
-        sizes = (f"{size:.0%}" for size in spread(signed))
-        own_sizes = " / ".join(f"{size:.0%}" for size in spread(own[source]))
-        memory.append([source, str(len(signed)), *sizes, own_sizes])
-    heads = ["memory of", "n", "median error", "nine tenths within", "with its own"]
-    lines += ["", *_rows(heads, memory)]
-    bases = []
+        numbers = (*spread(signed), *spread(own[source]))
+        names = ("median", "nine_tenths", "own_median", "own_nine_tenths")
+        table.append({"points": source, "n": len(signed), **dict(zip(names, numbers, strict=True))})
+    return table
+
+
+def growth_by_set() -> list[dict[str, Any]]:
+    """A row for each set with several worlds: errors of the larger ones, from the smallest."""
+    table = []
     for source in dict.fromkeys(one.source for one in grown()):
         larger = [one for one in grown() if one.source == source]
-        linear = _pair([abs(one.linear / one.measured - 1) for one in larger])
-        model = _pair([abs(one.predicted / one.measured - 1) for one in larger])
-        bases.append([source, str(len(larger)), linear, model])
-    lines += ["", *_rows(["with `--base`", "n", "linear", "model"], bases), ""]
-    (tau, first, worlds), (own_tau, own_first, _) = order(), order("own")
-    (ran, crashed), (own_ran, own_crashed) = fit_shares("out"), fit_shares("own")
-    middle = median(
-        (float(r.own["step_s_high"]) - float(r.own["step_s_low"])) / float(r.own["step_s_pred"]) / 2
-        for r in scored()
-    )
-    lines.append(
-        f"The band holds {in_band(scored()):.0%} of all points; half its width, with "
-        f"all constants, is {middle:.0%} of the prediction in the median. Of what "
-        f"ran, {ran:.0%} is predicted to fit ({own_ran:.0%} with all constants); of what crashed, "
-        f"{crashed:.0%} not to ({own_crashed:.0%}). Order of nanotron's layouts: "
-        f"Kendall's tau {tau:.2f} ({own_tau:.2f} with its own constants); the layout "
-        f"ranked first is within 10 % of the best in {first} of "
-        f"{worlds} worlds ({own_first} with its own)."
-    )
-    return "\n".join(lines).replace("%", " %").replace("  %", " %")
+        linear = [abs(one.linear / one.measured - 1) for one in larger]
+        model = [abs(one.predicted / one.measured - 1) for one in larger]
+        table.append({
+            "points": source, "n": len(larger), "linear": mean(linear),
+            "linear_median": median(linear), "model": mean(model), "model_median": median(model),
+        })  # fmt: skip
+    return table

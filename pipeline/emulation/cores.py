@@ -1,38 +1,28 @@
-"""Each node's cores: its own, or shared with other nodes; `awake` keeps them from halting."""
+"""Each node's cores: a process is pinned to them, and they are kept from halting."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from pipeline.machine.forks import Child
+
 OWN, PACED = "own", "paced"
+"""Nodes that have cores of their own, and such that share some and are therefore paced."""
 
 
-@dataclass(frozen=True)
-class Shares:
-    """The cores of each node."""
-
-    places: Sequence[Sequence[int]]
-
-    @property
-    def kind(self) -> str:
-        """`own` where no two nodes share a core, else `paced`."""
-        cores = [core for place in self.places for core in place]
-        return OWN if len(cores) == len(set(cores)) else PACED
-
-    @contextmanager
-    def of(self, place: int) -> Iterator[None]:
-        """Pin this process, and all that it starts, to the cores of node `place` for a while."""
-        before = os.sched_getaffinity(0)
-        _pin(self.places[place])
-        yield
-        _pin(before)
+@contextmanager
+def pinned(cores: Iterable[int]) -> Iterator[None]:
+    """Pin this process, and all that it starts, to these cores for a while."""
+    before = os.sched_getaffinity(0)
+    _pin(cores)
+    yield
+    _pin(before)
 
 
 def _pin(cores: Iterable[int]) -> None:
@@ -51,26 +41,22 @@ waited for minutes, and held a lock that a rank needed to end."""
 def awake(cores: Sequence[int]) -> Iterator[None]:
     """Keep these cores from halting for a while; ends with this process, however that ends.
 
-    Each has a child of the idle class that is busy on it while this process lives.
+    Each has a child of the idle class that is busy on it and gives way to every other program.
+    A core that halts takes its time to wake, which a rank's step would then have.
     """
-    parent, spinners = os.getpid(), []
-    for core in cores:
-        if pid := os.fork():
-            spinners.append(pid)
-            continue
-        try:
-            os.sched_setaffinity(0, [core])
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            while os.getppid() == parent:
-                until = time.monotonic() + BUSY_SECONDS
-                while time.monotonic() < until:
-                    pass
-                time.sleep(NAP_SECONDS)
-        finally:
-            os._exit(1)
+
+    def spin(core: int) -> None:
+        os.sched_setaffinity(0, [core])
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        while True:
+            until = time.monotonic() + BUSY_SECONDS
+            while time.monotonic() < until:
+                pass
+            time.sleep(NAP_SECONDS)
+
+    spinners = [Child(partial(spin, core), at_exit=False) for core in cores]
     try:
         yield
     finally:
-        for pid in spinners:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        for spinner in spinners:
+            spinner.kill()

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from pipeline.emulation import links, probes
-from pipeline.emulation.cores import Shares
 from pipeline.emulation.nodes import Nodes
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
@@ -45,13 +44,7 @@ RATES_SECONDS = 600.0
 """Seconds for which a session's later runs may reuse rates that the same links reached."""
 
 
-def measure(
-    spec: RunSpec,
-    nodes: Nodes,
-    shares: Shares,
-    dilation: float,
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
+def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[str, Any]:
     """Shares and rates as set and as measured, in units of the emulated cluster.
 
     While the nodes do not get their cores, something else works on the machine; that is waited for,
@@ -61,26 +54,27 @@ def measure(
     """
     link, width = spec.world.link, spec.world.cores_per_node
     assert link is not None and width is not None
-    same = json.dumps([link.to_dict(), nodes.count, width, shares.places, dilation])
+    same = json.dumps([link.to_dict(), nodes.count, width, nodes.places, nodes.dilation])
     before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
-    least_share = _least_share(dilation) * width
+    least_share = _least_share(nodes.dilation) * width
     in_vain = session.recall("busy", BUSY_SECONDS)
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
     deadline, attempts, disturber = time.monotonic() + patience, 0, ""
     while True:
-        cores, reached = _cores(width, nodes, shares, dilation), list[float]()
+        # Cores first: without them a rate says nothing of the links.
+        cores, reached = _cores(width, nodes), list[float]()
         if min(cores) >= least_share:
             if nodes.count > 1:
-                reached = before["rates"] if before else _rates(link, nodes, shares, dilation)
+                reached = before["rates"] if before else _rates(link, nodes)
             if not _reached(reached, link):
                 # Often not reached while they have their cores, it cannot be reached here.
-                attempts += min(_cores(width, nodes, shares, dilation)) >= least_share
+                attempts += min(_cores(width, nodes)) >= least_share
             if attempts == ATTEMPTS or _reached(reached, link):
                 if disturber:
                     tell("the machine is quiet again")
                 disturber = ""
                 break
-        had = zip(shares.places, cores, strict=True)
+        had = zip(nodes.places, cores, strict=True)
         late = [core for place, share in had if share < least_share for core in place]
         first, disturber = not disturber, busy_programs(PAUSE_SECONDS, late)
         if first:
@@ -88,15 +82,16 @@ def measure(
         if time.monotonic() > deadline:
             reached = []
             break
+    # Later runs of the session wait the less for a machine that stayed busy in this one.
     session.keep("busy", bool(disturber))
     latency = before and before["latency"]
     if before is None and reached and _reached(reached, link):
-        latency = _latency(nodes, shares, dilation)
+        latency = _latency(nodes)
         session.keep(same, {"rates": reached, "latency": latency, "run": spec.run_id})
     return {
-        "dilation": dilation,
+        "dilation": nodes.dilation,
         "cores_per_node": width,
-        "shares": shares.kind,
+        "shares": nodes.kind,
         "measured_cores": cores,
         "link": link.to_dict(),
         "mtu": links.MTU,
@@ -158,27 +153,28 @@ def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
     return all(rate >= LEAST_RATE * mbits for rate, mbits in zip(rates, expected, strict=True))
 
 
-def _cores(width: int, nodes: Nodes, shares: Shares, dilation: float) -> list[float]:
+def _cores(width: int, nodes: Nodes) -> list[float]:
     """Cores of each node, all of them having `width` busy threads.
 
     At most all that it counts as having: headroom is not its own.
     """
-    spun = probes.measure([probes.spin] * nodes.count * width, lambda i: shares.of(i // width))
+    spinning = [probes.spin] * nodes.count * width
+    spun = probes.measure(spinning, lambda thread: nodes.on_cores(thread // width))
     return [
-        min(width, sum(spun[node * width : (node + 1) * width]) * dilation)
+        min(width, sum(spun[node * width : (node + 1) * width]) * nodes.dilation)
         for node in range(nodes.count)
     ]
 
 
 @contextmanager
-def _inside(nodes: Nodes, shares: Shares, node: int) -> Iterator[None]:
+def _inside(nodes: Nodes, node: int) -> Iterator[None]:
     """Be in the network and on the cores of a node; a probe, in its own process, stays there."""
     nodes.enter(node)
-    with shares.of(node):
+    with nodes.on_cores(node):
         yield
 
 
-def _latency(nodes: Nodes, shares: Shares, dilation: float) -> float:
+def _latency(nodes: Nodes) -> float:
     """Microseconds of the cluster for one byte from a node to the next, nothing else on the way.
 
     The kernel's work and its wake-ups take their own time at every factor, so the larger the
@@ -186,11 +182,11 @@ def _latency(nodes: Nodes, shares: Shares, dilation: float) -> float:
     """
     address = links.address(0)
     pair = [probes.echo(address), probes.ping(address)]
-    _, seconds = probes.measure(pair, partial(_inside, nodes, shares))
-    return round(seconds / dilation * 1e6, 2)
+    _, seconds = probes.measure(pair, partial(_inside, nodes))
+    return round(seconds / nodes.dilation * 1e6, 2)
 
 
-def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: float) -> list[float]:
+def _rates(link: LinkSpec, nodes: Nodes) -> list[float]:
     """Mbit/s into each node while all of them send, each to the next."""
     rates: list[float] = []
     for trial in TRIALS:
@@ -199,8 +195,8 @@ def _rates(link: LinkSpec, nodes: Nodes, shares: Shares, dilation: float) -> lis
             probes.ring(links.address(node), links.address((node + 1) % count), seconds)
             for node in range(count)
         ]
-        bits = probes.measure(ring, partial(_inside, nodes, shares))
-        rates = [rate * dilation / 1e6 for rate in bits]
+        bits = probes.measure(ring, partial(_inside, nodes))
+        rates = [rate * nodes.dilation / 1e6 for rate in bits]
         if _reached(rates, link):
             break
     return rates

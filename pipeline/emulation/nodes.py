@@ -13,16 +13,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, tcp
-from pipeline.errors import LaunchError, SamestepError
+from pipeline.emulation.cores import OWN, PACED, pinned
+from pipeline.errors import LaunchError
 from pipeline.machine import session
 from pipeline.machine.control_groups import cpu_quota
-from pipeline.machine.processes import die_with_parent
+from pipeline.machine.forks import Child, Tell, Teller
 from pipeline.study.link import LinkSpec
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -53,6 +54,7 @@ def enter_private_network() -> None:
             "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces and "
             "user.max_net_namespaces over 0) or set cluster.network to loopback"
         )
+    # Whoever may not set groups may map its own one; the kernel wants this order.
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
@@ -60,26 +62,36 @@ def enter_private_network() -> None:
 
 
 class Nodes:
-    """`count` nodes at a switch, below the network that this process is in.
+    """Nodes at a switch, in a network of this process's own: their ways in, cores and time.
 
+    `places` are the cores of each, `dilation` the seconds of this machine for one of the cluster.
     Namespaces are held by file descriptors of this process and by whoever is inside.
     """
 
-    def __init__(self, count: int, link: LinkSpec, factor: float) -> None:
-        self.count = count
+    def __init__(
+        self, places: Sequence[Sequence[int]], link: LinkSpec, dilation: float = 1.0
+    ) -> None:
+        """Leaves the machine's network for good; raises LaunchError where that is forbidden."""
+        enter_private_network()
+        self.places, self.count, self.dilation = places, len(places), dilation
         self._home = _open_own()
         self._networks: list[int] = []
         # It stays in the switch's network while this process moves: cables lead to it.
-        if (keeper := os.fork()) == 0:
-            die_with_parent()
-            signal.alarm(60)
-            signal.pause()
-            os._exit(0)
+        keeper = Child(signal.pause, at_exit=False)
         try:
-            self._build(keeper, link, factor)
+            self._build(keeper.pid, link)
         finally:
-            os.kill(keeper, signal.SIGKILL)
-            os.waitpid(keeper, 0)
+            keeper.kill()
+
+    @property
+    def kind(self) -> str:
+        """`own` where no two nodes share a core, else `paced`."""
+        cores = [core for place in self.places for core in place]
+        return OWN if len(cores) == len(set(cores)) else PACED
+
+    def on_cores(self, node: int) -> AbstractContextManager[None]:
+        """Be on the cores of a node for a while, with all that is started there."""
+        return pinned(self.places[node])
 
     def enter(self, node: int) -> None:
         """Move this thread into the network of a node."""
@@ -99,14 +111,16 @@ class Nodes:
         with self.inside(0):
             return tcp.held(str(program("ip")), links.INTERFACE)
 
-    def _build(self, keeper: int, link: LinkSpec, factor: float) -> None:
+    def _build(self, keeper: int, link: LinkSpec) -> None:
         """Each program is started as seldom as may be: once in a node, once for all ports."""
+        factor = self.dilation
         _batch("ip", links.switch_commands(link))
         ports, queues = [], links.uplink_commands(link, factor)
         for node in range(self.count):
             if _libc.unshare(CLONE_NEWNET) != 0:
                 reason = os.strerror(ctypes.get_errno())
                 raise LaunchError(f"cannot make a network namespace: {reason}")
+            # unshare has moved this thread into the new network, whose descriptor keeps it alive.
             self._networks.append(_open_own())
             _set(self._home)
             with self.inside(node):
@@ -185,22 +199,16 @@ def why_not(link: LinkSpec = PLAIN) -> str | None:
 
 def _try(link: LinkSpec) -> str | None:
     """Make one node with the link in a child process; the reason why it could not."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        code = 1
-        try:
-            enter_private_network()
-            Nodes(1, link, 1.0).enter(0)
-            code = 0
-        except (SamestepError, OSError) as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(code)
-    os.close(write)
-    with os.fdopen(read, encoding="utf-8") as stream:
-        reason = stream.read()
-    # A sandbox may kill who asks for a namespace, without a word.
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return (reason or f"a trial of it ended with exit code {code}") if code else None
+
+    def make(tell: Tell) -> None:
+        Nodes([[0]], link).enter(0)
+        tell("made")
+
+    child = Teller(make)
+    try:
+        child.hear()
+        return None
+    except LaunchError as error:  # also where a sandbox has killed it without a word
+        return str(error)
+    finally:
+        child.kill()

@@ -83,6 +83,7 @@ class Pacer:
         self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
         self.machine_speeds: list[float] = []
         """Speed of this machine over the yardstick's, at each forward pass so far."""
+        # In real time, at full speed, there is nothing to wait for: no clock is read either.
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
         self._factor = dilation
         self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
@@ -146,6 +147,7 @@ class Pacer:
         if self.paces:
             others = self._of_others() - self._others_from
             self._pay()
+            # Less one: while they worked, as many seconds of the machine went by.
             self._wait(others * (self._factor * self._per_second - 1))
             self._others_from = self._of_others()  # what polls while this rank waits is not paid
             self._begin()
@@ -171,12 +173,14 @@ class Pacer:
 
     def _wait(self, seconds: float) -> None:
         if seconds > 0:
+            # What the wait itself takes of the core is no work of the rank.
             before = time.thread_time()
             time.sleep(seconds)
             self._waits += time.thread_time() - before
 
     def _left(self) -> float:
         """Seconds of this machine until the CPU seconds so far are paid for."""
+        # Piece by piece: factor and speed may be others by the next one.
         self._due += self._factor * self._spent()
         return self._due - time.perf_counter()
 

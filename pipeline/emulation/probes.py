@@ -5,7 +5,6 @@ All nodes are measured at the same moment, as they will be busy at the same mome
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -15,10 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import NoReturn
+from functools import partial
 
 from pipeline.errors import LaunchError
-from pipeline.machine.processes import die_with_parent
+from pipeline.machine.forks import Tell, Teller
 
 SPIN_SECONDS = 0.2
 SEND_SECONDS = 0.25
@@ -38,75 +37,47 @@ ROOM_BYTES = 1 << 17
 PINGS = 200
 """Messages of one byte, there and back: some 20 ms of the machine."""
 
-END = b"\n"
-
 Probe = Callable[[Callable[[], None]], float]
+"""Gets the function that waits until all are ready, and returns its figure."""
 
 
 def measure(
-    probes: Sequence[Probe],
-    within: Callable[[int], AbstractContextManager[None]],
+    probes: Sequence[Probe], within: Callable[[int], AbstractContextManager[None]]
 ) -> list[float]:
     """Run each probe in a process of its own, within `within(i)`, all at once.
 
-    A probe gets the function that waits until all are ready, and returns its figure; the load that
-    it began lasts until all have theirs.
+    The load that one began lasts until all have their figures. Raises LaunchError where one fails.
     """
-    go_read, go_write = os.pipe()
-    running = []
-    for place, probe in enumerate(probes):
-        result_read, result_write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(go_write)
-            _run_probe(probe, within(place), go_read, result_write)
-        os.close(result_write)
-        running.append((pid, result_read))
-    for _, result in running:
-        os.read(result, 1)
-    os.close(go_write)
-    os.close(go_read)
-    try:
-        return [_result(result) for _, result in running]
-    finally:
-        for pid, result in running:
-            os.close(result)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+    # The end of this pipe is the sign to begin: all children hear it at the same moment.
+    go, begin = os.pipe()
 
+    def run(place: int, probe: Probe, tell: Tell) -> None:
+        os.close(begin)  # or it would not end where the parent closes it
 
-def _run_probe(probe: Probe, place: AbstractContextManager[None], go: int, result: int) -> NoReturn:
-    """In the child: say that it is ready, wait for the others, leave the figure, wait for the end.
+        def wait_for_all() -> None:
+            tell("ready")
+            os.read(go, 1)
 
-    `go` is a pipe that ends when all are ready.
-    """
-
-    def wait_for_all() -> None:
-        os.write(result, b"r")
-        os.read(go, 1)
-
-    try:
-        die_with_parent()
-        with place:
-            os.write(result, json.dumps(probe(wait_for_all)).encode() + END)
+        with within(place):
+            tell(probe(wait_for_all))
             signal.pause()  # its load lasts until it is killed
-    except BaseException as error:
-        os.write(result, f"{type(error).__name__}: {error}".encode() + END)
-    finally:
-        os._exit(1)
 
-
-def _result(channel: int) -> float:
-    text = b""
-    while not text.endswith(END) and (block := os.read(channel, 4096)):
-        text += block
-    try:
-        return float(json.loads(text))
-    except ValueError:
-        raise LaunchError(
-            f"a probe of the emulated nodes failed: {text.decode() or 'no word'}; "
-            "set cluster.network to loopback"
-        ) from None
+    with ExitStack() as stack:
+        stack.callback(os.close, go)
+        sign = stack.enter_context(os.fdopen(begin, "wb"))
+        children = list[Teller]()
+        for place, probe in enumerate(probes):
+            children.append(Teller(partial(run, place, probe)))
+            stack.callback(children[-1].kill)
+        try:
+            for child in children:
+                child.hear()
+            sign.close()
+            return [float(child.hear()) for child in children]
+        except LaunchError as error:
+            raise LaunchError(
+                f"a probe of the emulated nodes failed: {error}; set cluster.network to loopback"
+            ) from None
 
 
 def spin(wait_for_all: Callable[[], None]) -> float:
@@ -134,7 +105,22 @@ def ring(own: str, following: str, seconds: float = SEND_SECONDS) -> Probe:
             for _ in range(FLOWS):
                 threading.Thread(target=send, daemon=True).start()
             flows = [open_ones.enter_context(server.accept()[0]) for _ in range(FLOWS)]
-            return _receive(flows, seconds)
+            ready, room = select.poll(), bytearray(READ_BLOCK)
+            for flow in flows:
+                ready.register(flow, select.POLLIN)
+            by_number = {flow.fileno(): flow for flow in flows}
+
+            def read_until(end: float) -> int:
+                count = 0
+                while time.perf_counter() < end:
+                    for number, _ in ready.poll(1):
+                        count += by_number[number].recv_into(room)
+                return count
+
+            read_until(time.perf_counter() + LEAD_SECONDS)
+            start = time.perf_counter()
+            count = read_until(start + seconds)
+            return count * 8 / (time.perf_counter() - start)
 
     return probe
 
@@ -170,23 +156,3 @@ def ping(host: str) -> Probe:
         return statistics.median(taken)
 
     return probe
-
-
-def _receive(flows: Sequence[socket.socket], seconds: float) -> float:
-    room = bytearray(READ_BLOCK)
-    ready = select.poll()
-    for flow in flows:
-        ready.register(flow, select.POLLIN)
-    by_number = {flow.fileno(): flow for flow in flows}
-
-    def read_until(end: float) -> int:
-        count = 0
-        while time.perf_counter() < end:
-            for number, _ in ready.poll(1):
-                count += by_number[number].recv_into(room)
-        return count
-
-    read_until(time.perf_counter() + LEAD_SECONDS)
-    start = time.perf_counter()
-    count = read_until(start + seconds)
-    return count * 8 / (time.perf_counter() - start)

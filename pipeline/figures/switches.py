@@ -27,15 +27,15 @@ _COLOURS = ("#0072B2", "#8A8A8A", "#D55E00")
 
 def draw(results: Results) -> Figure:
     """A panel for each link and number of nodes, a band for each change, a point for each pair."""
-    found = []
+    pairs = []
     for row in records(results.pick("cell", "switch")):
         nodes = int(row["nodes"])
         test = results.compared((row["cell"], nodes), (str(row["other"]), nodes))
         if test is not None and test.ratio > 0:
-            found.append(row | vars(test) | {"others": row["n"]})
-    if not found:
+            pairs.append(row | vars(test) | {"others": row["n"]})
+    if not pairs:
         return theme.nothing(results, "no two cells that differ in one thing alone both finished")
-    frame = pd.DataFrame(found).astype({"link": "object"}).fillna({"link": ""})
+    frame = pd.DataFrame(pairs).astype({"link": "object"}).fillna({"link": ""})
     changes = list(dict.fromkeys(frame["text"]))
     places = frame[["link", "nodes"]].drop_duplicates().itertuples(index=False)
     shown = [(link, nodes, frame[(frame["link"] == link) & (frame["nodes"] == nodes)])
@@ -58,7 +58,7 @@ def draw(results: Results) -> Figure:
         panels.name_panel(axes, plural(nodes, "node") + (link and f", {link}"))
     panels.label(axes_of, "Throughput with over without")
     names = ("alone", "beside some others", "as the last")
-    used = sorted({_place(row) for row in found})
+    used = sorted({_place(row) for row in pairs})
     entries = [Line2D([], [], color=_COLOURS[n], marker="o", ms=5, lw=1.3, label=names[n])
                for n in used]  # fmt: skip
     remark = "Bars: 95 % intervals of ratios of medians."

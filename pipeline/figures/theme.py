@@ -32,6 +32,7 @@ from matplotlib.text import Text
 from pipeline.errors import SamestepError
 from pipeline.files import atomic_path
 from pipeline.fonts import FAMILY, PLAIN, fallback, printed
+from pipeline.metrics import headline
 from pipeline.metrics.results import Results, records
 from pipeline.text import one_line
 
@@ -130,26 +131,28 @@ def finish(
             dashes = (0, look.dashes) if look.dashes else "-"
             handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
                                          lw=1.6, ls=dashes, label=label))  # fmt: skip
-    notes = [f"Mixed runs: {note}." for note in results.mixed]
-    if missing := "; ".join(dict.fromkeys(said for said, _ in results.unfinished().values())):
+    notes = [f"Mixed runs: {note}." for note in headline.mixed(results)]
+    endings = headline.unfinished(results).values()
+    if missing := "; ".join(dict.fromkeys(sentence for sentence, _ in endings)):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
     remark += f" Cells: {key}." if key else ""
-    notes.append(f"{results.setting}; {results.repeats}. {remark}")
+    notes.append(f"{headline.setting(results)}; {headline.repeats(results)}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)
         for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
-    _stack(figure, handles, note)
+    stack(figure, handles, note)
     return figure
 
 
-def _stack(figure: Figure, handles: Sequence[Artist], note: Text) -> None:
+def stack(figure: Figure, handles: Sequence[Artist], note: Text, columns: int = 2) -> None:
     """Grow the figure by the measured heights of legend and notes and set them under the panels."""
     box = figure.legend(
-        handles=handles, loc="upper center", ncol=2, frameon=False, handlelength=3.2,
+        handles=handles, loc="upper center", ncol=columns, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
+    # The figure grows by the measured heights of legend and notes, which stand under the panels.
     boxes = [box, note] if handles else [note]
     inches = [item.get_window_extent().height / figure.dpi for item in boxes]
     panels = float(figure.get_figheight())
@@ -171,7 +174,7 @@ def nothing(results: Results, text: str = "no run finished") -> Figure:
     return finish(figure, results, results.cells.iloc[:0], "")
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -189,7 +192,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    for kind in FORMATS:
+    for kind in formats:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
     plt.close(figure)

@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 
 from pipeline.figures import panels, theme
 from pipeline.metrics.format import significant
+from pipeline.metrics.headline import not_profiled
 from pipeline.metrics.results import Results, records
 from pipeline.study.profiling import (
     BACKWARD,
@@ -78,7 +79,7 @@ def draw(results: Results) -> Figure:
     unseen = [str(cell) for cell in marked.index[marked == 0]]
     remarks = [
         f"Bars: means over {counts} steps of profiled runs, of each its slowest rank.",
-        *(f"Not profiled: {note}." for note in results.not_profiled),
+        *(f"Not profiled: {note}." for note in not_profiled(results)),
         *([f"Without phases, drawn as rest: {listed(unseen)}."] if unseen else []),
         f"Reading the batch, before the step, took {significant(spent[DATA].max(), 2)} ms at most.",
     ]

@@ -61,6 +61,7 @@ def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int 
         "cwd": str(Path.cwd()),
         "environment": {k: v for k, v in os.environ.items() if again or k != variable},
     }
+    # Packets, each read as it was sent; the end of either process is an empty one.
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LONGEST_REQUEST)
         connection.settimeout(ANSWER_SECONDS)
@@ -146,6 +147,7 @@ def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int
         connection.send(_BEGUN)
     except OSError:
         return 0  # it has waited for too long and does the work itself
+    # Out of the server's group and terminal: signals come by way of the asker alone.
     os.setsid()
     try:
         child = os.fork()

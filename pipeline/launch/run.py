@@ -6,17 +6,16 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
+from pipeline.emulation import NOTE
 from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
-from pipeline.launch.leftovers import clear
-from pipeline.launch.log import LOST, signals_of_ranks, size_of
-from pipeline.launch.outcome import Ended, judge, make_record
-from pipeline.launch.progress import Progress
+from pipeline.launch.outcome import LOST, Ended, Judgement, judge, make_record, signals_of_ranks
 from pipeline.launch.torchrun import (
     Launch,
     RunPaths,
@@ -38,14 +37,14 @@ from pipeline.records import RunRecord, write_record
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
-from pipeline.training import checkpoint, fence
-from pipeline.training.step_files import path_of
+from pipeline.training import checkpoint, fence, step_files
 
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 10.0
 FENCE_SECONDS = 1.0
 """Between two polls whether a later start of the run has taken over."""
 
+PROGRESS_SECONDS = 5.0
 ATTEMPTS = 3
 """Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
 
@@ -87,9 +86,7 @@ def train(
     if paths.ranks.is_dir():
         fence.claim(paths.ranks)  # an earlier start that is alive ends, and lets go of the lock
     with timed_alone(spec.run_id, paths.out):
-        run, launch, ended, notes = _attempts(run, paths, place, manifest, attempt)
-        record = make_record(run, launch, paths, ended, notes)
-        _check_ours(spec, paths, launch.token)
+        record = _attempts(run, paths, place, manifest, attempt)
         write_record(paths.out, record)
         # A run that did not end `ok` keeps its checkpoint and its steps.
         if record.status != "ok" and any(paths.checkpoints.glob("step-*")):
@@ -103,8 +100,8 @@ def train(
 
 def _attempts(
     run: ResolvedRun, paths: RunPaths, place: StartPlace, manifest: Manifest, attempt: int
-) -> tuple[ResolvedRun, Launch, Ended, list[str]]:
-    """Start the run, again where it was lost; the last start, its end, and what disturbed it.
+) -> RunRecord:
+    """Start the run, again where it was lost; the record of its last start.
 
     Each start has the whole time limit: one that counted the time of a lost start would make a
     `timeout`, which is a result, of a fault from outside. Each has a port of its own, and asks anew
@@ -114,7 +111,7 @@ def _attempts(
     while True:
         run = on_this_machine(run)
         owner = checkpoint.key(spec.identity(), manifest.sha256, network_text(run))
-        done, refused = clear(run.layout, paths, owner, keep_log=bool(notes))
+        done, refused = paths.clear(run.layout, owner, keep_log=bool(notes))
         for line in refused:
             _say(spec, paths, line)
         notes += refused
@@ -127,13 +124,19 @@ def _attempts(
                 file=sys.stderr,
             )
         if launch.unsupported is not None:
-            return run, launch, Ended([], False, *_times(time.monotonic())), notes
-        ended = follow(spec, launch, paths)
-        _see_all_ranks(paths, run.layout, ended, place)
-        _check_ours(spec, paths, launch.token)
-        _check_tokens_again(spec, paths, manifest)
-        if (lost := _lost(spec, paths, ended, attempt)) is None:
-            return run, launch, ended, notes
+            ended = Ended([], False, *_times(time.monotonic()))
+            verdict, lost = Judgement("unsupported", launch.unsupported), None
+        else:
+            ended = follow(spec, launch, paths, place.token)
+            _see_all_ranks(paths, run.layout, ended, place)
+            _check_ours(spec, paths, place.token)
+            _check_tokens_again(spec, paths, manifest)
+            verdict = judge(spec, paths, ended)
+            lost = _lost(spec, verdict, attempt)
+        if lost is None:
+            record = make_record(run, launch, paths, ended, verdict, manifest, notes)
+            _check_ours(spec, paths, place.token)
+            return record
         notes.append(lost)
         again = "it is started again and resumes from a checkpoint if it has one"
         _say(spec, paths, f"{lost}; {again}")
@@ -184,13 +187,17 @@ def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
         log.write(f"{text}\n")
 
 
-def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
-    """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails."""
+def follow(spec: RunSpec, launch: Launch, paths: RunPaths, token: str) -> Ended:
+    """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails.
+
+    They are also stopped where the folder is no longer that of the start that has the `token`.
+    """
     begun = time.monotonic()
-    deadline, next_look = begun + spec.timeout_seconds, begun
-    progress = Progress(spec, path_of(paths.ranks, 0))
+    deadline, next_look, next_line = begun + spec.timeout_seconds, begun, begun + PROGRESS_SECONDS
+    note = ""
+    # SIGTERM too leaves by an exception, so that `finally` stops the launchers.
     processes.interrupt_on_sigterm()
-    log_begin, kills_before = size_of(paths.log), limits.oom_kills()
+    log_begin, kills_before = _size(paths.log), limits.oom_kills()
     running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
     timed_out, stopped = False, list[int]()
     try:
@@ -208,13 +215,22 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
                 break
             if now >= next_look:
                 next_look += FENCE_SECONDS
-                _check_ours(spec, paths, launch.token)
+                _check_ours(spec, paths, token)
                 if is_to_end():
+                    # Ranks look for it after each step, and end at a checkpoint.
                     (paths.ranks / fence.STOP).touch()
-            progress.update()
+            # What emulated nodes wait for before the first step is told at once.
+            with suppress(FileNotFoundError):
+                if (new := (paths.ranks / NOTE).read_text(encoding="utf-8")) != note:
+                    note = new
+                    print(f"{spec.run_id}: {note}", file=sys.stderr, flush=True)
+            if now >= next_line:
+                next_line = now + PROGRESS_SECONDS
+                if (line := progress(spec, paths.ranks)) is not None:
+                    print(f"{spec.run_id}: {line}", file=sys.stderr, flush=True)
             processes.wait_for_one(running, POLL_SECONDS)
     finally:
-        log_end = size_of(paths.log)
+        log_end = _size(paths.log)
         processes.stop(running)
     # Those that were stopped here say nothing about the run.
     exit_codes = [code for code in codes if code is not None]
@@ -222,6 +238,30 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
     kills = limits.oom_kills()
     meanwhile = None if kills is None or kills_before is None else kills - kills_before
     return Ended(exit_codes, timed_out, *_times(begun), signals, stopped, meanwhile)
+
+
+def progress(spec: RunSpec, ranks: Path) -> str | None:
+    """Steps done, tokens per second and time left, by rank 0's rows; None before the first one."""
+    try:
+        rows = step_files.path_of(ranks, 0).read_bytes()
+    except FileNotFoundError:
+        return None
+    # Read whole, since a step has 57 bytes there; a row in the making has no end yet.
+    took = step_files.seconds_of(rows[: len(rows) // step_files.ROW.size * step_files.ROW.size])
+    if not (done := len(took)):
+        return None
+    tokens = sum(
+        phase.global_batch_tokens * min(max(0, done - first), phase.workload.steps)
+        for first, phase in spec.phases()
+    )
+    total, seconds = spec.workload.steps, sum(took)
+    left = seconds / done * (total - done)
+    return f"step {done}/{total}, {tokens / seconds:,.0f} tokens/s, {left:.0f} s left"
+
+
+def _size(log: Path) -> int:
+    """Bytes of a log, 0 where there is none."""
+    return log.stat().st_size if log.exists() else 0
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPlace) -> None:
@@ -236,12 +276,11 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPl
         time.sleep(POLL_SECONDS)
 
 
-def _lost(spec: RunSpec, paths: RunPaths, ended: Ended, attempt: int) -> str | None:
+def _lost(spec: RunSpec, verdict: Judgement, attempt: int) -> str | None:
     """A line on a run that was lost while attempts are left; None where it ended for good.
 
     Raises LostError inside a job: the scheduler sends it again, where the fault may be the node's.
     """
-    verdict = judge(spec, paths, ended)
     if not verdict.lost or attempt >= ATTEMPTS:
         return None
     lost = f"{LOST} {attempt} of {ATTEMPTS} ({verdict.reason})"

@@ -8,6 +8,7 @@ launcher on every node. It is the same for every strategy.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,13 +18,15 @@ import psutil
 
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
-from pipeline.errors import StudyError
+from pipeline.errors import SamestepError, StudyError
 from pipeline.launch import preloaded
 from pipeline.machine import image as container
 from pipeline.machine import inherited, limits
 from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.site import PYXIS, Site
+from pipeline.parallel.mesh import Layout
 from pipeline.resolved import ResolvedRun
+from pipeline.training import checkpoint, step_files
 
 NODE = ("-m", "pipeline.launch.slurm.node")
 """torchrun too, which asks the scheduler for the node's place."""
@@ -67,7 +70,6 @@ class Launch:
     environment: Mapping[str, str]
     threads_per_rank: int
     unsupported: str | None = None
-    token: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,47 @@ class RunPaths:
         """Output of the launchers and ranks."""
         return self.out / "log.txt"
 
+    def clear(self, layout: Layout, owner: str, *, keep_log: bool = False) -> tuple[int, list[str]]:
+        """Drop what an earlier start left, but for good checkpoints of ours and their step files.
+
+        Good is a checkpoint that is whole, of `owner`, and has the rows of its steps in every
+        rank's file: a node that loses its power takes the rows with it that a shared folder did not
+        have yet. Returns the steps of the newest good one, 0 where there is none, and a line on
+        each that is not used. Raises SamestepError where the folder cannot be used.
+        """
+        refused, good = list[str](), 0
+        try:
+            for done in checkpoint.steps(self.checkpoints):
+                fault = checkpoint.fault(self.checkpoints, done, owner)
+                for rank in range(layout.num_processes if fault is None else 0):
+                    kept = step_files.whole_steps(self.ranks, rank, done)
+                    if kept < done:
+                        fault = f"{step_files.path_of(self.ranks, rank).name} ends at step {kept}"
+                        break
+                if fault is None:
+                    good = done
+                    break
+                refused.append(f"the checkpoint of step {done} is not used: {fault}")
+                checkpoint.drop(self.checkpoints, done)
+            if not good:
+                shutil.rmtree(self.checkpoints, ignore_errors=True)
+                shutil.rmtree(self.ranks, ignore_errors=True)
+                refused += ["no good checkpoint is left, the run starts anew"] if refused else []
+            self.ranks.mkdir(parents=True, exist_ok=True)
+            half_written = self.out.glob(".*.tmp*")
+            for left in (self.out / "run.json", *half_written, *([] if keep_log else [self.log])):
+                left.unlink(missing_ok=True)
+            for left in self.ranks.iterdir():
+                if left.is_dir():
+                    shutil.rmtree(left)
+                elif not step_files.is_one(left):
+                    left.unlink()
+        except OSError as error:
+            raise SamestepError(
+                f"cannot use {self.out} ({error.strerror}); fix it or free space"
+            ) from None
+        return good, refused
+
 
 def on_this_machine(run: ResolvedRun) -> ResolvedRun:
     """The run on the network that it gets here: the loopback where nodes cannot be emulated."""
@@ -116,7 +159,7 @@ def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
     """The commands of a run; raises LaunchError where its image cannot be had."""
     threads, unsupported = run.threads_on(place.num_cores), _why_unsupported(run, place)
     made = () if unsupported else commands(run, paths, place)
-    return Launch(made, environment(run, threads, place.site), threads, unsupported, place.token)
+    return Launch(made, environment(run, threads, place.site), threads, unsupported)
 
 
 def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:

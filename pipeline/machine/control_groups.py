@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -15,28 +14,11 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-@dataclass(frozen=True)
-class ControlGroup:
-    """A control group of a hierarchy of `version` 1 or 2 that can limit the CPU."""
+def lineage() -> list[tuple[int, Path]]:
+    """The groups of this process that can limit the CPU, the nearest first, up to each mount.
 
-    path: Path
-    version: int
-
-    def quota(self) -> float | None:
-        """Cores that its processes may use together; None where it sets no limit."""
-        try:
-            if self.version == 2:
-                limit, period = (self.path / "cpu.max").read_text(encoding="ascii").split()
-            else:
-                limit = (self.path / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-                period = (self.path / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except (OSError, ValueError):
-            return None  # the root of a hierarchy has no such file
-        return None if limit in ("max", "-1") else int(limit) / int(period)
-
-
-def lineage() -> list[ControlGroup]:
-    """The groups of this process that can limit the CPU, the nearest first, up to each mount."""
+    Each is the version of its hierarchy, 1 or 2, and its folder.
+    """
     mounts: dict[int, tuple[PurePosixPath, Path]] = {}  # version -> root and mount point
     for line in MOUNTS.read_text(encoding="utf-8").splitlines():
         left, _, right = line.partition(" - ")
@@ -46,7 +28,7 @@ def lineage() -> list[ControlGroup]:
             mounts.setdefault(2, place)
         elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
             mounts.setdefault(1, place)
-    groups = []
+    groups = list[tuple[int, Path]]()
     for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
         _, controllers, name = line.split(":", 2)
         version = 1 if controllers else 2
@@ -58,13 +40,23 @@ def lineage() -> list[ControlGroup]:
         below = inside.relative_to(root) if inside.is_relative_to(root) else inside
         own = mount / str(below).lstrip("/")
         ways = (path for path in (own, *own.parents) if path.is_relative_to(mount))
-        groups += [ControlGroup(path, version) for path in ways]
+        groups += [(version, path) for path in ways]
     return groups
 
 
 def cpu_quota() -> float | None:
     """The smallest quota on this process's way to the root, in cores; None where there is none."""
-    quotas = [quota for group in lineage() if (quota := group.quota()) is not None]
+    quotas = []
+    for version, path in lineage():
+        # In version 1 the quota and its period are two files.
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            words = " ".join((path / name).read_text(encoding="ascii") for name in names)
+            limit, period = words.split()
+        except (OSError, ValueError):
+            continue  # the root of a hierarchy has no such file
+        if limit not in ("max", "-1"):
+            quotas.append(int(limit) / int(period))
     return min(quotas, default=None)
 
 

@@ -91,7 +91,7 @@ def oom_kills() -> int | None:
 
     Those of the nearest control group that counts them, else of the whole machine.
     """
-    groups = [group.path / "memory.events" for group in control_groups.lineage()]
+    groups = [path / "memory.events" for _, path in control_groups.lineage()]
     for path in (*groups, KILLS):
         try:
             lines = path.read_text(encoding="ascii").splitlines()

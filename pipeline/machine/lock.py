@@ -34,6 +34,9 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
     """
     path, about = _own_folder() / FILE, f", for {one_line(str(out.resolve()))}"
     try:
+        # The kernel lets go of it when the last holder of the descriptor ends, however it ends;
+        # ranks do not inherit it. The file stays: whoever waits has it open, and a new one of the
+        # name would be another lock.
         stream = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise LaunchError(
@@ -64,6 +67,7 @@ def _take(stream: int, run_id: str, about: str) -> None:
     waits, noted = False, ""
     while True:
         try:
+            # Asked again and again, so that a holder that stops meanwhile is seen.
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:

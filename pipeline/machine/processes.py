@@ -89,6 +89,8 @@ def stopped_below(pids: Sequence[int]) -> list[int]:
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Running:
     """Start `command` in a session of its own, its output appended to `log`."""
+    # A session is a group of its own: a signal to it reaches all that the command starts, and those
+    # of a terminal reach this process alone, which decides.
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -114,6 +116,7 @@ def wait_for_one(processes: Sequence[Running], seconds: float) -> None:
 def stop(processes: Sequence[Running], grace_seconds: float = 5.0) -> None:
     """Terminate the process groups, then kill what is left after the grace."""
     for number in (signal.SIGTERM, signal.SIGKILL):
+        # Also of those that have ended: what they started may live on in their group.
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, number)

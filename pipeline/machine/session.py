@@ -35,6 +35,7 @@ def keep(key: str, value: Any) -> None:
         return
     fcntl.lockf(_handle, fcntl.LOCK_EX)  # a lock of the process, not of the handle that forks share
     try:
+        # Of the monotonic clock, which is one for all processes of the machine and is never set.
         text = json.dumps(_read(_handle) | {key: (time.monotonic(), value)}).encode()
         os.ftruncate(_handle, 0)
         os.pwrite(_handle, text, 0)

@@ -33,6 +33,7 @@ def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
 
     Raises RecordError where the passes wait for one another for ever.
     """
+    # All ranks are there until the last one ends, and what they do not compute they wait.
     busy = sum(seconds for own in lines.values() for *_, seconds in own)
     return len(lines) * makespan(lines) / busy - 1 if busy else 0.0
 
@@ -59,10 +60,21 @@ def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
     while any(left.values()):
         moved = False
         for rank, own in left.items():
-            while own and (start := _ready(own[-1], ended, last_stage)) is not None:
-                kind, stage, microbatch, seconds = own.pop()
-                free[rank] = ended[kind, stage, microbatch] = max(free[rank], start) + seconds
+            while own:
+                kind, stage, microbatch, seconds = own[-1]
+                # Activations come from the stage before, gradients from the one after. The half of
+                # a split backward pass that gives gradients of weights needs its own stage alone.
+                inner = stage > 0 if kind == FORWARD else kind == BACKWARD and stage < last_stage
+                start = free[rank]
+                if inner:
+                    needed = (kind, stage + (-1 if kind == FORWARD else 1), microbatch)
+                    if needed not in ended:
+                        break
+                    start = max(start, ended[needed])
+                own.pop()
+                free[rank] = ended[kind, stage, microbatch] = start + seconds
                 moved = True
+        # Every rank waits for a pass that no other rank can begin: no schedule does that.
         if not moved:
             rank, own = next((rank, own) for rank, own in left.items() if own)
             raise RecordError(
@@ -70,16 +82,6 @@ def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
                 "its passes are not those of one step of a pipeline"
             )
     return max(free.values())
-
-
-def _ready(one: Pass, ended: Mapping[tuple[str, int, int], float], last: int) -> float | None:
-    """When what a pass needs from another stage is there; None while it is not known."""
-    kind, stage, microbatch, _ = one
-    if kind == FORWARD and stage > 0:
-        return ended.get((FORWARD, stage - 1, microbatch))
-    if kind == BACKWARD and stage < last:
-        return ended.get((BACKWARD, stage + 1, microbatch))
-    return 0.0
 
 
 def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> list[float]:
@@ -98,6 +100,7 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
     bubbles = []
     for _, own in sorted(steps.items()):
+        # A step of which a rank recorded no passes is no whole pipeline.
         if set(own) == set(ranks):
             lines = [{r: own[r].passes or () for r in line} for line in pipelines]
             each = [bubble(equalised(line) if equal else line) for line in lines]

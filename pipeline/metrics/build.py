@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.metrics import table
-from pipeline.metrics.cells import Groups, cell_rows, exactness_rows, group_runs
+from pipeline.metrics.cells import Groups, cell_rows, cost_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows, switch_rows
 from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from, real_time_rows
@@ -20,8 +20,8 @@ from pipeline.metrics.labels import cell_labels, label_of
 from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
-from pipeline.metrics.ranks import NOT_TESTED, drift
-from pipeline.metrics.runs import FREELY, Run, free_seconds, load_run, run_rows
+from pipeline.metrics.runs import FREELY, Run, load_run, run_rows
+from pipeline.metrics.statistics import NOT_TESTED, drift
 from pipeline.study.expansion import expand, run_order
 from pipeline.study.profiling import profiled
 from pipeline.study.real_time import in_real_time
@@ -40,14 +40,13 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     loaded = [load_run(record, label_of(labels, record)) for record in records]
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     # One clock for all throughputs of a study: emulated nodes and earlier records have one alone.
-    free = [free_seconds(run.record) for run in loaded]
-    if None not in [seconds for seconds, run in zip(free, loaded, strict=True) if run.ok]:
-        pairs = zip(free, loaded, strict=True)
-        loaded = [replace(run, free_seconds=seconds) for seconds, run in pairs]
+    if all(run.free_seconds is not None for run in loaded if run.ok):
+        loaded = [replace(run, freely=True) for run in loaded]
         about.append({"metric": "throughput_clock", "text": FREELY})
     groups = group_runs(loaded)
     accurate = accuracies(real, groups)
     bias = bias_from(accurate, uncertainty)
+    # Where no time was dilated there is nothing that it could be off by.
     if bias is None and not real and are_in_real_time(records):
         bias = 0.0
     plan = [spec.run_id for spec in run_order(planned)]
@@ -59,6 +58,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
         [
             table.rows({"study": study.name, "level": "study"}, about),
             *cell_rows(groups),
+            *cost_rows(study.target_loss, groups),
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
@@ -84,7 +84,7 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
     kept = longest_rise(places)
     order = "random within each repeat, fixed by the seeds"
     text = f"{order}; {kept} of {len(places)} runs were executed in this order"
-    # Medians of the runs, each relative to that of its cell.
+    # Medians of the runs, each relative to that of its cell: cells differ, drift is what is left.
     relative = []
     for run in executed:
         group = groups[run.context["cell"], run.context["nodes"]]

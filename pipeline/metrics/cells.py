@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
@@ -22,6 +21,7 @@ from pipeline.metrics.statistics import (
     values_interval,
 )
 from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.study.equal_work import unequal_work
 from pipeline.study.expansion import without_conditions
 from pipeline.study.link import LinkSpec
 from pipeline.text import plural
@@ -113,25 +113,21 @@ def cell_rows(groups: Groups) -> list[Rows]:
 
 def _ranges(group: CellRuns) -> list[dict[str, Any]]:
     """Quantities that a run has one of; the repeats give their median and its interval."""
-    ranks = [run.record.run["ranks"] for run in group.ok]
-    measured = {
-        "peak_memory_bytes": [max(rank["peak_memory_bytes"] for rank in own) for own in ranks],
-        "mean_step_seconds": [float(run.timed_seconds.mean()) for run in group.ok],
-    }
-    tails = [run.tails for run in group.ok]
-    measured |= {
-        name: [each[name] for each in tails]
-        for name in tails[0]
-        if all(name in each for each in tails)
-    }
-    used = [[rank["mean_utilisation"] for rank in own] for own in ranks]
-    if not any(None in shares for shares in used):
-        measured["mean_utilisation"] = [float(np.mean(shares)) for shares in used]
-    busy = "cores" if group.context["device"] == "cpu" else "1"
-    units = {"peak_memory_bytes": "bytes", "mean_utilisation": busy}
+    each = []
+    for run in group.ok:
+        ranks = run.record.run["ranks"]
+        peak = max(rank["peak_memory_bytes"] for rank in ranks)
+        values = {"peak_memory_bytes": peak, "mean_step_seconds": float(run.timed_seconds.mean())}
+        values |= run.tails
+        busy = [rank["mean_utilisation"] for rank in ranks]
+        each.append(values if None in busy else {**values, "mean_utilisation": np.mean(busy)})
+    cores = "cores" if group.context["device"] == "cpu" else "1"
+    units = {"peak_memory_bytes": "bytes", "mean_utilisation": cores}
+    # Only what every run has: a median of some of them would be of another cell.
     return [
-        interval_row(metric, units.get(metric, "s"), values_interval(values))
-        for metric, values in measured.items()
+        interval_row(name, units.get(name, "s"), values_interval([one[name] for one in each]))
+        for name in each[0]
+        if all(name in one for one in each)
     ]
 
 
@@ -142,16 +138,15 @@ def find_base(group: CellRuns, groups: Groups) -> CellRuns | None:
     """
     own = group.context
     # Times over another kind of network are no base.
-    alike = [g for g in groups.values() if g.context["network"] == own["network"]]
-    alone = [
-        g for g in alike if g.ok and (g.context["strategy"], g.context["nodes"]) == ("single", 1)
-    ]
+    of_base = {"network": own["network"], "strategy": "single", "nodes": 1}
+    alone = [g for g in groups.values() if g.ok and of_base.items() <= g.context.items()]
     # In fp32, so that all speedups of a table have one base; where it did not run, in the same.
     for precision in ("fp32", own["precision"]):
         if single := [g for g in alone if g.context["precision"] == precision]:
             # Best one of equal work: under weak scaling with as large a batch per device.
             scaled = [g for g in single if g.context["scaling"] == own["scaling"]]
             return next((g for g in scaled if not unequal_work(own, g.context, ())), single[0])
+    # A study without a single device has the arm itself to be faster than.
     return find_own_base(group, groups)
 
 
@@ -197,12 +192,12 @@ def _speedup(group: CellRuns, groups: Groups) -> list[dict[str, Any]]:
     if base is None:
         return []
     ideal = group.context["world_size"] / base.context["world_size"]
-    ratio, name, values = _over(group, base), base_name(base.context), []
+    ratio, name, own = _over(group, base), base_name(base.context), []
     if first is not None:
-        own = _over(group, first)
-        values.append(interval_row("own_speedup", "1", own, base=base_name(first.context)))
+        over = _over(group, first)
+        own = [interval_row("own_speedup", "1", over, base=base_name(first.context))]
     return [
-        *values,
+        *own,
         interval_row("speedup", "1", ratio, base=name),
         interval_row("efficiency", "1", ratio.times(1 / ideal), base=name),
         row("ideal_speedup", "1", ideal, base=name),
@@ -215,6 +210,46 @@ def _over(group: CellRuns, base: CellRuns) -> Interval:
     if base is group:
         return Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
     return interval_of_ratio(group.rate, base.rate)
+
+
+LOSS_STEPS = 50
+"""Steps over which a loss is averaged before it is held against a study's `target_loss`."""
+
+
+def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
+    """Rows of level `cell`: steps and node hours until the loss falls to `target` (nats).
+
+    The steps are those of a run to the end with the same global batch, since every strategy takes
+    the same ones; a cell has the time of its own steps. No rows where no such run gets there.
+    """
+    steps: dict[float, tuple[int, CellRuns]] = {}
+    for group in groups.values() if target is not None else ():
+        for run in group.ok:
+            sums = np.cumsum(np.concatenate([[0.0], run.loss]))
+            means = (sums[LOSS_STEPS:] - sums[:-LOSS_STEPS]) / LOSS_STEPS
+            if (reached := np.flatnonzero(means <= target)).size:
+                batch = group.context["global_batch_tokens"]
+                steps.setdefault(batch, (int(reached[0]) + LOSS_STEPS, group))
+    frames = []
+    for group in groups.values():
+        found = steps.get(group.context["global_batch_tokens"])
+        if group.ok and found is not None:
+            count, base = found
+            hours = group.step_seconds.times(count * group.context["nodes"] / 3600)
+            name = base_name(base.context)
+            values = [
+                row(
+                    "steps_to_loss",
+                    "count",
+                    float(count),
+                    n=LOSS_STEPS,
+                    base=name,
+                    text=f"{target:g}",
+                ),
+                interval_row("node_hours", "h", hours, base=name),
+            ]
+            frames.append(rows({**group.context, "level": "cell"}, values))
+    return frames
 
 
 WITHIN = 0.05
@@ -236,6 +271,7 @@ def exactness_rows(groups: Groups) -> list[dict[str, Any]]:
         if base is not None and base is not group and len(base.ok) > 1
     ]
     exact = sum(max(r.high / r.value - 1, 1 - r.low / r.value) <= WITHIN for r in ratios)
+    # On the logarithm a spread is relative, and that of a ratio is the root of the two squares.
     spreads = [float(np.std(np.log(group.run_rates), ddof=1)) for group in several]
     about = f"speedups with an interval within {100 * WITHIN:g} % of their value"
     spread = "standard deviation of the logarithms of a cell's runs, the median cell"

@@ -12,28 +12,20 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 
-def run_folder(runs: Path, spec: RunSpec) -> Path:
-    """Folder of a run below the study's `runs` folder."""
-    return runs / spec.run_id.partition("/")[2]
-
-
 def read_all(study: Study, specs: Sequence[RunSpec], runs: Path) -> list[RunRecord]:
     """The records of these runs of a study, in their order.
 
     Raises RecordError where one is missing, invalid, or that of another training. All are read
     before it is raised, so that it lists all that is wrong.
     """
-    missing = [
-        run_folder(runs, s) for s in specs if not (run_folder(runs, s) / "run.json").is_file()
-    ]
-    if missing:
+    folders = [runs / spec.folder for spec in specs]
+    if missing := [folder for folder in folders if not (folder / "run.json").is_file()]:
         raise RecordError(
             f"{missing[0] / 'run.json'} does not exist ({len(missing)} of {len(specs)} runs are "
             f"missing); run the training of study {study.name!r} first"
         )
     records, faults = [], []
-    for spec in specs:
-        folder = run_folder(runs, spec)
+    for spec, folder in zip(specs, folders, strict=True):
         try:
             record = read_record(folder)
         except RecordError as error:

@@ -20,19 +20,20 @@ from math import comb, inf
 from typing import Any
 
 from pipeline.metrics.cells import CellRuns, Groups, base_name, find_base, find_plain
-from pipeline.metrics.comparison import unequal_work
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
-from pipeline.metrics.ranks import (
+from pipeline.metrics.statistics import (
     ALPHA,
+    MIN_REPEATS,
     RANK_SUM,
     RankTest,
     holm,
+    interval_of_ratio,
     largest_effect_size,
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.statistics import MIN_REPEATS, interval_of_ratio
 from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.study.equal_work import unequal_work
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
 from pipeline.text import plural
@@ -72,6 +73,7 @@ def contrast_rows(
                 continue
             text = f"{NOT_COMPARED}: {obstacle}"
             frames.append(rows(about, [row("speed_verdict", "1", 0.0, text=text)]))
+        # Pairs with an obstacle are no tests, and cost the others of their family nothing.
         tests = [rank_sum(one.run_rates, other.run_rates) for _, one, other in pairs]
         adjusted = holm([test.p_value for test in tests])
         # What the correction would leave if no two cells overlapped at all: the best there can be.
@@ -170,6 +172,8 @@ def _values(
     if one.context["network"] == "emulated":
         off = inf if bias is None else 1.0 + bias
     apart = ratio.low > off or ratio.high < 1 / off
+    # The rank test alone would decide by runs that differ, however little; the interval alone has
+    # no correction for the number of comparisons.
     if smallest >= ALPHA or ratio.n < MIN_REPEATS:
         verdict = TOO_FEW
     elif p_value < ALPHA and apart:

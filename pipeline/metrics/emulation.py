@@ -65,13 +65,15 @@ def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.
     which a ratio does not have; so cells are held against one another, and a single one against
     itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
     two nodes do not show. None where no cell on several nodes has the repeats that an interval
-    needs: one node alone says nothing of what sharing cores and links does to a step.
+    needs.
     """
     measured = [one for one in accurate if one[1].n >= MIN_REPEATS]
+    # One node alone says nothing of what sharing cores and links does to a step.
     if not any(of.shared["nodes"] > 1 for of, _ in measured):
         return None
     ratios = [ratio for _, ratio in measured]
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
+    # The bound that is farther from 1, either way: what is decided must hold at that end too.
     return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
 
 
@@ -117,6 +119,7 @@ def load_uncertainty(path: Path | None) -> float:
             f"{path} at $.passes: all need as many rounds; remove the file, it is measured again"
         )
     logs = np.log(np.asarray(rounds))
+    # Shape (shapes, rounds); what all passes of a round share is the speed of the processor itself.
     own = logs - logs.mean(axis=0)
     bounds = [(np.median(one), *interpolated_bounds(one)) for one in own]
     return float(np.expm1(max(max(high - mid, mid - low) for mid, low, high in bounds)))

@@ -11,6 +11,7 @@ from pipeline.metrics.statistics import Floats, Interval, values_interval
 from pipeline.metrics.table import interval_row, row
 from pipeline.models import family
 from pipeline.records import RunRecord
+from pipeline.study.spec import ATTENTION
 
 NAMES = ("model_flops_utilisation", "hardware_flops_utilisation")
 
@@ -30,6 +31,7 @@ def peak_per_rank(record: RunRecord) -> float | None:
         return mean * float(execution["layout"].get("devices_per_process", 1))
     if world.network == "emulated":
         return mean
+    # Ranks of one machine share its cores.
     threads = len(peaks) * int(execution["threads_per_rank"])
     cores = int(run["hardware"]["num_cores"]) * world.num_machines
     return mean * min(1.0, cores / threads)
@@ -57,7 +59,9 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     spec, computed = record.spec, float(record.run["model"]["flops_per_token"])
     sizes = family(spec.model)
     what = spec.workload.recompute
-    again = sizes.recomputed_flops_per_token(spec.model, what) if what else 0.0
+    again = spec.recomputed_share * sizes.recomputed_flops_per_token(spec.model)
+    if what == ATTENTION:
+        again = sizes.recomputed_flops_per_token(spec.model, what)
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
     return flops_per_token(record) * rate, (computed + again) * rate
 

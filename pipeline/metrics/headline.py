@@ -1,7 +1,8 @@
-"""The result in sentences: on what it was measured, which cell wins, and why.
+"""The result in sentences: on what it was measured, which cell wins and why, and how runs ended.
 
-Paper, page and README print these sentences and no others of their kind. A winner is named among
-cells of equal precision, and only where the test on the throughputs of six runs or more decides.
+Paper, page, figures and README print these sentences and no others of their kind. A winner is named
+among cells of equal precision, and only where the test on the throughputs of six runs or more
+decides.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from pipeline.metrics.contrasts import FASTER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.parity import UNEQUAL
-from pipeline.metrics.ranks import DRIFT
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.metrics.runs import TIMER_SHARE
+from pipeline.metrics.statistics import DRIFT
 from pipeline.study.profiling import COMMUNICATION
-from pipeline.text import FEW, few, listed, plural
+from pipeline.text import FEW, few, listed, numbered, plural
+
+_NETWORKS = {
+    "emulated": "emulated nodes on one machine",
+    "loopback": "loopback (all nodes share the cores of one machine)",
+    "real": "a real network between nodes",
+}
 
 
 def measured_on(results: Results) -> str:
@@ -31,13 +38,11 @@ def measured_on(results: Results) -> str:
     sizes = sorted({value / 1e6 for value in results.pick("run", "num_parameters")["value"]})
     with_size = f" with {listed(f'{one:.2f}' for one in sizes)} M parameters" if sizes else ""
     model = listed(map(models.label, families)) + with_size
-    counts = results.node_counts
-    nodes = f"{listed(counts)} node{'' if counts == [1] else 's'}"
     cores = sorted({int(one) for one in results.pick("run", "num_cores")["value"].dropna()})
     # `Intel Xeon @ 2.80GHz`: as the machine names it, without marks of trade.
     named = results.fact("cpu_model")
     words = re.sub(r"\((?:R|TM)\)|\bCPU\b|\bProcessor\b", " ", named).split()
-    shared = f"{listed(cores)} core{'' if cores == [1] else 's'} ({' '.join(words) or named})"
+    shared = f"{numbered(cores, 'core')} ({' '.join(words) or named})"
     gpus = set(results.fact("gpus", "none").split(", ")) - {"none"}
     most = int(runs["world_size"].max())
     ranks = ("up to " if most > 1 else "") + plural(most, "rank")
@@ -48,7 +53,8 @@ def measured_on(results: Results) -> str:
         "real": f"{ranks} on {on or f'nodes of {shared}'}",
     }
     networks = set(runs["network"])
-    return f"{model} on {nodes}, {listed(text for key, text in places.items() if key in networks)}"
+    where = listed(text for key, text in places.items() if key in networks)
+    return f"{model} on {numbered(results.node_counts, 'node')}, {where}"
 
 
 def place_name(rows: pd.DataFrame) -> str:
@@ -126,24 +132,38 @@ def _calls(results: Results, most: Mapping[str, Any]) -> list[str]:
 
 
 def end_of_training(results: Results) -> str:
-    """Losses of the trainings that went to their end; empty where none recorded unseen text.
+    """Losses of the trainings that went to their end; empty where none did.
 
     Their last losses are of text that no step before had, so they are held against its entropy.
     """
     losses = results.pick("run", "unseen_loss")
     entropies = results.pick("run", "unigram_entropy").groupby("run_id")["value"].first()
-    told = []
+    texts = []
     for one in records(losses):
         entropy, loss = float(entropies[one["run_id"]]), one["value"]
-        told.append(
+        texts.append(
             f"{one['label']} on {plural(int(one['nodes']), 'node')} {loss:.3f} nats per token, "
             f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
             f"entropy of that text ({entropy:.3f})"
         )
-    if not told:
-        return ""
-    steps = int(losses["n"].max())
-    return f"Loss of the last {steps} steps, on text that no step before had: {listed(told)}."
+    said = []
+    if texts:
+        last = int(losses["n"].max())
+        said.append(
+            f"Loss of the last {last} steps, on text that no step before had: {listed(texts)}."
+        )
+    # One cell of each batch: all of a batch take the same steps.
+    needed = results.pick("cell", "steps_to_loss").drop_duplicates("global_batch_tokens")
+    if not needed.empty:
+        counts = [
+            f"{one['value']:.0f} steps of {one['global_batch_tokens']:,.0f} tokens"
+            for one in records(needed)
+        ]
+        said.append(
+            f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} "
+            f"nats after {listed(counts)}; the table of scaling has the node hours of each cell."
+        )
+    return " ".join(said)
 
 
 def bias_sentence(results: Results) -> str:
@@ -172,6 +192,75 @@ def bias_sentence(results: Results) -> str:
     )
 
 
+def planned(results: Results) -> str:
+    """`18 timed and 3 profiled runs`: the kinds of which there are any."""
+    kinds = [(kind, n) for kind, n in results.planned.items() if n or kind == "timed"]
+    *others, (last, number) = kinds
+    return listed([*(f"{n} {kind}" for kind, n in others), plural(number, f"{last} run")])
+
+
+def unfinished(results: Results, level: str = "run") -> dict[Any, tuple[str, str]]:
+    """Runs that did not finish: a sentence and a reason for each cell, status and reason.
+
+    The keys say of which runs that is. `level` is `run` or `profile`.
+    """
+    status = results.pick(level, "status")
+    endings: dict[Any, tuple[str, str]] = {}
+    keys = ["cell_order", "cell", "label", "text", "reason"]
+    for (_, cell, label, text, reason), part in status[status["text"] != "ok"].groupby(keys):
+        nodes = sorted(int(n) for n in part["nodes"].unique())
+        asked = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
+        at = f"{plural(asked, 'run')} at {numbered(nodes, 'node')}"
+        sentence = f"{label}: {text} in {len(part)} of {at}"
+        endings[cell, text, reason, *nodes] = (sentence, str(reason))
+    return endings
+
+
+def missing(results: Results) -> list[str]:
+    """One sentence for each way in which a cell did not finish, with its reason."""
+    return [f"{sentence} ({reason})" for sentence, reason in unfinished(results).values()]
+
+
+def not_profiled(results: Results) -> list[str]:
+    """One sentence for each way in which only the profiled runs of a cell did not finish."""
+    timed, profiled = unfinished(results), unfinished(results, "profile")
+    return [f"{text} ({why})" for key, (text, why) in profiled.items() if key not in timed]
+
+
+def mixed(results: Results) -> list[str]:
+    """One sentence for each difference between runs of a cell, with the cells that have it."""
+    rows = results.pick("cell", "mixed")
+    sentences = []
+    for text, part in rows[rows["value"] > 0].groupby("text", sort=False):
+        cells = (f"{row['label']} at {plural(row['nodes'], 'node')}" for row in records(part))
+        sentences.append(f"{listed(cells)}: the runs differ in {text}")
+    return sentences
+
+
+def setting(results: Results) -> str:
+    """One line on what the numbers are: study, device, network, scaling, origin."""
+    runs = results.runs
+    device = {"cpu": "CPU", "cuda": "CUDA"}[runs["device"].iloc[0]]
+    network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
+    if (dilation := results.pick("run", "dilation")["value"].max()) > 1:
+        network += f", time dilated up to {dilation:g} times"
+    tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
+    return (
+        f"Study {runs['study'].iloc[0]}: {device}, {network}; "
+        f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step; "
+        f"{listed(sorted(runs['origin'].unique()))} here"
+    )
+
+
+def repeats(results: Results) -> str:
+    """`5 repeats`, or the range where cells differ."""
+    counts = results.pick("cell", "num_ok")["value"]
+    finished = sorted({int(n) for n in counts[counts > 0]})
+    if len(finished) > 1:
+        return f"{finished[0]} to {finished[-1]} repeats"
+    return plural(finished[0], "repeat") if finished else "no finished run"
+
+
 def warnings(results: Results) -> list[str]:
     """Lines on what whoever makes these results must not miss, printed by `metrics`."""
     frame = results.table
@@ -196,7 +285,7 @@ def warnings(results: Results) -> list[str]:
             f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step "
             "times differ by more than what is compared; train them again with one version"
         )
-    notes += [f"mixed: {note}" for note in results.mixed]
+    notes += [f"mixed: {note}" for note in mixed(results)]
     verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
     return notes + [
         f"{row['text']}: {row['label']} at {row['nodes']} nodes left the tolerance of its "
@@ -206,7 +295,7 @@ def warnings(results: Results) -> list[str]:
 
 
 def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
-    """Who wins, and what else was measured; no winner without a decided comparison."""
+    """Sentence on the winner, empty without a decided comparison, and one on all else."""
     if same.empty:
         return "", ""
 

@@ -57,6 +57,7 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
     ran: dict[str, str] = {}
     for record in records:
         arm = arms[record.spec.cell]
+        # A run that did not start has no library or number format; one that finished has.
         if arm not in ran or record.status == "ok":
             ran[arm] = precision_as_ran(record.run)
     labels: dict[tuple[str, bool], dict[str, Any]] = {}

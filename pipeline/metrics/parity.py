@@ -16,11 +16,10 @@ import numpy as np
 
 from pipeline.metrics.bands import FIRST_STEPS, Band, band_of
 from pipeline.metrics.cells import CellRuns, Groups, base_name
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
 from pipeline.metrics.table import Rows, row, rows
-from pipeline.study.equal_work import schedule_text, without_lossy_wire
+from pipeline.study.equal_work import FIELDS, schedule_text, without_lossy_wire
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
 UNEQUAL = (NOT_EQUAL, DIVERGED)
@@ -62,6 +61,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     lost = [np.isnan(r.loss) | (np.isnan(r.grad_norm) & ~skipped_steps(r)) for r in pair]
     if np.any(lost) or skipped[:FIRST_STEPS].all():
         return None
+    # A skipped step moves no weights and has no norm to compare.
     early = np.flatnonzero(~skipped[:FIRST_STEPS])
     apart = {
         "loss": relative_deviation(run.loss, reference.loss),
@@ -76,7 +76,10 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
 
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where a loss scaler skipped the update: the scaled gradient overflowed, the loss did not."""
+    """Steps at which a loss scaler skipped the update, shape (steps,).
+
+    There the scaled gradient overflowed and the loss did not.
+    """
     scaled = bool((run.record.run["precision"] or {}).get("loss_scaling"))
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
@@ -175,6 +178,7 @@ def _values(group: CellRuns, reference: CellRuns, band: Band) -> list[dict[str, 
     if len(apart) < len(each):
         return [_verdict(DIVERGED)]
     worst = {name: max(one[name] for one in apart) for name in apart[0]}
+    # Of several repeats the worst counts: one that left the band is another training.
     within = max(worst["loss_first"], worst["norm_first"]) <= band.first_step
     within &= max(worst["loss_early"], worst["norm_early"]) <= band.first_steps
     limits = {"first": {"text": f"{band.first_step:g}"}, "early": {"text": f"{band.first_steps:g}"}}

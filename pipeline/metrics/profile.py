@@ -14,18 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline import strategies
 from pipeline.metrics.bubble import step_bubbles
 from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import Run, load_run, outcome_rows, period_of
+from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE, Sends
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
-from pipeline.resolved import resolve
 from pipeline.study.profiling import IN_STEP, PHASES
 from pipeline.text import plural
 
@@ -41,40 +39,40 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
         place = (context["cell"], record.spec.world.nodes)
         values = outcome_rows(record)
         if record.status == "ok":
-            places.setdefault(place, []).append(load_run(record, context))
+            run = load_run(record, context)
+            places.setdefault(place, []).append(run)
             # Each rank has its own rows, so that it is seen which one waits for which.
             values += [
                 interval_row(
                     f"phase_seconds:{name}", "s", median_interval(_floats(own[name])), rank=rank
                 )
-                for rank, own in phase_steps(record).groupby("rank", sort=True)
+                for rank, own in phase_steps(run).groupby("rank", sort=True)
                 for name in PHASES
             ]
-            values += _sent(record)
+            values += _sent(run)
             # A value a run, by which claims on bubbles are tested.
-            if bubbles := _bubbles(record):
+            if bubbles := step_bubbles(record, run.resolved.layout):
                 bubble, count = float(np.median(bubbles)), len(bubbles)
                 values.append(row("phase_bubble", "1", bubble, n=count, text="median of its steps"))
             if place in groups:
-                values += _against_timed(record, groups[place])
+                values += _against_timed(run, groups[place])
         frames.append(rows({**context, "level": "profile"}, values))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
         about = groups.get(place, CellRuns(runs)).context
-        values = _cell([run.record for run in runs])
-        frames.append(rows({**about, "level": "cell"}, values))
+        frames.append(rows({**about, "level": "cell"}, _cell(runs)))
     return frames
 
 
-def phase_steps(record: RunRecord) -> pd.DataFrame:
+def phase_steps(run: Run) -> pd.DataFrame:
     """One row for each profiled step and rank: its phases and `step`, all in seconds.
 
     Of a strategy that sends in one step of a round alone, for each round: its mean step.
     """
-    size, first = period_of(record.spec), record.spec.workload.untimed_steps
+    size, first = run.resolved.strategy.period, run.record.spec.workload.untimed_steps
     lines = [
         {"at": (s.step - first) // size, "rank": s.rank, "step": s.seconds, **(s.phases or {})}
-        for s in record.steps
+        for s in run.record.steps
         if s.timed
     ]
     return pd.DataFrame(lines).groupby(["at", "rank"], as_index=False).mean()
@@ -85,15 +83,15 @@ def slowest(steps: pd.DataFrame) -> pd.DataFrame:
     return steps.loc[steps.groupby("at", sort=True)["step"].idxmax()]
 
 
-def _sent(record: RunRecord) -> list[dict[str, Any]]:
+def _sent(run: Run) -> list[dict[str, Any]]:
     """Bytes that each rank sends in a step along each axis: by its strategy's formula and counted.
 
     A record that counted nothing, as older ones, has the formula alone. What an axis that no
     formula names sends is counted under its own name.
     """
-    values, run = [], resolve(record.spec)
-    for rank in record.run["ranks"]:
-        predicted = {one.axis: one for one in predict_sent(run, rank["rank"])}
+    values = []
+    for rank in run.record.run["ranks"]:
+        predicted = {one.axis: one for one in predict_sent(run.resolved, rank["rank"])}
         calls = rank["sent"]["collectives"] if "sent" in rank else None
         counted = () if calls is None else [each["axis"] for each in calls]
         about = {"rank": rank["rank"]}
@@ -113,13 +111,13 @@ def _sent(record: RunRecord) -> list[dict[str, Any]]:
     return values
 
 
-def _against_timed(record: RunRecord, group: CellRuns) -> list[dict[str, Any]]:
+def _against_timed(own: Run, group: CellRuns) -> list[dict[str, Any]]:
     """Distance of the profiled run from the timed one of its repeat, in training and in time."""
-    asked = (record.spec.cell, record.spec.repeat)
+    spec = own.record.spec
+    asked, count = (spec.cell, spec.repeat), spec.workload.steps
     timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == asked), None)
     if timed is None:
         return []
-    own, count = load_run(record, {}), record.spec.workload.steps
     pairs = ((own.loss, timed.loss[:count]), (own.grad_norm, timed.grad_norm[:count]))
     apart = max(float(relative_deviation(one, other).max()) for one, other in pairs)
     slower = float(np.median(own.timed_seconds)) / group.step_seconds.value
@@ -132,12 +130,12 @@ def _against_timed(record: RunRecord, group: CellRuns) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _cell(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def _cell(profiled: Sequence[Run]) -> list[dict[str, Any]]:
     """Seconds of each phase, its share of the step, the means that add up, and the bubble.
 
     Each run counts once; of one run it is its steps that give the interval.
     """
-    each = [slowest(phase_steps(record)) for record in records]
+    each = [slowest(phase_steps(run)) for run in profiled]
     whole = pd.concat(each)
     values = {f"phase_seconds:{name}": [_floats(run[name]) for run in each] for name in PHASES}
     values |= {
@@ -153,25 +151,16 @@ def _cell(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         for name in PHASES
     ]
     # The bubble by its formula and from the passes, besides the phase that has it in it.
-    spec = records[0].spec
-    known = spec.strategy in strategies.names()
-    share = resolve(spec).strategy.idle_share(spec) if known else None
-    if share is None:
+    first = profiled[0].resolved
+    if (share := first.strategy.idle_share(first.spec)) is None:
         return cell_values
     about = "bubble / time of computation, by the formula of the schedule, not measured"
     cell_values.append(row("phase_bubble_formula", "1", share / (1 - share), text=about))
     for metric, equal in (("phase_bubble", False), ("phase_bubble_schedule", True)):
-        bubbles = [_bubbles(record, equal=equal) for record in records]
+        bubbles = [step_bubbles(run.record, run.resolved.layout, equal=equal) for run in profiled]
         if runs := [np.asarray(steps) for steps in bubbles if steps]:
             cell_values.append(interval_row(metric, "1", repeats_interval(runs)))
     return cell_values
-
-
-def _bubbles(record: RunRecord, *, equal: bool = False) -> list[float]:
-    """The bubble of each step; none without a pipeline, or where its strategy is not known here."""
-    if record.spec.strategy not in strategies.names():
-        return []
-    return step_bubbles(record, resolve(record.spec).layout, equal=equal)
 
 
 def _floats(column: pd.Series) -> Floats:

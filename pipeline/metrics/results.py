@@ -20,12 +20,11 @@ import pandas as pd
 
 from pipeline.errors import ComparisonError
 from pipeline.metrics import table as tidy
-from pipeline.metrics.comparison import FIELDS
-from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
+from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.parity import NOT_COMPARED
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.expansion import FALLBACK
-from pipeline.text import listed, plural
 
 KEYS = ["cell", "nodes"]
 """Columns that identify a row of level `cell`."""
@@ -38,11 +37,6 @@ LEVELS = {"run": "timed", "profile": "profiled", "real_time": "real-time"}
 
 _PAIR = [*KEYS, "other", "other_nodes"]
 _ORDER = ["cell_order", "nodes", "repeat", "rank", "step"]
-_NETWORKS = {
-    "emulated": "emulated nodes on one machine",
-    "loopback": "loopback (all nodes share the cores of one machine)",
-    "real": "a real network between nodes",
-}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -82,11 +76,6 @@ class SpeedTest:
     def compared(self) -> bool:
         """True where the two may be compared; else `verdict` says why not."""
         return not self.verdict.startswith(NOT_COMPARED)
-
-    @property
-    def too_few(self) -> bool:
-        """True where so few repeats could not have decided it, whatever they had measured."""
-        return self.verdict == TOO_FEW
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +222,7 @@ class Results:
                 "compared"
             )
 
-    # Runs: how many, what became of them, and notes that no reader must miss.
+    # Runs: how many, and what became of them; `headline` says it in sentences.
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -250,79 +239,6 @@ class Results:
         """Number of those that finished."""
         texts = {kind: self.pick(level, "status")["text"] for level, kind in LEVELS.items()}
         return {kind: int((own == "ok").sum()) for kind, own in texts.items()}
-
-    @property
-    def planned_text(self) -> str:
-        """`18 timed and 3 profiled runs`: the kinds of which there are any."""
-        kinds = [(kind, n) for kind, n in self.planned.items() if n or kind == "timed"]
-        *others, (last, number) = kinds
-        return listed([*(f"{n} {kind}" for kind, n in others), plural(number, f"{last} run")])
-
-    def unfinished(self, level: str = "run") -> dict[Any, tuple[str, str]]:
-        """Runs that did not finish: a sentence and a reason for each cell, status and reason.
-
-        The keys say of which runs that is. `level` is `run` or `profile`.
-        """
-        status = self.pick(level, "status")
-        endings: dict[Any, tuple[str, str]] = {}
-        keys = ["cell_order", "cell", "label", "text", "reason"]
-        for (_, cell, label, text, reason), part in status[status["text"] != "ok"].groupby(keys):
-            nodes = sorted(int(n) for n in part["nodes"].unique())
-            planned = int(((status["cell"] == cell) & status["nodes"].isin(nodes)).sum())
-            at = f"{listed(nodes)} node{'' if nodes == [1] else 's'}"
-            sentence = f"{label}: {text} in {len(part)} of {plural(planned, 'run')} at {at}"
-            endings[cell, text, reason, *nodes] = (sentence, str(reason))
-        return endings
-
-    @property
-    def missing(self) -> list[str]:
-        """One sentence for each way in which a cell did not finish, with its reason."""
-        return [f"{sentence} ({reason})" for sentence, reason in self.unfinished().values()]
-
-    @property
-    def not_profiled(self) -> list[str]:
-        """One sentence for each way in which only the profiled runs of a cell did not finish."""
-        timed, others = self.unfinished(), self.unfinished("profile")
-        return [f"{said} ({why})" for key, (said, why) in others.items() if key not in timed]
-
-    @cached_property
-    def mixed(self) -> list[str]:
-        """One sentence for each difference between runs of a cell, with the cells that have it."""
-        rows = self.pick("cell", "mixed")
-        rows = rows[rows["value"] > 0]
-        return [
-            listed(
-                f"{row['label']} at {plural(int(row['nodes']), 'node')}" for row in records(part)
-            )
-            + f": the runs differ in {text}"
-            for text, part in rows.groupby("text", sort=False)
-        ]
-
-    @cached_property
-    def setting(self) -> str:
-        """One line on what the numbers are: study, device, network, scaling, origin."""
-        runs = self.runs
-        device = {"cpu": "CPU", "cuda": "CUDA"}[runs["device"].iloc[0]]
-        network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
-        if (dilation := self.pick("run", "dilation")["value"].max()) > 1:
-            network += f", time dilated up to {dilation:g} times"
-        tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
-        return (
-            f"Study {runs['study'].iloc[0]}: {device}, {network}; "
-            f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step; "
-            f"{listed(sorted(runs['origin'].unique()))} here"
-        )
-
-    @cached_property
-    def repeats(self) -> str:
-        """`5 repeats`, or the range where cells differ."""
-        counts = self.pick("cell", "num_ok")["value"]
-        finished = sorted({int(n) for n in counts[counts > 0]})
-        if not finished:
-            return "no finished run"
-        if len(finished) == 1:
-            return plural(finished[0], "repeat")
-        return f"{finished[0]} to {finished[-1]} repeats"
 
     def seconds_of_runs(self, level: str = "run") -> pd.DataFrame:
         """One row per run of any status, with `seconds` from its recorded start to its end."""
@@ -377,8 +293,9 @@ class Results:
         return frame
 
     def compared(self, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
-        """Is (cell, nodes) `one` faster than `other`? None where no such comparison was planned."""
+        """Test of (cell, nodes) `one` against `other`; None where none was planned."""
         figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value", "effect_size"]
+        # A pair is in the table once, in the order of the study.
         for asked, met in ((one, other), (other, one)):
             rows = self.comparisons
             for name, key in zip(_PAIR, (*asked, *met), strict=True):

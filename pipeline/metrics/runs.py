@@ -12,14 +12,11 @@ import numpy as np
 from pipeline.metrics import flops
 from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
-from pipeline.metrics.ranks import NOT_TESTED, drift
-from pipeline.metrics.statistics import Floats, median_interval
+from pipeline.metrics.statistics import NOT_TESTED, Floats, drift, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts
-from pipeline.resolved import resolve
-from pipeline.study.expansion import plugin
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, resolve
 
 # Hoefler & Belli (SC15, section 4.2): a timer should cost less than this share of what it times.
 TIMER_SHARE = 0.05
@@ -36,18 +33,18 @@ _SERIES = ("seconds", "loss", "grad_norm", "timed")
 class Run:
     """A record with its step series, each of shape (steps,); not finite values are NaN.
 
-    `seconds` is the slowest rank's time of each step: a step is over when its last rank is.
+    `seconds` is the slowest rank's time of each step: a step is over when its last rank is. With
+    `freely` its throughput is by freely running steps.
     """
 
     record: RunRecord
+    resolved: ResolvedRun
     context: Mapping[str, Any]
     seconds: Floats
     loss: Floats
     grad_norm: Floats
     timed: np.ndarray[Any, np.dtype[np.bool_]]
-    period: int = 1
-    free_seconds: float | None = None
-    """Time of a freely running step of the slowest rank, if its throughput is by these."""
+    freely: bool = False
 
     @property
     def ok(self) -> bool:
@@ -67,16 +64,22 @@ class Run:
         median of steps would leave all communication out.
         """
         seconds: Floats = np.asarray(self.seconds[self.timed], dtype=np.float64)
-        if self.period == 1:
+        if (period := self.resolved.strategy.period) == 1:
             return seconds
-        rounds = max(1, len(seconds) // self.period)
-        means: Floats = seconds[-rounds * self.period :].reshape(rounds, -1).mean(axis=1)
+        rounds = max(1, len(seconds) // period)
+        means: Floats = seconds[-rounds * period :].reshape(rounds, -1).mean(axis=1)
         return means
+
+    @property
+    def free_seconds(self) -> float | None:
+        """Seconds of a freely running step of the slowest rank; None where a rank timed none."""
+        free = [rank.get("free_running") for rank in self.record.run["ranks"]]
+        return None if None in free or not free else max(one["step_seconds"] for one in free)
 
     @property
     def throughput_seconds(self) -> Floats:
         """Step times by whose median throughput is: that of freely running steps, or all."""
-        return self.timed_seconds if self.free_seconds is None else np.array([self.free_seconds])
+        return np.array([self.free_seconds]) if self.freely else self.timed_seconds
 
     @property
     def tails(self) -> dict[str, float]:
@@ -88,37 +91,27 @@ class Run:
         times = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
             times["p95_step_seconds"] = float(np.percentile(seconds, 95))
-        if (free := free_seconds(self.record)) is not None:
+        if (free := self.free_seconds) is not None:
             times["free_step_seconds"] = free
         return times
-
-
-def free_seconds(record: RunRecord) -> float | None:
-    """Seconds of a freely running step of the slowest rank; None where a rank timed none."""
-    free = [rank.get("free_running") for rank in record.run["ranks"]]
-    return None if None in free or not free else max(float(one["step_seconds"]) for one in free)
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
     """The step series of a record, taken from rank 0 and from the slowest rank."""
     first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
+    # Loss and norm are those of the whole batch, and so the same on all ranks.
     slowest: dict[int, float] = {}
     for one in record.steps:
         slowest[one.step] = max(one.seconds, slowest.get(one.step, 0.0))
     return Run(
         record,
+        resolve(record.spec),
         run_context(record, label),
         _floats(slowest[one.step] for one in first),
         _floats(one.loss for one in first),
         _floats(one.grad_norm for one in first),
         np.array([one.timed for one in first], dtype=np.bool_),
-        period_of(record.spec),
     )
-
-
-def period_of(spec: RunSpec) -> int:
-    """Steps of a round of its strategy, see `Strategy.period`."""
-    return int(plugin(spec.strategy, spec.options).period)
 
 
 def _floats(values: Iterable[float | None]) -> Floats:
@@ -149,7 +142,7 @@ def run_rows(run: Run) -> list[Rows]:
     values += [
         interval_row("step_seconds", "s", timed),
         interval_row("tokens_per_second", "tokens/s", rate)
-        if run.free_seconds is None
+        if not run.freely
         else row("tokens_per_second", "tokens/s", rate.value, text=FREELY),
         row("peak_memory_bytes", "bytes", peak, text="largest rank"),
     ]
@@ -204,7 +197,7 @@ def _rank_rows(run: Run) -> Rows:
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
     later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
-    measured, predicted, resolved = [], [], resolve(spec)
+    measured, predicted = [], []
     for rank in record["ranks"]:
         number = rank["rank"]
         figures = [
@@ -215,8 +208,8 @@ def _rank_rows(run: Run) -> Rows:
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
         memory = {
             "base_memory_bytes": rank.get("base_memory_bytes", CPU_BASE if cpu else 0) + later,
-            "predicted_memory_bytes": predict(resolved, number).model_peak,
-            "formula_memory_bytes": formula_24(resolved),
+            "predicted_memory_bytes": predict(run.resolved, number).model_peak,
+            "formula_memory_bytes": formula_24(run.resolved),
         }
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
     return rows({**run.context, "level": "rank"}, [*measured, *predicted])

@@ -110,6 +110,7 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
     """
     from pipeline.schemas import validate, validator
 
+    # Rows are many and their patterns few: validating each row would take far longer.
     fits = validator("metrics").is_valid
     keys = table.drop(columns=list(_PER_ROW))
     pattern = keys.notna().assign(level=table["level"])

@@ -35,13 +35,14 @@ def compile_model(model: nn.Module, *, whole: bool = False) -> None:
         block.compile()
 
 
-def recompute_blocks(model: nn.Module, what: bool | str = True) -> None:
+def recompute_blocks(model: nn.Module, what: bool | str | tuple[int, ...] = True) -> None:
     """Have the backward pass compute again what `WorkloadSpec.recompute` says, and keep less.
 
-    By default all of a block but its input. `ATTENTION`: what attention computes of query, key and
-    value, a function without weights (Korthikanti et al. 2022, section 5). For that one torch's
-    list of operators to save (`create_selective_checkpoint_contexts`) is no fit: it holds the
-    results of all others, of which autograd keeps a part, and walks through the block again.
+    By default all of a block but its input, of every block. `ATTENTION`: what attention computes of
+    query, key and value, a function without weights (Korthikanti et al. 2022, section 5). For that
+    one torch's list of operators to save (`create_selective_checkpoint_contexts`) is no fit: it
+    holds the results of all others, of which autograd keeps a part, and walks through the block
+    again.
 
     Blocks stay the same objects with the same names of parameters, so that any strategy may cut or
     wrap them afterwards, and copies made for other devices recompute with weights of their own.
@@ -51,7 +52,9 @@ def recompute_blocks(model: nn.Module, what: bool | str = True) -> None:
     if what == ATTENTION:
         any_model.wrap_attention(partial(checkpoint, use_reentrant=False))
         return
-    for block in any_model.blocks if what else ():
+    for number, block in enumerate(any_model.blocks if what else ()):
+        if isinstance(what, tuple) and number not in what:
+            continue
         kind = type(block)
         block.__class__ = type(f"Recomputed{kind.__name__}", (_Recomputed, kind), {})
 

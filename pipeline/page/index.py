@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.claims.load import FOLDER, files_of, load_claims
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
-from pipeline.claims.write import effect_text, question, read_verdicts
+from pipeline.claims.write import count, effect_text, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.page import HERE, TEMPLATES
@@ -126,15 +126,8 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
 
 
 def counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Number of effects by verdict; those that were not run come last.
-
-    Several claims on one effect count once, by the first of the words that any of them has.
-    """
-    order, found = (*VERDICTS, NOT_RUN), dict[str, list[str]]()
-    for one in entries:
-        found.setdefault(one["about"], []).append(one["verdict"])
-    words = [min(each, key=order.index) for each in found.values()]
-    return {word: words.count(word) for word in order}
+    """Number of effects by verdict; those that were not run come last."""
+    return count([{**one, "question": one["about"]} for one in entries], (*VERDICTS, NOT_RUN))
 
 
 def write(results: Path, out: Path) -> list[dict[str, Any]]:

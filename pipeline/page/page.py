@@ -18,6 +18,7 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS
 from pipeline.claims.write import count, in_words
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.results import STATUSES, Results, records
 from pipeline.page import HERE, TEMPLATES
@@ -63,7 +64,6 @@ def render(
     `drawings` and `runs` are the folders of the figures and the runs; `records_at` leads from the
     page to the latter.
     """
-    script = "".join((HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     groups = run_groups(results, runs)
     counts = Counter(run["status"] for group in groups for run in group["runs"])
     numbers = collect(study, results, verdicts)
@@ -82,10 +82,16 @@ def render(
         tabled.discard("status")
 
     def figures_of(*names: str) -> list[Any]:
-        return [_figure(drawings, name) for name in names if name in drawn]
+        captions = figures.catalogue.captions
+        return [show_figure(drawings, name, captions[name]) for name in names if name in drawn]
 
     def tables_of(*names: str) -> list[Any]:
-        return [_table(name, results) for name in names if name in tabled]
+        captions = tables.catalogue.captions
+        return [
+            show_table(name, made(name, results)[1], captions[name])
+            for name in names
+            if name in tabled
+        ]
 
     # New figures and tables show up without an edit here.
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
@@ -99,12 +105,10 @@ def render(
     ]  # fmt: skip
     data = results.runs["data"].dropna().unique()
     return TEMPLATES.get_template("page.html.j2").render(
-        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **looks(*_SCRIPTS),
         numbers=numbers,
-        setting=results.setting,
-        repeats=results.repeats,
+        setting=headline.setting(results),
+        repeats=headline.repeats(results),
         # In full; the table of the environment shortens the hashes.
         provenance=[
             ("Git commit", results.fact("git_commit")),
@@ -122,7 +126,7 @@ def render(
         result={"figures": figures_of("throughput"), "tables": tables_of("summary")},
         sections=[one for one in sections if one["figures"] or one["tables"]],
         run_tables=tables_of("status"),
-        environment=_table("environment", results),
+        environment=tables_of("environment")[0],
         groups=groups,
         records=records_at,
         exceptions=bool(set(counts) - {"ok"}),
@@ -131,13 +135,23 @@ def render(
     )
 
 
-def _figure(folder: Path, name: str) -> dict[str, Any]:
+def looks(*scripts: str) -> dict[str, str]:
+    """Style, script and the script's hash, which alone lets a browser run it."""
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in scripts)
+    return {
+        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+
+
+def show_figure(folder: Path, name: str, caption: str) -> dict[str, Any]:
     """A figure as a data URI, with its words; in an image it runs no script."""
     path = folder / f"{name}.svg"
     if not path.is_file():
         raise SamestepError(f"{path} does not exist; run `python -m pipeline figure {name}` first")
     source = base64.b64encode(path.read_bytes()).decode("ascii")
-    caption, title = figures.catalogue.captions[name], name.replace("_", " ").capitalize()
+    title = name.replace("_", " ").capitalize()
     return {
         "name": name,
         "title": title,
@@ -147,9 +161,9 @@ def _figure(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
-def _table(name: str, results: Results) -> dict[str, Any]:
+def show_table(name: str, shown: pd.DataFrame, caption: str) -> dict[str, Any]:
     """A table as texts, with the columns that are aligned right."""
-    shown, caption = printed_form(made(name, results)[1], tables.catalogue.captions[name])
+    shown, caption = printed_form(shown, caption)
     rights = is_right(shown)
     texts = [[one_line(str(cell)) for cell in row] for row in shown.itertuples(index=False)]
     return {

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,17 @@ _APPENDIX = "\n\\onecolumn\n"
 
 
 def write_paper(
-    numbers: Mapping[str, Any], figures: Path, tables: Path, generated: Path, out: Path
+    numbers: Mapping[str, Any],
+    figures: Path,
+    tables: Path,
+    generated: Path,
+    out: Path,
+    render: Callable[[Mapping[str, Any], Path], str] = manuscript.of_study,
 ) -> None:
-    """Write paper.pdf and paper.tex to `out`, and all that they are made from to `generated`."""
+    """Write paper.pdf and paper.tex to `out`, and all that they are made from to `generated`.
+
+    `render` fills a manuscript with numbers and the tables of a folder.
+    """
     for source, name, kinds in (
         (figures, "figures", (".svg", ".pdf")),
         (tables, "tables", (".md", ".tex")),
@@ -56,7 +64,7 @@ def write_paper(
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
     # Read back, so that the text can hold nothing that is not in the file.
     stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
-    text = manuscript.render(manuscript.source(), stored, generated / "tables")
+    text = render(stored, generated / "tables")
     write_text(generated / MANUSCRIPT, text)
     write_text(generated / PRINTED, printed(text))
     write_pdf(generated, out / "paper.pdf", stored["date"])

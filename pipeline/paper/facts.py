@@ -14,11 +14,10 @@ from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.format import limit, scientific, significant
-from pipeline.metrics.headline import end_of_training
+from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.ranks import ALPHA, DRIFT_ALPHA, DRIFT_SHARE
 from pipeline.metrics.results import Results, records
-from pipeline.metrics.statistics import CONFIDENCE, MIN_REPEATS
+from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
 from pipeline.text import listed, plural
 
 
@@ -95,7 +94,7 @@ def split(results: Results) -> dict[str, Any]:
         "runs": plural(len(status), "profiled run"),
         "finished": int((status["text"] == "ok").sum()),
         "sent": bool(ended["metric"].str.startswith("predicted_sent_bytes:").any()),
-        "missing": results.not_profiled,
+        "missing": not_profiled(results),
         "deviation": scientific(float(apart.max())) if len(apart) else "",
         "slowdown": " to ".join(dict.fromkeys(f"{value:.2f}" for value in slower)),
     }

@@ -17,6 +17,7 @@ from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
+MANUSCRIPT = "manuscript.md"
 _FIXED = "\N{NO-BREAK SPACE}"
 _UNITS = "%|ms|s|MiB|GiB|Mbit/s|Gbit/s|nodes?|GFLOP/s"
 # Between a number and its unit or interval, and inside of the latter, no line ends.
@@ -30,13 +31,21 @@ class _Markdown(str):
     """Text that is Markdown already; everything else that the template puts in is escaped."""
 
 
-def source() -> str:
-    """The text of `paper/manuscript.md`."""
-    return (SOURCES / "manuscript.md").read_text(encoding="utf-8")
+def source(file: str = MANUSCRIPT) -> str:
+    """The text of `paper/manuscript.md`, or of another manuscript beside it."""
+    return (SOURCES / file).read_text(encoding="utf-8")
 
 
-def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
+def render(
+    source: str,
+    numbers: Mapping[str, Any],
+    table_folder: Path,
+    captions: Mapping[str, str] = figures.catalogue.captions,
+    file: str = MANUSCRIPT,
+) -> str:
     """The manuscript as Markdown for pandoc; raises SamestepError on an unknown name.
+
+    `captions` are those of the figures, and errors name the `file` in the folder `paper`.
 
     The template gets the keys of `numbers`, `other_figures` (those of this study that it does not
     name itself) and five functions: `figure(name)`, `table(name)`,
@@ -47,7 +56,7 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
     """
     shown: dict[str, list[str]] = {"figure": [], "table": []}
     drawn = {path.stem for path in (table_folder.parent / "figures").glob("*.svg")}
-    others = [one for one in figures.catalogue.captions if f'figure("{one}")' not in source]
+    others = [one for one in captions if f'figure("{one}")' not in source]
     given = {**numbers, "other_figures": [one for one in others if one in drawn]}
     try:
         template = _template(source)
@@ -63,7 +72,7 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
         text = template.render(
             **given,
-            figure=lambda name: _Markdown(_figure(name)),
+            figure=lambda name: _Markdown(_figure(captions, name)),
             # It ends with its caption, which says what was left out; the name is what refers to it.
             table=lambda name: _Markdown(
                 f"{read_table(table_folder / f'{name}.md').rstrip()} {{#tbl:{name}}}\n"
@@ -80,10 +89,16 @@ def render(source: str, numbers: Mapping[str, Any], table_folder: Path) -> str:
         )
     except TemplateError as error:
         line = getattr(error, "lineno", None)
-        where = f"paper/manuscript.md:{line}" if line else "paper/manuscript.md"
+        where = f"paper/{file}:{line}" if line else f"paper/{file}"
+        of = "numbers" if file == MANUSCRIPT else Path(file).stem
         raise SamestepError(
-            f"{where}: {error}; every number comes from pipeline/paper/numbers.py, name one of it"
+            f"{where}: {error}; every number comes from pipeline/paper/{of}.py, name one of it"
         ) from error
+
+
+def of_study(numbers: Mapping[str, Any], table_folder: Path) -> str:
+    """The manuscript of a study with runs."""
+    return render(source(), numbers, table_folder)
 
 
 @cache
@@ -101,7 +116,7 @@ def _template(source: str) -> Template:
 
 def _known(names: Collection[str], name: str, what: str) -> str:
     if name not in names:
-        raise SamestepError(f"paper/manuscript.md {what} {name!r}; use one of {', '.join(names)}")
+        raise SamestepError(f"the manuscript {what} {name!r}; use one of {', '.join(names)}")
     return name
 
 
@@ -109,8 +124,7 @@ def _place(order: list[str], name: str) -> int:
     return order.index(_known(order, name, "refers to, but does not show,")) + 1
 
 
-def _figure(name: str) -> str:
-    captions = figures.catalogue.captions
+def _figure(captions: Mapping[str, str], name: str) -> str:
     caption = captions[_known(captions, name, "shows the unknown figure")]
     title = name.replace("_", " ").capitalize()
     read_aloud = f"{title}: {caption.split('. ')[0]}".replace("\\", "\\\\").replace('"', '\\"')

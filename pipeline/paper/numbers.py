@@ -14,8 +14,8 @@ from typing import Any
 
 from pipeline.catalogue import has_layouts
 from pipeline.errors import SamestepError
+from pipeline.metrics import headline
 from pipeline.metrics.format import NONE
-from pipeline.metrics.headline import headline
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
@@ -24,7 +24,7 @@ from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
 from pipeline.tables.write import made
-from pipeline.text import listed, markdown_code, plural
+from pipeline.text import listed, markdown_code, numbered, plural
 
 _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},
@@ -40,24 +40,26 @@ def collect(
     """The content of numbers.json; JSON types only."""
     # The day on which the last run ended: the one date that the records themselves fix.
     ended = max(text for level in LEVELS for text in results.pick(level, "ended_at")["text"])
-    day = date.fromisoformat(ended[:10])
+    day, asked = date.fromisoformat(ended[:10]), study.content["optimiser"]
     return {
         "study": _study(study, results),
         "corpus": _corpus(study),
         "model": _model(study),
-        "optimiser": {key: _plain(value) for key, value in study.content["optimiser"].items()}
-        | _OPTIMISERS[study.content["optimiser"]["name"]],
+        "optimiser": {
+            **{k: f"{v:g}" if isinstance(v, int | float) else str(v) for k, v in asked.items()},
+            **_OPTIMISERS[asked["name"]],
+        },
         "workload": _workload(study, results),
         "cluster": _cluster(study, results),
         "emulation": facts.emulation(results),
         "runs": {
-            "mixed": results.mixed,
-            "planned": results.planned_text,
+            "mixed": headline.mixed(results),
+            "planned": headline.planned(results),
             "finished": sum(results.finished.values()),
             "any_finished": results.finished["timed"] > 0,
             "all_finished": results.finished == results.planned,
             "exceptions": len(made("status", results)[1]),
-            "missing": results.missing,
+            "missing": headline.missing(results),
         },
         "measurement": facts.measurement(results),
         "parity": facts.parity(results),
@@ -66,19 +68,15 @@ def collect(
         "claims": facts.claims(verdicts),
         "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
                  "year": day.year, "month": day.month, "day": day.day},
-        "headline": headline(results),
+        "headline": headline.headline(results),
     }  # fmt: skip
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _study(study: Study, results: Results) -> dict[str, Any]:
     name = study.name
     shipped = shipped_studies().get(name)
     config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
-    names, nodes = results.cells, results.node_counts
+    names = results.cells
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
@@ -105,7 +103,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
         "few_cells": len(shown) <= MOST_COMPARED,
-        "nodes": f"{listed(nodes)} node{'' if nodes == [1] else 's'}",
+        "nodes": numbered(results.node_counts, "node"),
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
         "layouts": study.profile_steps is not None and has_layouts(study),
@@ -167,6 +165,7 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
     work, runs = study.workload, results.runs
     # All cells share the batch of a step, or under weak scaling that of each device.
     batch_differs = runs["global_batch"].nunique() > 1
+    # Equal where all have as many sequences a device, which weak scaling keeps.
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
     per_device = bool((runs["scaling"] == "weak").all()) and each == 1
     same = "the same optimisation step on the same batch"

@@ -108,6 +108,7 @@ class Counted:
         # What the recorder no longer keeps began before its first entry.
         first = trace[0]["time_created_ns"] if trace and trace[0]["record_id"] else 0
         steps = [one for one in self._steps if one.start_ns >= first]
+        # From the end on, so that the last round is whole.
         size = self.period
         rounds = [steps[end - size : end] for end in range(len(steps), size - 1, -size)]
         if not rounds:

@@ -124,6 +124,7 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
     total = pieces[(rank - 1) % size].clone()
     for step in range(size - 1):
         incoming = torch.empty_like(total)
+        # Not waited for before the receive: all ranks send at once, each to one that does too.
         sent = dist.isend(total, after, group)
         dist.recv(incoming, before, group)
         if sent is not None:

@@ -10,7 +10,10 @@ from pipeline.errors import StudyError
 from pipeline.study.spec import RunSpec, WorldSpec
 
 DATA = "data"
-"""The axis whose ranks read different sequences; along every other axis they read the same."""
+"""The axis whose ranks read different sequences; along most others they read the same."""
+
+REPLICA = "replica"
+"""The axis along which groups that cut the weights over `DATA` hold the same; they read others."""
 
 PIPELINE, TENSOR = "pipeline", "tensor"
 """Axes along which layers are stages, and along which each of them is cut."""
@@ -27,7 +30,8 @@ class Degrees:
     """A layout that is searched for: sizes of its axes, and how they are used.
 
     `chunks`: stages of a pipeline rank. `microbatches`: those of a step on a data rank. `zero`:
-    stage of ZeRO along the data axis. `sequence`: sequence parallelism along the tensor axis.
+    stage of ZeRO along the data axis, over groups of `shard` of its ranks, 0 for all of them.
+    `sequence`: sequence parallelism along the tensor axis.
     `layers`: those of each stage; none where they are as even as can be.
     """
 
@@ -39,6 +43,7 @@ class Degrees:
     microbatches: int = 1
     sequence: bool = False
     layers: tuple[int, ...] = ()
+    shard: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class Layout:
     @property
     def data_parallel(self) -> int:
         """Number of equal slices into which the global batch is cut."""
-        return dict(self.axes).get(DATA, 1)
+        axes = dict(self.axes)
+        return axes.get(REPLICA, 1) * axes.get(DATA, 1)
 
     @property
     def data_devices(self) -> int:
@@ -81,6 +87,7 @@ class Layout:
         if not 0 <= rank < self.num_processes:
             raise IndexError(f"rank {rank} is not one of {self.num_processes}")
         place: dict[str, int] = {}
+        # The last axis varies fastest.
         for name, size in reversed(self.axes):
             rank, place[name] = divmod(rank, size)
         return {name: place[name] for name, _ in self.axes}
@@ -96,7 +103,7 @@ class Layout:
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
         """First and past-the-last sequence of the global batch that `rank` reads.
 
-        Raises StudyError where the data axis does not divide the batch.
+        Raises StudyError where the data-parallel ranks do not divide the batch.
         """
         if global_batch % self.data_parallel:
             raise StudyError(
@@ -104,13 +111,16 @@ class Layout:
                 "data-parallel ranks; set workload.global_batch to a multiple of it"
             )
         share = global_batch // self.data_parallel
-        start = self.coordinate(rank).get(DATA, 0) * share
+        place = self.coordinate(rank)
+        group = place.get(REPLICA, 0) * dict(self.axes).get(DATA, 1)
+        start = (group + place.get(DATA, 0)) * share
         return start, start + share
 
     def check_batch(self, spec: RunSpec) -> None:
         """Raise StudyError where a rank's part of the batch is no whole number of micro-batches.
 
-        The data axis and the devices of a process cut the batch; along other axes it is shared.
+        Data-parallel ranks and the devices of a process cut the batch; along other axes it is
+        shared.
         """
         work, parts = spec.workload, self.data_devices
         pieces = parts * work.accumulation_steps

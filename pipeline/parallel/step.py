@@ -92,6 +92,7 @@ class Stepper:
         Added up over the ranks they are those of the whole gradient, after a step as it was
         clipped; nothing is sent. Gradients that a library has dropped by then are left out.
         """
+        # Of a narrow weight and its wider master the one that is clipped has the gradient.
         clipped = {id(tensor) for tensor in self.precision.clip_parameters(self.optimiser)}
         names, norms = list[str](), list[Tensor]()
         for name, weight, owner in self.precision.owners(self.model, self.optimiser):
@@ -120,6 +121,7 @@ class Stepper:
         if self.reduction is not None:
             self.reduction.begin(count)
         for index, batch in enumerate(self.weighed(microbatches)):
+            # The passes before the last only add up gradients on this rank; nothing is sent.
             last = index == count - 1
             with nullcontext() if last else self.accumulating():
                 self.phases.begin(FORWARD)
@@ -187,6 +189,7 @@ class Stepper:
 
     def agree(self, good: bool) -> bool:
         """True where it is so on every rank. Collective."""
+        # By a mean, the one collective that every group of ranks has.
         bad = torch.full((), float(not good), device=self.loss.device)
         return float(self.group.mean(bad)) == 0.0
 

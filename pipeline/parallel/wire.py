@@ -39,7 +39,8 @@ class Sends:
     `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value. They
     go in `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers,
     each of which is half of one; messages to one rank, or such that are answered by one as large.
-    `overlap`: sent during the backward pass.
+    `overlap`: sent during the backward pass; of messages to one rank, which begin with the forward
+    pass, during both, and where they are answered the answers alone.
     """
 
     axis: str
@@ -89,6 +90,7 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
         alike.setdefault((call.kind, call.axis, call.ranks), []).append(call)
     tally = []
     for (kind, axis, ranks), same in alike.items():
+        # Of an algorithm that is not known there is no sum, rather than one that is too small.
         sent = [call.wire_bytes for call in same if call.wire_bytes is not None]
         tally.append(
             {

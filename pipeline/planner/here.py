@@ -143,11 +143,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     idle = strategy.idle_share(spec) or 0.0
     others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
     others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    again = 0.0
-    if what := spec.workload.recompute:
-        again = max(
+    again, share = 0.0, spec.recomputed_share
+    if spec.workload.recompute:
+        again = (share or 1.0) * max(
             calibration.total(
-                Counter({o: n for o, n in stage.items() if what is True or o.kind == "attention"})
+                Counter({o: n for o, n in stage.items() if share or o.kind == "attention"})
             )
             for stage in work.stages
         )
@@ -193,19 +193,22 @@ def _seconds(
     if not sends.messages:
         return 0.0
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
+    # A node of one core sends and computes by the same core: nothing is hidden there.
+    spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
+    overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
+    hideable = overlap * backward * spare
     if sends.kind in (SEND, ANSWERED):
-        times = sends.messages * (2 if sends.kind == ANSWERED else 1)
-        return times * each(SEND, sends.wire_bytes / sends.messages)
+        one_way = sends.messages * each(SEND, sends.wire_bytes / sends.messages)
+        # Late ones begin with the forward pass, which takes half as long as the backward pass.
+        late = max(0.0, one_way - 1.5 * hideable) if sends.overlap else one_way
+        return late + (one_way if sends.kind == ANSWERED else 0.0)
     payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))
     if sends.overlap:
-        # Buckets that are on their way together share the latency. A node of one core sends and
-        # computes by the same core: nothing is hidden there.
-        spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-        overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-        return exposed(each(sends.kind, payload), overlap * backward * spare, sends.messages)
+        # Buckets that are on their way together share the latency.
+        return exposed(each(sends.kind, payload), hideable, sends.messages)
     return sends.messages * each(sends.kind, size)
 
 

@@ -110,12 +110,10 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
     passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
     kept = formats(spec)
-    held_and_again = [_activations(spec, *one) for one in passes]
-    activations, again = (max(part) for part in zip(*held_and_again, strict=True))
-    inputs_alone = spec.workload.recompute is True
-    activation_share = footprint.input_share if inputs_alone else footprint.activation_share
+    each = [_activations(spec, *one) for one in passes]
+    activations, inputs, again = (max(part) for part in zip(*each, strict=True))
     copies = kept.copied(sizes.product_weights(spec.model))
-    cpu = spec.world.device == "cpu"
+    share, cpu = spec.recomputed_share, spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * weights + masters_kept * masters) + footprint.gathered_bytes,
         gradients=int(gradients_kept * (gradients + beside)),
@@ -124,7 +122,11 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
         optimiser=int(slots_kept * 2 * FP32 * count),
         buffers=footprint.buffer_bytes
         + int(slots_kept * FP32 * count * (spec.optimiser.name == "lamb")),
-        activations=int(activation_share * (activations - copies) + footprint.copy_share * copies),
+        activations=int(
+            (1 - share) * footprint.activation_share * (activations - copies)
+            + share * footprint.input_share * (inputs - copies)
+            + footprint.copy_share * copies
+        ),
         recomputed=int(footprint.block_share * again),
         within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
         logits=int(footprint.logit_share * max(models.logit_bytes(*one) for one in passes)),
@@ -134,13 +136,19 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     )
 
 
-def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int]:
-    """Bytes that a pass keeps, and those that are recomputed at a time."""
+def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int, int]:
+    """Bytes that a pass keeps where no block is recomputed, and where all are.
+
+    And those that are recomputed at a time, when the last block is reached: earlier ones that are
+    have more room by then.
+    """
+    what, last = spec.workload.recompute, model.num_layers - 1
     sizes, work = models.family(model), (model, sequences, formats(spec))
-    if spec.workload.recompute is True:
-        return models.input_bytes(*work), sizes.block_bytes(*work)
-    alone = sizes.attention_bytes(*work) if spec.workload.recompute == ATTENTION else 0
-    return sizes.activation_bytes(*work) - alone, alone // model.num_layers
+    alone = sizes.attention_bytes(*work) if what == ATTENTION else 0
+    again = alone // model.num_layers
+    if what is True or (isinstance(what, tuple) and last in what):
+        again = sizes.block_bytes(*work)
+    return sizes.activation_bytes(*work) - alone, models.input_bytes(*work), again
 
 
 def predict_sent(run: ResolvedRun, rank: int = 0) -> tuple[Sends, ...]:

@@ -32,16 +32,13 @@ class CellPlan:
     formula_bytes: int
     needed_bytes: int
     gpus: int
+    idle_share: float | None
+    """Share of a step in which ranks wait by design: a pipeline's bubble, by its formula."""
 
     @property
     def hours(self) -> float:
         """Upper bound of the time of all runs, from their time limit."""
         return self.num_runs * self.spec.timeout_seconds / 3600
-
-    @property
-    def idle_share(self) -> float | None:
-        """Share of a step in which ranks wait by design: a pipeline's bubble, by its formula."""
-        return resolve(self.spec).strategy.idle_share(self.spec)
 
     def verdict(self, limit: int) -> str:
         """`fits`, `tight` within `MARGIN` of it, or `does not fit`."""
@@ -72,4 +69,5 @@ def _plan(runs: Sequence[RunSpec]) -> CellPlan:
         formula_bytes=formula_24(run),
         needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
         gpus=spec.world.num_machines * run.gpus_per_machine,
+        idle_share=run.strategy.idle_share(spec),
     )

@@ -93,6 +93,8 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
             + (", ".join(spec.options) or "its defaults")
         )
     work = spec.workload
+    if isinstance(work.recompute, tuple):
+        raise Refused("blocks that are recomputed by their numbers are not modelled")
     size, nodes = Size(spec.study, spec.model), spec.world.nodes
     job = replace(
         job_of(size, cluster, nodes, degrees, work.global_batch, spec.precision, work.recompute),

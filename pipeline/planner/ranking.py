@@ -2,9 +2,9 @@
 
 `python -m pipeline plan --model 1.3B --nodes 4 --gpus-per-node 8 --device a100-80 --link 200gbit`.
 Data, tensor (inside a node) and pipeline axes, sequence parallelism, interleaving, cuts of stages,
-ZeRO 1 to 3, micro-batch, recomputation and fewer nodes; each strategy says which of them it can run
-(`Strategy.knobs`). Each layout stands with the fastest micro-batch and cuts that fit. Times are
-predictions (docs/planner.md).
+ZeRO 1 to 3 (2 and 3 within nodes too), micro-batch, recomputation and fewer nodes; each strategy
+says which of them it can run (`Strategy.knobs`). Each layout stands with the fastest micro-batch
+and cuts that fit. Times are predictions (docs/planner.md).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Ranked:
             "sequences cut": job.seq_parallel,
             "uneven stages": len({*job.counts}) > 1,
             f"{job.vpp} chunks": job.vpp > 1,
-            f"ZeRO {job.zero}": job.zero > 0,
+            f"ZeRO {job.zero}{' within nodes' * (job.shard < job.dp)}": job.zero > 0,
             f"by {self.cell['strategy']}": self.by_operator,
         }
         return ", ".join([mesh, *(name for name, has in more.items() if has)])
@@ -96,7 +96,8 @@ class Ranked:
         """Number of things that have to work together: axes, ZeRO, recomputation, and so on."""
         job = self.job
         axes = (job.dp, job.tp, job.pp, job.vpp, job.accum, len({*job.counts}))
-        others = (job.zero > 0, job.zero > 2, job.recompute != "none", job.seq_parallel)
+        zero = (job.zero > 0, job.zero > 2, job.shard < job.dp)
+        others = (*zero, job.recompute != "none", job.seq_parallel)
         return sum(size > 1 for size in axes) + sum(others) + self.by_operator
 
     @property
@@ -224,7 +225,7 @@ def _search(
     least: Ranked | None = None
     for job, cell in jobs(size, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
-        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.seq_parallel,
+        key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.shard, job.seq_parallel,
                strategy.by_operator)  # fmt: skip
         try:
             # Cuts of operators come one after the other, each slower and smaller than the last.
@@ -308,7 +309,8 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
 
     A tensor axis stays inside a node that has several devices. The depth of a pipeline need not
     divide the layers: its strategy gives the first stages one more, or each as many as make the
-    FLOPs of all stages most even, where the last one has the output layer besides.
+    FLOPs of all stages most even, where the last one has the output layer besides. ZeRO 2 and 3
+    cut over all ranks, or over those of a node.
     """
     model, micros = size.model, [2**n for n in range(LARGEST_MICRO.bit_length())]
     head = 6.0 * model.vocab_rows * model.width
@@ -330,6 +332,8 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
                     continue
                 degrees = Degrees(data, tensor, pipeline, chunks, zero, pieces, sequence)
                 yield degrees
+                if zero > 1 and tensor == pipeline == 1 < cluster.gpus_per_node < data:
+                    yield replace(degrees, shard=cluster.gpus_per_node)
                 if chunks == 1 and len(set(layers)) > 1:
                     yield replace(degrees, layers=layers)
 
@@ -347,7 +351,7 @@ def job_of(
         heads=model.num_heads, vocab=model.vocab_rows, seq=model.context, **shape._asdict(),
         dp=degrees.data,
         tp=degrees.tensor, pp=degrees.pipeline, vpp=degrees.chunks, zero=degrees.zero,
-        shard=degrees.data, seq_parallel=degrees.sequence,
+        shard=degrees.shard or degrees.data, seq_parallel=degrees.sequence,
         micro=batch // degrees.data // degrees.microbatches, accum=float(degrees.microbatches),
         per_micro=False, precision=FORMATS.get(precision, precision),
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",

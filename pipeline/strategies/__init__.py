@@ -162,6 +162,12 @@ def check(runs: Iterable[RunSpec]) -> None:
         models.num_parameters(run.model)  # raises where its family cannot make it
         if run.workload.recompute == ATTENTION:  # raises where it cannot be told apart
             models.family(run.model).recomputed_flops_per_token(run.model, ATTENTION)
+        blocks = run.workload.recompute if isinstance(run.workload.recompute, tuple) else ()
+        if blocks and blocks[-1] >= run.model.num_layers:
+            raise StudyError(
+                f"{run.run_id}: workload.recompute names block {blocks[-1]}, and the model has "
+                f"blocks 0 to {run.model.num_layers - 1}"
+            )
         for _, phase in run.phases():
             strategy.check_spec(phase)
             strategy.layout(run.world).check_batch(phase)
@@ -170,6 +176,12 @@ def check(runs: Iterable[RunSpec]) -> None:
                 f"{run.run_id}: workload.checkpoint_every {run.workload.checkpoint_every}, but "
                 f"strategy {run.strategy} with these options keeps a state that no checkpoint "
                 "holds; set it to 0"
+            )
+        count, what = strategy.unlike
+        if (untimed := run.workload.first_timed()) < count:
+            raise StudyError(
+                f"{run.run_id}: steps before step {count} {what}, and {untimed} are untimed; "
+                f"raise workload.untimed_steps to {count}"
             )
         if (timed := run.workload.steps - run.workload.first_timed()) % strategy.period:
             raise StudyError(

@@ -69,6 +69,7 @@ SYMBOLS = {
     "A": "bytes of an activation of these tokens, T x width x 4 in fp32",
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
+    "s": "ranks of the axis data, over which ZeRO cuts",
 }
 """Symbols of the formulas of `Strategy.sends`."""
 
@@ -162,6 +163,11 @@ class Strategy(ABC):
     def period(self) -> int:
         """Steps after which they repeat: what one takes and sends is a mean over so many."""
         return 1
+
+    @property
+    def unlike(self) -> tuple[int, str]:
+        """Number of steps at the beginning that must not be timed, and what they do: a clause."""
+        return 0, ""
 
     @property
     def resumes(self) -> bool:

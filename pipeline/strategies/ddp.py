@@ -60,6 +60,12 @@ class Ddp(Strategy):
     empty_cache: bool = False
 
     @property
+    def unlike(self) -> tuple[int, str]:
+        """Steps that are sent in full before PowerSGD starts."""
+        start = self.powersgd_start if self.compression == POWERSGD else 0
+        return start, "are sent in full (powersgd_start)"
+
+    @property
     def resumes(self) -> bool:
         """Not with PowerSGD: what each rank held back lies in the order of DDP's buckets."""
         return self.compression != POWERSGD
@@ -73,16 +79,6 @@ class Ddp(Strategy):
                 "out, or set it to powersgd"
             )
         return super().layout(world)
-
-    def check_spec(self, spec: RunSpec) -> None:
-        """Besides, steps that are sent in full before PowerSGD starts are not timed."""
-        super().check_spec(spec)
-        if self.compression == POWERSGD and spec.workload.untimed_steps < self.powersgd_start:
-            raise StudyError(
-                f"{spec.run_id}: the first {self.powersgd_start} steps are sent in full, and "
-                f"workload.untimed_steps is {spec.workload.untimed_steps}; raise it, or lower "
-                "powersgd_start"
-            )
 
     def check_precision(self, name: str) -> None:
         """Raise UnsupportedError for a compression of gradients that are narrow or scaled."""

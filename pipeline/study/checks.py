@@ -13,16 +13,42 @@ NODES_OF_ONE_MACHINE = 254
 
 def check(spec: RunSpec) -> None:
     """Raise StudyError where the numbers contradict one another."""
-    _check_world(spec)
-    if spec.model.width % spec.model.num_heads:
+    world, model, work = spec.world, spec.model, spec.workload
+    backend = {"cpu": "gloo", "cuda": "nccl"}[world.device]
+    if world.backend != backend:
         raise StudyError(
-            f"model.width {spec.model.width} is not a multiple of model.num_heads "
-            f"{spec.model.num_heads}; change one of them"
+            f"{spec.run_id}: backend {world.backend} does not serve device {world.device}; set "
+            f"cluster.backend to {backend}"
+        )
+    if world.network == "emulated" and world.device != "cpu":
+        raise StudyError(
+            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
+            "cluster.network to real"
+        )
+    if world.network != "real" and world.nodes > NODES_OF_ONE_MACHINE:
+        raise StudyError(
+            f"{spec.run_id}: one machine cannot be {world.nodes} nodes, at most "
+            f"{NODES_OF_ONE_MACHINE}, the addresses of one /24 network; lower cluster.nodes or "
+            "set cluster.network to real"
+        )
+    if model.width % model.num_heads:
+        raise StudyError(
+            f"model.width {model.width} is not a multiple of model.num_heads {model.num_heads}; "
+            "change one of them"
         )
     for _, phase in spec.phases():
         _check_objective(phase)
-    work = spec.workload
-    _check_phases(spec)
+    for part in work.phases:
+        if part.context > model.context:
+            raise StudyError(
+                f"{spec.run_id}: a phase has {part.context} positions, the model "
+                f"{model.context}; raise model.context, or lower the phase's context"
+            )
+    if work.phases and world.yardstick:
+        raise StudyError(
+            f"{spec.run_id}: cluster.yardstick measures passes of one shape, and phases have "
+            "several; set it to null"
+        )
     if work.earlier_steps + work.untimed_steps >= work.steps:
         raise StudyError(
             f"{spec.run_id}: untimed_steps {work.untimed_steps} leaves none of "
@@ -31,41 +57,11 @@ def check(spec: RunSpec) -> None:
         )
 
 
-def _check_world(spec: RunSpec) -> None:
-    backend = {"cpu": "gloo", "cuda": "nccl"}[spec.world.device]
-    if spec.world.backend != backend:
-        raise StudyError(
-            f"{spec.run_id}: backend {spec.world.backend} does not serve device "
-            f"{spec.world.device}; set cluster.backend to {backend}"
-        )
-    if spec.world.network == "emulated" and spec.world.device != "cpu":
-        raise StudyError(
-            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
-            "cluster.network to real"
-        )
-    if spec.world.network != "real" and spec.world.nodes > NODES_OF_ONE_MACHINE:
-        raise StudyError(
-            f"{spec.run_id}: one machine cannot be {spec.world.nodes} nodes, at most "
-            f"{NODES_OF_ONE_MACHINE}, the addresses of one /24 network; lower cluster.nodes or "
-            "set cluster.network to real"
-        )
-
-
-def _check_phases(spec: RunSpec) -> None:
-    for phase in spec.workload.phases:
-        if phase.context > spec.model.context:
-            raise StudyError(
-                f"{spec.run_id}: a phase has {phase.context} positions, the model "
-                f"{spec.model.context}; raise model.context, or lower the phase's context"
-            )
-        if spec.world.yardstick:
-            raise StudyError(
-                f"{spec.run_id}: cluster.yardstick measures passes of one shape, and phases have "
-                "several; set it to null"
-            )
-
-
 def _check_objective(spec: RunSpec) -> None:
+    """Raise StudyError where special tokens or what is hidden do not fit the model and the batch.
+
+    `spec` is a phase: each has its own batch and context.
+    """
     objective, model = spec.objective, spec.model
     if objective is None or objective.kind == "causal":
         return

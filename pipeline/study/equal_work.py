@@ -1,14 +1,17 @@
-"""Check that all cells of a study do the same work, before its first job.
+"""The rule of equal work: what must agree before two cells may stand in one comparison.
 
-Figures and tables refuse to compare cells whose work differs in a field that the study does not
-declare in `compares`. Everything that they ask can be said of the specs already, so a study that
-would train for hours and then be refused is refused at once. Precision is no such field here: every
-figure that compares cells lets it differ, since their labels name it.
+A figure or table declares in `COMPARES` the fields that it is about, a study in `compares`; every
+other one of `FIELDS` must agree over all rows that are compared. Under weak scaling the global
+batch grows with the world by definition, so there it is the batch per rank that must agree.
+
+Everything that they ask can be said of the specs already, so a study that would train for hours and
+then be refused is refused before its first job (`check_equal_work`). Precision is not asked there:
+every figure that compares cells lets it differ, since their labels name it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +19,28 @@ from pipeline.errors import StudyError
 from pipeline.study.expansion import data_devices, expand, plugin
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
+
+FIELDS = ("global_batch", "schedule", "updates_per_step", "precision", "data", "model")
+
+
+def unequal_work(
+    one: Mapping[str, Any], other: Mapping[str, Any], allowed: Collection[str]
+) -> list[str]:
+    """Fields in which two cells did not do equal work, without those that are `allowed` to differ.
+
+    `one` and `other` are rows of the table of metrics.
+    """
+    weak = one["scaling"] == other["scaling"] == "weak"
+
+    def value(context: Mapping[str, Any], field: str) -> object:
+        per_rank = weak and field == "global_batch"
+        return context[field] / context["data_devices"] if per_rank else context[field]
+
+    return [
+        field
+        for field in FIELDS
+        if field not in {*allowed, "precision"} and value(one, field) != value(other, field)
+    ]
 
 
 def check_equal_work(study: Study) -> None:

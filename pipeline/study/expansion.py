@@ -29,16 +29,15 @@ FALLBACK = "loopback"
 def expand(study: Study) -> list[RunSpec]:
     """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
     cells = cells_of(study)
-    _check_names(study, [cell.name for cell in cells])
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
+    _check_names_and_links(study, [cell.name for cell in cells], most)
     repeats = study.repeats
     if len(worlds) * repeats > MAX_RUNS:
         raise StudyError(
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
-    _check_conditions(study, most)
     runs = [
         _run(study, cell, nodes, most, repeat)
         for cell, nodes in worlds
@@ -49,8 +48,11 @@ def expand(study: Study) -> list[RunSpec]:
     return runs
 
 
-def _check_names(study: Study, names: list[str]) -> None:
-    """Every cell has a name of its own, also where it falls back to the loopback; so has a link."""
+def _check_names_and_links(study: Study, names: list[str], most_nodes: int) -> None:
+    """Raise StudyError unless cells and links have names of their own and conditions can hold.
+
+    A cell has its own also where it falls back to the loopback.
+    """
     several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
     for what, given in several.items():
         for name, count in Counter(given).items():
@@ -64,10 +66,6 @@ def _check_names(study: Study, names: list[str]) -> None:
                 f"cell name {fallback_name(arm.name)!r} is that of {arm.name!r} where it "
                 "is run on the loopback; give it another name"
             )
-
-
-def _check_conditions(study: Study, most_nodes: int) -> None:
-    """Every condition of a link means something, and can hold somewhere."""
     for link in study.cluster.links:
         if link.receive_mbits == link.rate_mbits:
             raise StudyError(
@@ -130,7 +128,7 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
         backend=cluster.backend,
         network=cluster.network,
         threads_per_rank=cluster.threads_per_rank,
-        # On one node no condition of a link holds.
+        # On one node no condition of a link holds, and none is part of its identity.
         link=cell.link.plain if cell.link and nodes == 1 else cell.link,
         cores_per_node=cluster.cores_per_node,
         yardstick=cluster.yardstick,
@@ -209,6 +207,7 @@ def run_order(runs: list[RunSpec]) -> list[RunSpec]:
 
     Drift of the machine then spreads over all cells instead of hitting one (Hoefler & Belli, SC15).
     """
+    # A text seeds `random` alike in all processes, since it is hashed by SHA-512.
     generator = random.Random(f"{[(run.study, run.seed) for run in runs]}")
     shuffled = generator.sample(runs, len(runs))
     return sorted(shuffled, key=lambda run: run.repeat)

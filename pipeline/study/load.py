@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,52 @@ MERGED = ("model", "optimiser", "workload", "cluster")
 """Parts of a study of which one that extends another may state some keys only."""
 OWN = ("title", "claims")
 """Parts of a study that one that extends it does not take over: a text about that study alone."""
+POINTS = "points.yaml"
+"""Name of the file of a study of points, in its folder."""
 RESOLVED = "study.json"
 """Name of a study in full, which the workflow writes: its paths are from the working folder."""
 _NAMED = 5
+
+
+@dataclass(frozen=True)
+class PointsStudy:
+    """A study of steps that were measured elsewhere: no cells, nothing runs, a paper on errors."""
+
+    name: str
+    title: str
+    day: date
+
+
+def load_points(path: Path) -> PointsStudy | None:
+    """The study of points of a file; None of one with cells. Raises StudyError on a wrong one."""
+    content = read_document(path, "study file", StudyError)
+    return check_points(content, path) if _has_points(content) else None
+
+
+def check_points(content: Mapping[str, Any], where: Path | str) -> PointsStudy:
+    """The study of points of a mapping; raises StudyError naming the key, value and rule."""
+    if (error := first_error(content, "points")) is not None:
+        raise StudyError(f"{where} {describe(error)}; see points.schema.yaml")
+    _check_text("title", content["title"], where)
+    try:
+        day = date.fromisoformat(content["date"])
+    except ValueError as fault:
+        raise StudyError(
+            f"{where}: date {content['date']!r} is none ({fault}); correct it"
+        ) from None
+    return PointsStudy(content["study"], content["title"], day)
+
+
+def _has_points(content: Any) -> bool:
+    return isinstance(content, dict) and "points" in content
+
+
+def _refuse_points(content: Any, where: Path | str) -> None:
+    if _has_points(content):
+        raise StudyError(
+            f"{where}: a study of points has no runs, which this needs; `make paper` makes its "
+            "paper, `python -m pipeline predict --score` prints its errors"
+        )
 
 
 def load_study(path: Path) -> Study:
@@ -49,6 +94,7 @@ def extended(
     """
     if not isinstance(content, dict):
         return content
+    # Paths of a study in full are from the working folder already, and its files were read.
     if path.name != RESOLVED:
         folder = path.parent.resolve()
         content = _from_here(content, folder)
@@ -136,7 +182,8 @@ def find_study(given: str, folder: Path = Path()) -> Path:
 
     Raises StudyError for a word that is neither, with the names that are nearest to it.
     """
-    path, shipped = folder / given, shipped_studies()
+    path = folder / given
+    shipped = shipped_studies() | {one.parent.name: one for one in CONFIG.glob(f"*/{POINTS}")}
     try:
         if path.is_file() or path.suffix or "/" in given:
             return path
@@ -147,29 +194,32 @@ def find_study(given: str, folder: Path = Path()) -> Path:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StudyError(f"{given[:80]!r} is no path of a study ({reason})") from None
-    names = difflib.get_close_matches(given, shipped) or shipped
+    names = difflib.get_close_matches(given, shipped) or sorted(shipped)
     raise StudyError(
         f"there is no study {given[:80]!r}; give a study file or one of {', '.join(names)}"
     )
 
 
 def shipped_studies() -> dict[str, Path]:
-    """The file of each study that this project comes with, by its name.
+    """The file of each study with runs that this project comes with, by its name.
 
     The name is that of the folder; another study of the same publication lies beside it, so that
     `bai2022/ablations.yaml` is `bai2022-ablations`.
     """
-    files = [path for path in CONFIG.glob("*/*.yaml") if path.name != "claims.yaml"]
+    files = [path for path in CONFIG.glob("*/*.yaml") if path.name not in ("claims.yaml", POINTS)]
     named = {f"{path.parent.name}-{path.stem}".removesuffix("-study"): path for path in files}
     return dict(sorted(named.items()))
 
 
-def results_folder(study_file: Path) -> Path:
+def results_folder(study_file: Path, *, of_points: bool = False) -> Path:
     """`results/<study>` by the name in a study file, the rest of which may be of another version.
 
-    Raises StudyError where it states none, so that no other folder can be meant.
+    Raises StudyError where it states none, so that no other folder can be meant, and of a study of
+    points, unless that is asked for.
     """
     content = read_document(study_file, "study file", StudyError)
+    if not of_points:
+        _refuse_points(content, study_file)
     name = content.get("study") if isinstance(content, dict) else None
     if not validator("config#name").is_valid(name):
         raise StudyError(
@@ -181,6 +231,7 @@ def results_folder(study_file: Path) -> Path:
 
 def check_study(content: Any, where: Path | str) -> Study:
     """The study of a mapping; raises StudyError unless it fits and every run is possible."""
+    _refuse_points(content, where)
     error = first_error(content, "config")
     if error is not None:
         raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
@@ -208,6 +259,12 @@ def check_study(content: Any, where: Path | str) -> Study:
         raise StudyError(
             f"{where}: beginnings.whole names {unknown[0]!r}; use one of {', '.join(places)}"
         )
+    arms = [arm.name for arm in study.arms]
+    if unknown := [name for name in study.profile_cells if name not in arms]:
+        raise StudyError(
+            f"{where}: profile.cells names {unknown[0]!r}; use one of {', '.join(arms)}"
+        )
+    # Every run is made once: what is impossible in one of them is an error of the study.
     expand(study)
     profiled(study)
     return study
@@ -236,12 +293,7 @@ def _check_texts(study: Study, where: Path | str) -> None:
     texts = {"title": study.title}
     texts |= {f"cells.{n}.label": arm.label for n, arm in enumerate(study.arms)}
     for key, text in texts.items():
-        if wrong := unprintable(text):
-            raise StudyError(
-                f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
-            )
-        if not is_visible(text):
-            raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
+        _check_text(key, text, where)
     labels = [arm.label for arm in study.arms]
     alike = [seen(label) for label in labels]
     for label, look in zip(labels, alike, strict=True):
@@ -254,6 +306,15 @@ def _check_texts(study: Study, where: Path | str) -> None:
                 f"{where}: {alike.count(look)} cell labels look alike, as {look!r}; make them "
                 "differ in more than blanks and what nobody sees"
             )
+
+
+def _check_text(key: str, text: str, where: Path | str) -> None:
+    if wrong := unprintable(text):
+        raise StudyError(
+            f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
+        )
+    if not is_visible(text):
+        raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
 
 
 def font_warning(study: Study) -> str | None:

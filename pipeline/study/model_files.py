@@ -224,9 +224,9 @@ def _fetched(name: str, revision: str, *files: str) -> Path:
 
 
 def hub_fault() -> str | None:
-    """Why the hub cannot be reached, where its name leads nowhere; its library would try six times.
+    """Reason why the hub cannot be reached, where its name leads nowhere, or None.
 
-    Behind a proxy no name is looked up here.
+    The hub's library would try six times. Behind a proxy no name is looked up here.
     """
     host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
     try:

@@ -2,7 +2,8 @@
 
 A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures, so
 they are apart from the timed runs: R (1 by default) for each cell and node count, the beginnings of
-its first repeats. R may be over the number of timed ones, where a study is about bytes and bubbles.
+its first repeats. R may be over the number of timed ones, where a study is about bubbles; with
+`cells: [NAME]` only these have R and each other cell has one, which is enough for its bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeline.errors import StudyError
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import cells_of, expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
@@ -39,22 +40,22 @@ def profiled(study: Study) -> list[RunSpec]:
     """
     if (steps := study.profile_steps) is None:
         return []
-    return [_shorten(spec, steps) for spec in expand(study.but(repeats=study.profile_repeats))]
-
-
-def _shorten(spec: RunSpec, steps: int) -> RunSpec:
-    work, optimiser = spec.workload, spec.optimiser
-    total = work.first_timed() + steps
-    if total > work.steps:
-        raise StudyError(
-            f"{spec.run_id}: profile.steps {steps} after {work.first_timed()} untimed steps are "
-            f"more than the {work.steps} steps of a run; set profile.steps to at most "
-            f"{work.steps - work.first_timed()}"
-        )
-    length = optimiser.schedule_steps or work.steps - work.earlier_steps
-    return replace(
-        spec,
-        profile=True,
-        optimiser=replace(optimiser, schedule_steps=length),
-        workload=replace(work, steps=total, checkpoint_every=0),
-    )
+    often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
+    runs = []
+    for spec in expand(study.but(repeats=study.profile_repeats)):
+        if spec.repeat and spec.cell not in often:
+            continue
+        work, optimiser = spec.workload, spec.optimiser
+        untimed = work.first_timed()
+        if untimed + steps > work.steps:
+            raise StudyError(
+                f"{spec.run_id}: profile.steps {steps} after {untimed} untimed steps are more than "
+                f"the {work.steps} steps of a run; set profile.steps to at most "
+                f"{work.steps - untimed}"
+            )
+        # The schedule keeps the length of the timed run, so the rates of its first steps are equal.
+        length = optimiser.schedule_steps or work.steps - work.earlier_steps
+        optimiser = replace(optimiser, schedule_steps=length)
+        work = replace(work, steps=untimed + steps, checkpoint_every=0)
+        runs.append(replace(spec, profile=True, optimiser=optimiser, workload=work))
+    return runs

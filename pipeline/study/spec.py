@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -157,7 +157,8 @@ class WorkloadSpec:
     `scaling` says how the study's batch became `global_batch`: `strong` keeps it for every world,
     `weak` multiplies it by the number of devices that compute sequences of their own. `recompute`
     is what the backward pass computes again: True for all of a block but its input (a study may
-    say `full`), `ATTENTION` for what attention computes of query, key and value; False (`none`).
+    say `full`), numbers of the blocks of which alone it is so, `ATTENTION` for what attention
+    computes of query, key and value; False (`none`).
     """
 
     global_batch: int
@@ -166,12 +167,14 @@ class WorkloadSpec:
     untimed_steps: int
     scaling: str
     checkpoint_every: int
-    recompute: bool | str = False
+    recompute: bool | str | tuple[int, ...] = False
     phases: tuple[PhaseSpec, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make one of two spellings, so that equal work has equal hashes."""
-        spelt = {"none": False, "full": True}.get(str(self.recompute), self.recompute)
+        """Make one of several spellings, so that equal work has equal hashes."""
+        spelt: Any = {"none": False, "full": True}.get(str(self.recompute), self.recompute)
+        if isinstance(spelt, Sequence) and not isinstance(spelt, str):
+            spelt = tuple(sorted(spelt))
         object.__setattr__(self, "recompute", spelt)
 
     @classmethod
@@ -245,7 +248,7 @@ _LATER = {
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One training run; `run_id` is derived and names its folder below `results/`.
+    """One training run.
 
     `image_digest` is the container image that the run must be inside, None where any place will do.
     `profile` makes it a profiled run (`pipeline.study.profiling`), which is never a timed one.
@@ -276,15 +279,29 @@ class RunSpec:
         return PROFILED if self.profile else REAL_TIME if self.world.real_time else TIMED
 
     @property
-    def run_id(self) -> str:
-        """`<study>/<cell>/n<nodes>/r<repeat>`; `p` in a profiled one, `t` in one in real time."""
+    def folder(self) -> str:
+        """`<cell>/n<nodes>/r<repeat>` below `results/<study>/runs`.
+
+        `p` in place of `r` in a profiled run, `t` in one in real time.
+        """
         letter = {TIMED: "r", PROFILED: "p", REAL_TIME: "t"}[self.kind]
-        return f"{self.study}/{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
+        return f"{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
+
+    @property
+    def run_id(self) -> str:
+        """`<study>/` and its folder."""
+        return f"{self.study}/{self.folder}"
 
     @property
     def global_batch_tokens(self) -> int:
         """Tokens per optimiser step over all ranks."""
         return self.workload.global_batch * self.model.context
+
+    @property
+    def recomputed_share(self) -> float:
+        """Share of the blocks that are recomputed, all but their input."""
+        what = self.workload.recompute
+        return len(what) / self.model.num_layers if isinstance(what, tuple) else float(what is True)
 
     def phases(self) -> list[tuple[int, RunSpec]]:
         """Of each phase its first step, and the run as if there were no other phase."""
@@ -321,6 +338,8 @@ class RunSpec:
             "options": dict(self.options),
             "environment": dict(self.environment) or None,
         }
+        if isinstance(self.workload.recompute, tuple):
+            whole["workload"]["recompute"] = [*self.workload.recompute]
         whole["workload"]["phases"] = [asdict(phase) for phase in self.workload.phases] or None
         if self.world.link is not None:
             whole["world"]["link"] = self.world.link.to_dict()

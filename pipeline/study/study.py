@@ -81,8 +81,10 @@ class Study:
     timeout_seconds: int
     profile_steps: int | None
     profile_repeats: int
+    profile_cells: tuple[str, ...]
     begin_steps: int | None
     whole: tuple[str, ...]
+    target_loss: float | None
     claims: tuple[str, ...]
     compares: tuple[str, ...]
     compile: bool
@@ -112,8 +114,10 @@ class Study:
             timeout_seconds=content["timeout_seconds"],
             profile_steps=None if profile is None else int(profile["steps"]),
             profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
+            profile_cells=() if profile is None else tuple(profile.get("cells", ())),
             begin_steps=begin.get("steps"),
             whole=tuple(begin.get("whole", ())),
+            target_loss=begin.get("target_loss"),
             claims=tuple(content.get("claims", ())),
             compares=tuple(content.get("compares", ())),
             compile=content.get("compile", False),

@@ -44,16 +44,17 @@ def switches(study: Study) -> list[Switch]:
         if without.strategy != having.strategy or len(changed) != 1:
             continue
         [(part, what)] = changed.items()
+        # Of a pair in both orders the one that leaves what the first cell has.
         if part not in _changed(plain[without.strategy], without):
             pairs[without.strategy, what].append((without, having))
     kept = {key: both for key, both in pairs.items() if len(both) > 1}
-    found = []
+    changes = []
     for (strategy, what), both in kept.items():
         others = sum(strategy == name for name, _ in kept) - 1
         for without, having in both if others else ():
             beside = len(_changed(plain[strategy], without))
-            found.append(Switch(what, without.name, having.name, beside, others))
-    return found
+            changes.append(Switch(what, without.name, having.name, beside, others))
+    return changes
 
 
 def _changed(one: Cell, other: Cell) -> dict[str, str]:

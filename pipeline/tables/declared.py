@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.format import (
     NONE,
     probability,
@@ -16,6 +15,7 @@ from pipeline.metrics.format import (
     significant,
     with_interval,
 )
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.profiling import COMMUNICATION
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ SCALING = Table(
     "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
     "and throughput over that of the same cell on its fewest nodes, with their intervals; those of "
     "ratios cover no less than the worse of their two parts. Under weak scaling the speedup is a "
-    "scaled one. The last column says whether the test finds the cell faster or slower than the "
+    "scaled one. 'Against it' says whether the test finds the cell faster or slower than the "
     "base. A dash: no run finished, or the base did not.",
     (
         interval("Tokens/s", "tokens_per_second"),
@@ -113,6 +113,8 @@ SCALING = Table(
         ratio("Over itself", "own_speedup"),
         text("Base", "base"),
         text("Against it", "verdict"),
+        Column("Steps to loss", "steps_to_loss", write=whole),
+        interval("Node hours to loss", "node_hours"),
     ),
 )
 COMPARISONS = Table(
@@ -243,10 +245,11 @@ SENDS = Table(
     "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
     "wire: by the formula of its strategy, and as counted in the profiled run by the algorithm "
     "that ran (a ring sends (n-1)/n of what it scatters or gathers, and twice that in an "
-    "all-reduce). n are the ranks of the axis, m micro-batches, L blocks of a rank, T tokens of "
-    "its share of the batch; G, W, B, P, A and R are bytes: of gradients, of the weights that "
-    "these ranks hold together, of those of blocks and of those with more than 100,000 numbers, of "
-    "an activation of T tokens, of the gradients that no axis cuts. Formulas leave out padding and "
+    "all-reduce). n are the ranks of the axis, s those over which ZeRO cuts, m micro-batches, L "
+    "blocks of a rank, T tokens of its share of the batch; G, W, B, P, A and R are bytes: of "
+    "gradients, of the weights that these ranks hold together, of those of blocks and of those "
+    "with more than 100,000 numbers, of an activation of T tokens, of the gradients that no axis "
+    "cuts. Formulas leave out padding and "
     "single numbers, as a norm is; headers, acknowledgements and Horovod's negotiation are not "
     "counted. Calls are those of the rank; Horovod fuses its own into fewer messages. A dash: "
     "nothing was counted.",

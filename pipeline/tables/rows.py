@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.metrics.format import NONE, probability, significant
-from pipeline.metrics.ranks import DRIFT, NOT_TESTED
 from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
+from pipeline.metrics.statistics import DRIFT, NOT_TESTED
 from pipeline.reference.devices import Peak, datasheet_peak
 from pipeline.tables.declared import TABLES
 

@@ -65,48 +65,53 @@ def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Writers = A
     `owner` is a key. Collective: it returns when the checkpoint is whole. Raises SamestepError
     where the disk refuses, PeerError where it did so on another rank; nothing is left then.
     """
+    from safetensors import SafetensorError
+
     from pipeline.training import shard_files
 
     final = _folder(folder, step)
+    # A name of this start alone: ranks of an earlier one may still be writing their own.
     temporary = folder / f".{final.name}.{ranks.launch}.tmp"
-    error = _error_of(final, lambda: shard_files.write(temporary, ranks.rank, shards))
+
+    def publish() -> None:
+        """Give what all ranks have written its index and its name, and drop older ones."""
+        about = {"step": step, "scalars": dict(shards.scalars), "owner": owner}
+        about |= shard_files.gather(temporary, ranks.size)
+        (temporary / ABOUT).write_text(json.dumps(about | {"sha256": _sha256(about)}))
+        # Without this the new name may reach the disk before what it names.
+        to_disk(temporary / ABOUT)
+        _remove(final)
+        temporary.rename(final)
+        before = [number for number in steps(folder) if number < step]
+        known = ((n, _about(_folder(folder, n))) for n in before)
+        ours = (n for n, about in known if about and about["owner"] == owner)
+        kept = {_folder(folder, number) for number in (step, *islice(ours, KEPT - 1))}
+        for old in (*folder.glob("step-*"), *folder.glob(".step-*.tmp")):
+            if old not in kept:
+                _remove(old)
+
+    def error_of(work: Callable[[], None]) -> SamestepError | None:
+        """The error of writing, to raise when all ranks know: else the others would wait for it."""
+        try:
+            work()
+        except (OSError, SafetensorError) as error:
+            return SamestepError(
+                f"could not write checkpoint {final} ({error}); free space below the results "
+                "folder or mend the disk"
+            )
+        except SamestepError as error:
+            return error
+        return None
+
+    error = error_of(lambda: shard_files.write(temporary, ranks.rank, shards))
     all_wrote = ranks.agree(error is None)
     if all_wrote and ranks.rank == 0:
-        about = {"step": step, "scalars": dict(shards.scalars), "owner": owner}
-        error = _error_of(final, lambda: _publish(temporary, final, about, ranks.size))
+        error = error_of(publish)
     if all_wrote and ranks.agree(error is None):
         return
     if ranks.rank == 0:
         shutil.rmtree(temporary, ignore_errors=True)
     raise error or PeerError(f"another rank could not write its part of checkpoint {final}")
-
-
-def _error_of(final: Path, work: Callable[[], None]) -> SamestepError | None:
-    """The error of writing, to raise when all ranks know of it."""
-    from safetensors import SafetensorError
-
-    try:
-        work()
-    except (OSError, SafetensorError) as error:
-        return SamestepError(
-            f"could not write checkpoint {final} ({error}); free space below the results folder or "
-            "mend the disk"
-        )
-    except SamestepError as error:
-        return error
-    return None
-
-
-def _publish(temporary: Path, final: Path, about: dict[str, Any], num_ranks: int) -> None:
-    """Give what all ranks have written its index and its name, and drop older ones."""
-    from pipeline.training import shard_files
-
-    about = about | shard_files.gather(temporary, num_ranks)
-    (temporary / ABOUT).write_text(json.dumps(about | {"sha256": _sha256(about)}))
-    to_disk(temporary / ABOUT)
-    _remove(final)
-    temporary.rename(final)
-    _drop_others(final.parent, about["step"], about["owner"])
 
 
 def steps(folder: Path) -> list[int]:
@@ -167,16 +172,6 @@ def _about(source: Path) -> dict[str, Any] | None:
         return None
     whole = {*about} == {"step", "scalars", "owner", "files", "tensors"}
     return about if whole and _sha256(about) == sha256 else None
-
-
-def _drop_others(folder: Path, step: int, owner: str) -> None:
-    """Drop all besides the checkpoint of `step` and those before it of the same owner."""
-    before = [number for number in steps(folder) if number < step]
-    ours = (n for n in before if (about := _about(_folder(folder, n))) and about["owner"] == owner)
-    kept = {_folder(folder, number) for number in (step, *islice(ours, KEPT - 1))}
-    for old in (*folder.glob("step-*"), *folder.glob(".step-*.tmp")):
-        if old not in kept:
-            _remove(old)
 
 
 def _remove(path: Path) -> None:

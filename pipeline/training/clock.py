@@ -42,6 +42,7 @@ class Clock:
         checkpoint, a read of its batch) is not waited for within this one's.
         """
         self._synchronise()
+        # What the rank did before is paid for here, so that others may wait for it at the barrier.
         self.pacer.settle()
         if barrier is not None:
             barrier()

@@ -43,6 +43,7 @@ def holds(folder: Path, token: str) -> bool:
     Raises OSError where that cannot be read, which says nothing of another start.
     """
     try:
+        # Read anew each time: it is another node that claims, and only the shared folder tells.
         return (folder / FILE).read_text(encoding="utf-8") == token
     except (FileNotFoundError, NotADirectoryError):
         return False

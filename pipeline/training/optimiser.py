@@ -61,6 +61,7 @@ class Lamb(Optimizer):
                 rates += [group["lr"]] * len(own)
         if not owners:
             return
+        # All norms at once: one message along an axis, not one for each tensor.
         lengths, steps = whole_norms([*owners, *owners], [*weights, *updates]).chunk(2)
         trust = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
         for weight, update, rate, ratio in zip(weights, updates, rates, trust, strict=True):

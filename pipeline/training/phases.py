@@ -32,6 +32,7 @@ class Paced(Phases):
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends; a backward pass that reduces ends with a collective."""
         if self._phase == FORWARD:
+            # First, since what is paid from here on counts by the speed that this pass shows.
             self._pacer.forward_ended()
         if self._after_gradients is None:
             self._pacer.settle()
@@ -42,6 +43,7 @@ class Paced(Phases):
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
         """Pay for what comes before the collective, and for the collective itself."""
+        # Of a function of several messages each message tells of itself too: it was paid for.
         if self._within:
             yield
             return
@@ -141,6 +143,7 @@ class PhaseTimer(Paced):
 
     def _sums(self, durations: list[float], whole: float) -> dict[str, float]:
         sums = dict.fromkeys(MARKED, 0.0)
+        # There is a mark more: the last one ends the step.
         for (phase, _, _), duration in zip(self._marks, durations, strict=False):
             if phase != REST:
                 sums[phase] += duration
@@ -196,6 +199,7 @@ class PhaseTimer(Paced):
             return
         place, moment, cpu = self._last_gradient
         self._last_gradient = None
+        # Known only now: while it ran, each gradient might have been the last.
         later = self._marks[place:]
         self._marks[place:] = [(reducing, moment, cpu)]
         self._marks += [(reducing if name == BACKWARD else name, *at) for name, *at in later]

@@ -46,6 +46,7 @@ def write(folder: Path, rank: int, shards: Shards) -> None:
     if tensors:
         save_file({_key(p.name, p.offsets): p.numbers for p in shards.pieces}, folder / name)
         to_disk(folder / name)
+        # Of the file as it lies there, since that is what is compared before it is used.
         hashes[name] = sha256_of_file(folder / name)
     (folder / f"rank{rank}.json").write_text(json.dumps({"files": hashes, "tensors": tensors}))
 
@@ -109,6 +110,7 @@ class SavedShards:
             bounds = list(zip(offsets, shape, piece.offsets, piece.shape, strict=True))
             low = [max(begin, start) for begin, _, start, _ in bounds]
             high = [min(begin + n, start + m) for begin, n, start, m in bounds]
+            # In part where another layout wrote it: its ranks cut the tensor elsewhere.
             if all(a < b for a, b in zip(low, high, strict=True)):
                 target = out[_slices(low, high, offsets)]
                 kept = self._file(piece.file).get_slice(piece.key)

@@ -242,7 +242,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     spec, precision = loop.spec, loop.precision.info
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usage = loop.sampler.summary()
-    placements = getattr(loop.trainable, "placements", None)
+    found = {name: getattr(loop.trainable, name, None) for name in ("placements", "autotuned")}
     del loop.trainable
     # Not every rank has these: they are left out where there are none.
     optional = {
@@ -282,7 +282,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "image_digest": image.digest_from_within(),
         "settings": inherited.recorded(os.environ),
     }
-    return about if placements is None else about | {"placements": placements}
+    return about | {name: value for name, value in found.items() if value is not None}
 
 
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:

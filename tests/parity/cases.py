@@ -39,7 +39,7 @@ MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4), ("bf16_reduced", 4)]
 """Precisions and micro-batches that every setting is trained in, on every number of ranks."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
-TIED_NARROW = (("sharded", 0), ("sharded", 2))
+TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 CHOSEN = "SAMESTEP_PARITY_OF"
 """Environment variable: strategies, with commas, whose references alone are trained, else all; for
@@ -111,9 +111,9 @@ MUTATIONS = {
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
     "means_of_pieces padding_read borders_unread narrow_masters stage_ratio",
     "sharded": "sum same_shard local_norm no_reduction own_weight means_of_pieces own_masks "
-    "own_balance narrow_reduction:1 part_ratio rows_ratio:1",
+    "own_balance narrow_reduction:1 part_ratio rows_ratio:1 replicas_apart:3 replicas_apart:4",
     "tensor": "no_enter no_leave part_norm one_run recomputed_without_sum uncut_alone:2 "
-    "heads_alone cut_ratio",
+    "heads_alone cut_ratio no_reduction:3 local_norm:3 uncut_alone:4",
 }
 """Deliberate mistakes that the comparison must notice, each with the number of the setting of the
 knobs where it shows with another than the defaults. Horovod's first are options of these names."""
@@ -134,7 +134,7 @@ SHOWN: dict[str, dict[str, Any]] = {
     "recomputed_unmasked": {"recompute": ATTENTION},
 }
 """Mutations by what a case needs for them to show, where plain GPT-2 in fp32 is not enough."""
-LATE = ("narrow_masters",)
+SLOW = ("narrow_masters",)
 """Mutations that show in later steps than the first `FEW`."""
 OF_EACH_CLASS = (
     ("ddp", "sum"), ("tensor", "no_enter"), ("tensor", "no_leave"), ("pipeline_parallel", "twice"),
@@ -151,8 +151,11 @@ PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate
 CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
     "horovod": (("fp16", ""),),
+    "parameter_server": (("late1", "not_late"), ("late2", "weights_not_late")),
 }
-"""Compressions of the gradients by strategy, each with a mistake that must be noticed in it."""
+"""Changes of the step by strategy, compressions or `LATE`, each with a mistake that must show."""
+LATE = {"late1": 1, "late2": 2}
+"""Of a parameter server: updates that the weights of a pass lack."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
     "optimiser_steps": {"optimiser_steps": 2},
     "clip_before_synchronise": {"clip_before_synchronise": True},
@@ -170,8 +173,9 @@ class Case:
     `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
-    `replicas`: so many ranks of the strategy's own algorithm, written out in one process; see
-    `written_out`. `folder`: holds the model with its weights, as save_pretrained leaves it.
+    `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written
+    out in one process; see `written_out`. `folder`: holds the model with its weights, as
+    save_pretrained leaves it.
     """
 
     strategy: str
@@ -183,7 +187,7 @@ class Case:
     overflow: bool = False
     resume_variant: int | None = None
     num_layers: int = LAYERS[0]
-    recompute: bool | str = False
+    recompute: bool | str | tuple[int, ...] = False
     brief: bool = False
     architecture: str | None = None
     decay: bool = False
@@ -191,7 +195,7 @@ class Case:
     lamb: bool = False
     phased: bool = False
     documents: bool = False
-    compression: str = ""
+    change: str = ""
     replicas: int = 0
     folder: str = ""
 
@@ -200,7 +204,7 @@ class Case:
         """True where what it is there for shows in its first steps, so that it takes no more."""
         if self.brief:
             return True
-        if self.phased or self.compression or self.lamb or self.mutation in LATE:
+        if self.phased or self.change or self.lamb or self.mutation in SLOW:
             return False
         narrow = self.variant and self.precision != "fp32"
         kinds = self.architecture, self.padded, self.overflow, self.documents, self.mutation
@@ -213,8 +217,10 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """The strategy's knobs: its defaults, or the variant of that number."""
-        compressed = {"compression": self.compression} if self.compression else {}
-        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | compressed
+        changed: dict[str, Any] = {"compression": self.change} if self.change else {}
+        if self.change in LATE:
+            changed = {"staleness": LATE[self.change]}
+        return self.options_of(self.variant) | OPTIONS.get(self.mutation, {}) | changed
 
     def options_of(self, variant: int) -> dict[str, Any]:
         """The defaults, or the variant of that number."""
@@ -225,7 +231,8 @@ class Case:
         """A file name: what differs from a plain case, but for the folder."""
         own = {f.name: getattr(self, f.name) for f in fields(self)[3:-1]}
         more = {name: value for name, value in own.items() if value != getattr(Case, name)}
-        words = [name if value is True else f"{name}-{value}" for name, value in more.items()]
+        more = {name: str(value).strip("(,)") for name, value in more.items()}
+        words = [name if value == "True" else f"{name}-{value}" for name, value in more.items()]
         return "-".join([self.strategy, self.precision, f"a{self.accumulation}", *words])
 
     def spec(self, world: int) -> RunSpec:
@@ -248,7 +255,7 @@ class Case:
     @property
     def changed(self) -> bool:
         """True where its step differs from that of a single device on purpose."""
-        return bool(self.compression or strategies.load(self.strategy, {}).algorithm)
+        return bool(self.change or strategies.load(self.strategy, {}).algorithm)
 
     @property
     def model(self) -> ModelSpec:
@@ -275,7 +282,7 @@ class Case:
         Putting them together takes a collective for each of them.
         """
         disturbed = self.resume or self.overflow or self.recompute or self.brief or self.padded
-        plain = not (self.mutation or self.compression or disturbed)
+        plain = not (self.mutation or self.change or disturbed)
         return self.precision == "fp32" and plain
 
     def reference(self, world: int) -> Case:
@@ -308,8 +315,7 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         for v in variants_of(strategy, world)
         for p in resumed_in(strategy, world, v)
     ]
-    if world == mutated_world(strategy):
-        found += mutants(strategy)
+    found += [case for case in mutants(strategy) if world == world_of_mutant(case)]
     found += overflow_cases(strategy, world) + decay_cases(strategy, world)
     found += padded_cases(strategy, world) + phased_cases(strategy, world)
     found += packed_cases(strategy, world) + changed_cases(strategy, world)
@@ -422,8 +428,8 @@ def brief_cases(strategy: str, world: int) -> list[Case]:
     """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
     if world == 1:
         return []
-    longer, able = longer_cases(strategy, world), precisions_of(strategy, 0)
-    cells = [(v, p, a) for v in variants_of(strategy, world) for p, a in MATRIX if p in able]
+    longer, variants = longer_cases(strategy, world), variants_of(strategy, world)
+    cells = [(v, p, a) for v in variants for p, a in MATRIX if trains_in(strategy, v, p)]
     return [
         case_of(strategy, world, v, p, a, brief=True)
         for v, p, a in cells
@@ -470,15 +476,15 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
 
 
 def changed_cases(strategy: str, world: int) -> list[Case]:
-    """Each compression in fp32 with micro-batches, where what is sent is counted.
+    """Each change of `CHANGED` in fp32 with micro-batches, where what is sent is counted.
 
-    On two ranks under autocast too, and those resume that can.
+    On two ranks under autocast too, and those resume that can. Late ones are late on one rank too.
     """
-    if world < 2:
-        return []
     found = []
     for name, _ in CHANGED.get(strategy, ()):
-        case = Case(strategy, accumulation=2, compression=name)
+        if world < 2 and name not in LATE:
+            continue
+        case = Case(strategy, accumulation=2, change=name)
         found.append(case)
         if world == 2:
             found.append(replace(case, precision="bf16"))
@@ -522,7 +528,7 @@ def packed_cases(strategy: str, world: int) -> list[Case]:
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    again = [case for case in cases if case.resume and not case.compression]
+    again = [case for case in cases if case.resume and not case.change]
     wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
@@ -530,9 +536,9 @@ def references(cases: list[Case], world: int) -> list[Case]:
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, with the micro-batches of which all that is sent is counted.
 
-    The defaults also in fp16, under autocast and a loss scale, and with attention alone, which
-    `zero_bubble` takes too. In one world: it is the same code; where that needs four ranks, the
-    defaults in fp32 do.
+    The defaults also in fp16, under autocast and a loss scale, with one block alone, and with
+    attention alone, which `zero_bubble` takes too. In one world: it is the same code; where that
+    needs four ranks, the defaults in fp32 do.
     """
     if world != mutated_world(strategy) and strategy != REFERENCE:
         return []
@@ -544,6 +550,8 @@ def recomputed_cases(strategy: str, world: int) -> list[Case]:
         alone = case_of(strategy, world, variant, accumulation=most, recompute=ATTENTION)
         if not variant or alone.options.get("schedule") == "zero_bubble":
             found.append(alone)
+        if not variant:
+            found.append(replace(alone, recompute=(1,)))
     if few and "fp16" in precisions_of(strategy, 0):
         found.append(case_of(strategy, world, precision="fp16", recompute=True))
     return [case for case in found if fits(case, world)]
@@ -592,6 +600,12 @@ def mutated_world(strategy: str) -> int:
     return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
 
 
+def world_of_mutant(case: Case) -> int:
+    """The same, or the least larger one in which its setting of the knobs is one of its own."""
+    worlds = [n for n in WORLDS if n >= mutated_world(case.strategy)]
+    return next((n for n in worlds if case.variant in variants_of(case.strategy, n)), worlds[-1])
+
+
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
     if strategy == REFERENCE:
@@ -608,7 +622,7 @@ def mutants(strategy: str) -> list[Case]:
         case = case_of(strategy, world, int(variant or 0), precision, mutation=mutation, **shown)
         found.append(case)
     found += [
-        Case(strategy, accumulation=2, compression=name, mutation=mutation)
+        Case(strategy, accumulation=2, change=name, mutation=mutation)
         for name, mutation in CHANGED.get(strategy, ())
         if mutation
     ]
@@ -651,9 +665,16 @@ def axes_of(strategy: str, world: int, variant: int) -> tuple[str, ...]:
 
 @cache
 def variants_of(strategy: str, world: int) -> tuple[int, ...]:
-    """Numbers of the settings of its knobs that fit the world; 0 are the defaults."""
-    numbers = range(len(settings_of(strategy)))
-    return tuple(n for n in numbers if fits(case_of(strategy, world, n), world))
+    """Numbers of the settings of its knobs that fit the world; 0 are the defaults.
+
+    Without those that state `ranks` where another has the same layout without.
+    """
+    kept: dict[Any, int] = {}
+    for number, knobs in enumerate(settings_of(strategy)):
+        if fits(case_of(strategy, world, number), world):
+            others = sorted((key, str(knob)) for key, knob in knobs.items() if key != "ranks")
+            kept.setdefault((*others, *sizes_of(strategy, world, number).items()), number)
+    return tuple(kept.values())
 
 
 @cache
@@ -683,6 +704,15 @@ def precisions_of(strategy: str, variant: int, world: int = 2) -> list[str]:
     able = strategies.load(strategy, {}).precisions
     few = variant or (world == 1 and strategy != REFERENCE)
     return [name for name in (VARIED if few else PRECISIONS) if not able or name in able]
+
+
+def trains_in(strategy: str, variant: int, precision: str) -> bool:
+    """True where that setting of its knobs takes the precision."""
+    try:
+        strategies.load(strategy, settings_of(strategy)[variant]).check_precision(precision)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def resumed_in(strategy: str, world: int, variant: int) -> list[str]:

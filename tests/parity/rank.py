@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -33,7 +34,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
-from pipeline.launch.emulated.ranks import Child, fork
+from pipeline.machine.forks import Child
 from pipeline.machine.limits import free_port
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
@@ -44,10 +45,11 @@ from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Trainable
+from pipeline.parallel.types import NO_FAULTS, Batch, Trainable
 from pipeline.precision.master import MasterWeights
 from pipeline.precision.native import Native
 from pipeline.strategies.local_sgd.step import LocalStepper
+from pipeline.strategies.parameter_server.step import LateStar, Star
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import PipelineStepper
@@ -75,7 +77,7 @@ def start(strategy: str, world: int, tokens: Path, out: Path) -> int:
     try:
         for rank in range(world):
             work = partial(main, strategy, world, tokens, out, variables(rank, world, port))
-            ranks.append(Child(fork(work)))
+            ranks.append(Child(work))
         # After the forks: it has a thread.
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
@@ -245,6 +247,7 @@ def unusual(case: Case) -> Iterator[None]:
 
 
 real_norm = torch.nn.utils.get_total_norm
+real_all_reduce = dist.all_reduce
 real_clip = torch.nn.utils.clip_grad_norm_
 real_placed_as, real_reduced = state.placed_as, Stepper.reduced
 
@@ -344,12 +347,13 @@ real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
 real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
 real_attend = gpt2.attend
-real_synchronise = LocalStepper.synchronise
+real_synchronise, real_late = LocalStepper.synchronise, LateStar.__init__
 real_accumulate = PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.optimiser."
 OBJECTIVES = "pipeline.corpus.objectives."
 NATIVE = "pipeline.precision.native.Native."
+SERVER = "pipeline.strategies.parameter_server."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
 TENSOR, CONTEXT, STAGES, SHARDED, ANNOTATED = (
@@ -409,6 +413,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
     },
+    "replicas_apart": {
+        "torch.distributed.all_reduce": lambda *given, **how: own_replica(*given, **how)
+    },
     "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
         NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
@@ -454,6 +461,13 @@ WRONG: dict[str, dict[str, Any]] = {
     "stage_ratio": {RATIO + "whole_norms": norm_of_a_stage},
     "never_one": {LOCAL + "synchronise": lambda self, moves=True: None},
     "no_momentum": {LOCAL + "synchronise": without_momentum},
+    "not_late": {SERVER + "plan.ParameterServer.build": lambda self, parts: Star(parts, NO_FAULTS)},
+    # The passes wait for the newest weights, as with a staleness of 1.
+    "weights_not_late": {
+        SERVER + "step.LateStar.__init__": lambda self, parts, faults, _: real_late(
+            self, parts, faults, 1
+        )
+    },
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},
 }
 """Replacements that break a step, by mutation; others are knobs of the strategy."""
@@ -522,3 +536,11 @@ def own_norm(gradients: list[Any]) -> torch.Tensor:
 def own_piece(whole: torch.Tensor, group: Any) -> torch.Tensor:
     """This rank's piece of its own gradients, as if nothing were sent."""
     return whole.view(group.size(), -1)[group.rank()] * group.size()
+
+
+def own_replica(tensor: torch.Tensor, op: Any = None, group: Any = None, **how: Any) -> Any:
+    """Add up over neighbours, as all ranks and shards are, but not over replicas."""
+    ranks = dist.get_process_group_ranks(group)
+    if ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return real_all_reduce(tensor, op or dist.ReduceOp.SUM, group, **how)
+    return SimpleNamespace(wait=lambda: None)

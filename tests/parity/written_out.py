@@ -29,6 +29,7 @@ from pipeline.parallel.types import (
 )
 from pipeline.strategies.base import Strategy
 from pipeline.strategies.local_sgd.plan import LocalSgd
+from pipeline.strategies.parameter_server.plan import ParameterServer
 from pipeline.strategies.single import Single
 from pipeline.training.optimiser import Lamb
 
@@ -72,6 +73,8 @@ def written_out(strategy: Any, count: int) -> Strategy:
     """`count` ranks of a strategy that changes the step."""
     if isinstance(strategy, LocalSgd):
         return WrittenOut(make=lambda parts: Replicas(parts, count, strategy))
+    if isinstance(strategy, ParameterServer):
+        return WrittenOut(make=lambda parts: Late(parts, strategy.staleness))
     combine: dict[str, Callable[[], Combine]] = {
         "fp16": lambda: narrow_mean(torch.float16),
         "bf16": lambda: narrow_mean(torch.bfloat16),
@@ -178,6 +181,45 @@ class PowerSgd:
             for (rows, columns), places in by_shape.items():
                 for place in places:
                     self.factors[place] = torch.randn(columns, min(rows, columns, self.rank))
+
+
+class Late(Stepper):
+    """Delayed SGD (Langford et al. 2009, algorithm 2) on one device: a gradient at old weights.
+
+    Step t makes a gradient at version t - `staleness` of the weights, and version t by that of step
+    t - 1. All versions and gradients are kept.
+    """
+
+    def __init__(self, parts: Parts, staleness: int) -> None:
+        super().__init__(parts.prepare())
+        self.parameters, self.staleness = list(self.model.parameters()), staleness
+        self.versions = [self.copies()]
+        self.gradients: list[Any] = []
+
+    def copies(self) -> list[Tensor]:
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def have(self, version: int) -> None:
+        for parameter, value in zip(self.parameters, self.versions[version], strict=True):
+            parameter.copy_(value)
+
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        step = len(self.gradients)
+        self.have(max(0, step - self.staleness))
+        loss = super().accumulate(microbatches)
+        self.gradients.append([parameter.grad for parameter in self.parameters])
+        self.have(-1)
+        before = self.gradients[step - 1] if step else [None] * len(self.parameters)
+        for parameter, gradient in zip(self.parameters, before, strict=True):
+            parameter.grad = gradient
+        return loss
+
+    def update(self) -> Tensor:
+        norm = super().update()  # of nothing in the first step
+        if len(self.gradients) > 1:
+            self.versions.append(self.copies())
+        return norm
 
 
 class Replicas:

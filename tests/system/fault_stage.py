@@ -26,9 +26,8 @@ from typing import Any, NoReturn
 from pipeline import files
 from pipeline.__main__ import main as samestep
 from pipeline.launch import run as launching
-from pipeline.launch.emulated.ranks import Child, fork
 from pipeline.machine import processes
-from pipeline.machine.processes import die_with_parent
+from pipeline.machine.forks import Child
 from pipeline.records import Step
 from pipeline.training import checkpoint, worker
 from pipeline.training.step_files import StepFile
@@ -249,22 +248,18 @@ OF_THE_STAGE: Mapping[str, Callable[[Stage], None]] = {
 
 def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
     """In place of `processes.start`: a fork that is the launcher."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    pid = os.fork()
-    if pid:
-        os.close(output)
-        return Child(pid)
-    try:
+
+    def launcher() -> int:
         os.setsid()
-        die_with_parent()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
         sys.stderr = sys.stdout = os.fdopen(2, "w", buffering=1, closefd=False)
         os.environ.clear()
         os.environ.update(environment)
-        os._exit(torchrun(command))
-    finally:
-        os._exit(3)
+        return torchrun(command)
+
+    return Child(launcher, at_exit=False)
 
 
 def torchrun(command: Sequence[str]) -> int:
@@ -291,7 +286,7 @@ def torchrun(command: Sequence[str]) -> int:
                  "GROUP_RANK": node}  # fmt: skip
     os.environ.update({name: str(value) for name, value in variables.items()})
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    rank = Child(fork(partial(worker.run, worker.parse(list(options)))))
+    rank = Child(partial(worker.run, worker.parse(list(options))))
     # After the fork: it has a thread.
     store = node == 0 and TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     while (code := rank.poll()) is None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, pacing, probes, tcp
-from pipeline.emulation.nodes import WITH_DELAY, Nodes, enter_private_network, why_not
+from pipeline.emulation.nodes import WITH_DELAY, Nodes, why_not
 from pipeline.study.link import LinkSpec
 
 PORT = 7000
@@ -32,8 +32,7 @@ def rates(link: str, *order: str) -> list[float]:
     """Mbit/s into each node, by number, while each of `order` sends to the one after it."""
     ring = [int(node) for node in order]
     following = dict(zip(ring, ring[1:] + ring[:1], strict=True))
-    enter_private_network()
-    nodes = Nodes(len(ring), LinkSpec(**json.loads(link)), 1.0)
+    nodes = Nodes([[0]] * len(ring), LinkSpec(**json.loads(link)))
     sending = [
         probes.ring(links.address(node), links.address(following[node]), SECONDS)
         for node in range(nodes.count)
@@ -49,8 +48,7 @@ def rates(link: str, *order: str) -> list[float]:
 
 def timers(factor: str) -> dict[str, Any]:
     """What a connection between two nodes has, one within a node, and what is recorded."""
-    enter_private_network()
-    nodes = Nodes(2, LinkSpec("1gbit", 1000), float(factor))
+    nodes = Nodes([[0]] * 2, LinkSpec("1gbit", 1000), float(factor))
     os.environ[pacing.VARIABLE] = "1"
     with nodes.inside(1):
         server = socket.create_server((links.address(1), PORT))
@@ -72,8 +70,7 @@ def timers(factor: str) -> dict[str, Any]:
 
 def stall() -> list[dict[str, int] | None]:
     """What each of two nodes counts while the cable of the second is pulled for half a second."""
-    enter_private_network()
-    nodes = Nodes(2, LinkSpec("1gbit", 1000), 1.0)
+    nodes = Nodes([[0]] * 2, LinkSpec("1gbit", 1000))
     os.environ[pacing.VARIABLE] = "1"
     with nodes.inside(1):
         server = socket.create_server((links.address(1), PORT))
@@ -101,8 +98,7 @@ def delay() -> dict[str, Any]:
     """Seconds of a message there and back again between two nodes over a link with a delay."""
     if (reason := why_not(WITH_DELAY)) is not None:
         return {"reason": reason}
-    enter_private_network()
-    nodes = Nodes(2, LinkSpec("slow", 100, DELAY_US), 1.0)
+    nodes = Nodes([[0]] * 2, LinkSpec("slow", 100, DELAY_US))
     with nodes.inside(1):
         server = socket.create_server((links.address(1), PORT))
     with nodes.inside(0):

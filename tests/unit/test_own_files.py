@@ -25,7 +25,7 @@ from pipeline.study.study import Study
 from tests.fake_records import a_verdict, make_manifest, make_record, make_study
 
 
-def _tokens_spec(path: Path) -> int:
+def _tokens_spec(path: Path) -> object:
     """As the stage reads it, which fails for want of a text once the file is right."""
     with patch("pipeline.corpus.build.build", side_effect=AssertionError):
         return STAGES["tokens"].run(Namespace(spec=path, out=path.parent, num_proc=1))

@@ -15,7 +15,6 @@ from pipeline.archive.layout import MANIFEST_FILE, STUDY_FILE
 from pipeline.commands.rehearse import after_training
 from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
-from pipeline.metrics.collect import run_folder
 from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
@@ -109,7 +108,7 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
     tokens = sha256_of_file(results / MANIFEST_FILE)
     made = Study.of(study)
     for place, spec in enumerate(every_run(made)):
-        folder, ended = run_folder(results / "runs", spec), failure(spec)
+        folder, ended = results / "runs" / spec.folder, failure(spec)
         run = make_record(spec, ended, place).run
         run = {**run, "data": {**run["data"], "manifest_sha256": tokens}}
         # What a run did before it ended stays in its record.

@@ -123,10 +123,7 @@ def test_another_time_limit_trains_only_what_ran_out_of_it(tmp_path: Path) -> No
     project = make_project(tmp_path, profile=None)
     study = yaml.safe_load(project.study.read_text())
     made = {spec.cell: spec for spec in expand(Study.of(study)) if spec.cell in ("single", "dps")}
-    folders = {
-        cell: project.results / "runs" / spec.run_id.partition("/")[2]
-        for cell, spec in made.items()
-    }
+    folders = {cell: project.results / "runs" / spec.folder for cell, spec in made.items()}
     files = [str(folder.relative_to(tmp_path)) for folder in folders.values()]
     manifest = "results/tiny/tokens/manifest.json"
     project.run("--cores", "2", manifest, *(f"{file}/spec.json" for file in files))

@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pipeline.emulation import links
-from pipeline.emulation.cores import Shares, awake
+from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
-from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import VARIABLE, Pacer
-from pipeline.launch.emulated.ranks import result_of, start
 from pipeline.machine.control_groups import cpu_quota
+from pipeline.machine.forks import measured_by, measuring
 from pipeline.models import FP32, num_parameters
 from pipeline.study.spec import RunSpec
 
@@ -41,20 +41,18 @@ def measured(runs: Sequence[RunSpec], cores: Sequence[int], seconds: float) -> l
         case = partial(_on_nodes, run, cores, seconds / len(cases))
         timings += [
             {"link": link.name if link else None, "ranks": ranks, **one}
-            for one in result_of(*start(case, cores))
+            for one in measured_by(measuring(case, cores))
         ]
     return timings
 
 
 def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[str, Any]]:
     """Build the nodes of a run below this process, and have a rank on each time all cases."""
-    world, width = run.world, run.world.cores_per_node or 1
-    nodes, dilation = None, 1.0
+    world, nodes = run.world, None
+    dilation = dilate(world, len(cores)) if world.link else 1.0
     if world.link is not None:
-        dilation = dilate(world, len(cores))
-        enter_private_network()
-        nodes = Nodes(world.nodes, world.link, dilation)
-    shares = Shares(places(world.nodes, width, cores))
+        own = places(world.nodes, world.cores_per_node or 1, cores)
+        nodes = Nodes(own, world.link, dilation)
     sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.model))
     while sizes[-1] < most:
         sizes.append(min(16 * sizes[-1], most))
@@ -64,8 +62,8 @@ def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[s
         for rank in range(world.size):
             node = rank // world.ranks_per_node
             work = partial(_times, meeting, rank, world.size, dilation, sizes, seconds)
-            ranks.append(start(partial(_inside, nodes, shares, node, work), cores))
-        each = [result_of(*one) for one in ranks]
+            ranks.append(measuring(partial(_inside, nodes, node, work), cores))
+        each = [measured_by(one) for one in ranks]
     return [
         {"kind": same[0]["kind"], "bytes": same[0]["bytes"],
          "seconds": max(one["seconds"] for one in same)}
@@ -74,7 +72,7 @@ def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[s
 
 
 def _inside(
-    nodes: Nodes | None, shares: Shares, node: int, work: Callable[[], list[dict[str, Any]]]
+    nodes: Nodes | None, node: int, work: Callable[[], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Do the work of a rank in the network and on the cores of its node."""
     if nodes is None:
@@ -82,7 +80,7 @@ def _inside(
         return work()
     nodes.enter(node)
     os.environ["GLOO_SOCKET_IFNAME"] = links.INTERFACE
-    with shares.of(node):
+    with nodes.on_cores(node):
         return work()
 
 

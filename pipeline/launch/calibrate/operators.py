@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipeline.launch.emulated.ranks import result_of, start
+from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.planner.operators import Operator
 
@@ -27,10 +27,9 @@ def measured(
 ) -> list[dict[str, Any]]:
     """The figures of a process on each place of `threads` cores, all at once."""
     places = [cores[at : at + threads] for at in range(0, len(cores) - threads + 1, threads)]
-    running = [
-        start(partial(_figures, wanted, threads, seconds), place) for place in places or [cores]
-    ]
-    return [result_of(pid, reader) for pid, reader in running]
+    figures = partial(_figures, wanted, threads, seconds)
+    running = [measuring(figures, place) for place in places or [cores]]
+    return [measured_by(child) for child in running]
 
 
 def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[s
     copied = _timed(partial(torch.empty_like(whole).copy_, whole), each, clock)
     one = torch.zeros(1, requires_grad=True)
     return {
-        "operators": [_timed(_call(operator), each, clock) for operator in wanted],
+        "operators": [_timed(_in_turn(operator), each, clock) for operator in wanted],
         "host_seconds": _timed(lambda: torch.autograd.grad(one * 2, one), each, clock),
         "memory": 2 * COPIED_BYTES / copied,
     }
@@ -63,7 +62,7 @@ def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float
     return statistics.median(took)
 
 
-def _call(operator: Operator) -> Callable[[], object]:
+def _in_turn(operator: Operator) -> Callable[[], object]:
     """Both passes of an operator, on the next of several sets of tensors each time."""
     sets = itertools.cycle([_on_a_set(operator) for _ in range(COPIES)])
     return lambda: next(sets)()

@@ -2,8 +2,8 @@
 
 Started by `pipeline.launch.preloaded` with the arguments of a rank.
 
-The heavy packages are imported once, before the ranks are forked, each in the network and the share
-of its node, with the variables that torchrun would set. What was measured is left as
+The heavy packages are imported once, before the ranks are forked, each in the network and on the
+cores of its node, with the variables that torchrun would set. What was measured is left as
 `emulation.json` beside the ranks' own files.
 """
 
@@ -14,21 +14,31 @@ import json
 import os
 import signal
 import sys
+import time
 from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
-from pipeline.emulation import NOTE, REPORT
-from pipeline.emulation.cores import Shares, awake
+from pipeline.emulation import NOTE, REPORT, links, pacing
+from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
-from pipeline.emulation.nodes import Nodes, enter_private_network
+from pipeline.emulation.nodes import Nodes
+from pipeline.emulation.pacing import Pacer, speed_of
 from pipeline.files import write_text
 from pipeline.launch.emulated import yardstick
-from pipeline.launch.emulated.ranks import follow, running, stay_with
 from pipeline.machine import control_groups
-from pipeline.machine.processes import die_with_parent
+from pipeline.machine.forks import Child, stay_with
+from pipeline.machine.processes import die_with_parent, exit_status
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.training import worker
+
+PORT = 29500
+"""Meeting place of the ranks: every port of a new network is free."""
+
+GRACE_SECONDS = 10.0
+POLL_SECONDS = 0.02
 
 
 def run_here() -> int:
@@ -55,14 +65,12 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     dilation = dilate(world, len(cores))
     quota = control_groups.cpu_quota()
     check_quota(quota, spec, dilation)
-    enter_private_network()
-    stay_with(parent)  # a user namespace forgets it
-    nodes = Nodes(world.nodes, link, dilation)
-    shares = Shares(places(world.nodes, world.cores_per_node, cores))
+    nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
+    stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
     # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
     with awake(cores if quota is None else []):
         tell = partial(write_text, args.out / NOTE)
-        measured = measure(spec, nodes, shares, dilation, tell)
+        measured = measure(spec, nodes, tell)
         about = measured | {"cores": len(cores)}
         if forward_seconds is not None:
             about["forward_seconds"] = forward_seconds
@@ -73,8 +81,84 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy([spec.model])
         for module in run.strategy.modules:
             importlib.import_module(module)
-        with running(run, nodes, shares, dilation, forward_seconds, args) as started:
+        with running(run, nodes, forward_seconds, args) as started:
             return follow(started)
+
+
+@contextmanager
+def running(
+    run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace
+) -> Iterator[list[Child]]:
+    """Fork the ranks of a run, each into the network of its node; kill what is left.
+
+    The first of the processes is not a rank but their meeting place. `forward_seconds` is what the
+    yardstick says of a rank's forward pass, None without one.
+    """
+    layout = run.layout
+
+    def meet() -> int:
+        """Hold the key-value store through which the ranks find one another."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        nodes.enter(0)
+        store = TCPStore(links.address(0), PORT, is_master=True, wait_for_workers=False)
+        signal.pause()
+        del store
+        return 0
+
+    def train(rank: int) -> int:
+        """Be a rank, as slow as its node is; its pacer is made within it."""
+        node, local = divmod(rank, layout.processes_per_node)
+        nodes.enter(node)
+        speed = speed_of(node, run.spec.world, f"{run.spec.seed}/{run.spec.repeat}/{node}")
+        pacer = partial(Pacer, nodes.dilation, speed, forward_seconds)
+        # What torchrun would set, and the dilated waits of Horovod's loop.
+        variables = {
+            "RANK": rank,
+            "LOCAL_RANK": local,
+            "WORLD_SIZE": layout.num_processes,
+            "LOCAL_WORLD_SIZE": layout.processes_per_node,
+            "GROUP_RANK": node,
+            "MASTER_ADDR": links.address(0),
+            "MASTER_PORT": PORT,
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "GLOO_SOCKET_IFNAME": links.INTERFACE,
+            pacing.VARIABLE: nodes.dilation,
+        }
+        os.environ.update({name: str(value) for name, value in variables.items()})
+        return worker.run(args, run, pacer, partial(nodes.on_cores, node))
+
+    started = list[Child]()
+    try:
+        started.append(Child(meet))
+        for rank in range(layout.num_processes):
+            started.append(Child(partial(train, rank)))
+        yield started
+    finally:
+        for one in started:
+            one.kill()
+
+
+def follow(started: Sequence[Child]) -> int:
+    """Wait for the ranks, which come after their meeting place, and return an exit status.
+
+    It is 0 where all of them ended well, 128 + n after a kill by signal n, else 1.
+    """
+    store, *ranks = started
+    while None in (codes := [rank.poll() for rank in ranks]):
+        if any(codes) or store.poll() is not None:
+            # The others get a moment to say their own reason.
+            deadline = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < deadline and None in (rank.poll() for rank in ranks):
+                time.sleep(0.05)
+            break
+        time.sleep(POLL_SECONDS)
+    codes = [rank.poll() for rank in (*ranks, store)]
+    if killed := [code for code in codes if code is not None and code < 0]:
+        # Ranks that lose a peer may abort, which is a signal too.
+        return exit_status(-signal.SIGKILL if -signal.SIGKILL in killed else killed[0])
+    return int(codes[:-1] != [0] * len(ranks))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
-from pipeline.launch.emulated.ranks import result_of, start
 from pipeline.machine.facts import hardware
+from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.machine.source import provenance
 from pipeline.parallel.types import Batch, Parts, Phases
@@ -80,10 +80,10 @@ def measured(
     width = first.world.cores_per_node or 1
     lasting = seconds or SHAPE_SECONDS * len(having)
     children = [
-        start(partial(_rounds, having, len(place), lasting), place)
+        measuring(partial(_rounds, having, len(place), lasting), place)
         for place in places(len(cores) // width or 1, width, cores)
     ]
-    results = [result_of(*child) for child in children]
+    results = [measured_by(child) for child in children]
     # A process that made more rounds than another has them left out.
     by_shape = dict[Shape, list[Round]]()
     for n, shape in enumerate(having):

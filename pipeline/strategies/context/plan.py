@@ -90,10 +90,10 @@ class Context(Strategy):
         Both are gathered in each block, once more where it is recomputed, and the sums of their
         gradients scattered.
         """
-        times = 6 if spec.workload.recompute is True else 4
+        times = 4 + 2 * spec.recomputed_share
         tokens = spec.global_batch_tokens // layout.data_parallel
         activation = tokens * spec.model.width * product_bytes(spec)
-        exchanged, formula = times * spec.model.num_layers * activation, f"{times}L A"
+        exchanged, formula = times * spec.model.num_layers * activation, f"{times:g}L A"
         messages = times / 4 * spec.model.num_layers * spec.workload.accumulation_steps
         if layout.data_parallel == 1:
             total, both = exchanged + 2 * gradients, f"(n-1)/n ({formula} + 2 G)"

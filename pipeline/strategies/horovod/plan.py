@@ -6,6 +6,7 @@ cell is `unsupported` with the reason.
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import importlib.util
 import json
@@ -15,17 +16,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.emulation import pacing
-from pipeline.errors import MissingError, UnsupportedError
+from pipeline.errors import LaunchError, MissingError, StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """File of the environment's folder in which envs/build_horovod.py leaves the reason."""
+
+
+TUNING = {
+    "HOROVOD_AUTOTUNE": "1",
+    **dict.fromkeys(
+        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER",
+         "HOROVOD_TORUS_ALLREDUCE"), "0"
+    ),
+    "HOROVOD_CACHE_CAPACITY": "1024",
+}  # fmt: skip
+"""Variables with which Horovod's search has fusion and cycle alone to tune: what is stated in the
+environment it leaves, here at its own defaults."""
+
+TUNED_POINTS, TUNED_MB = 21, 64
+"""Points that the search tries (the first, and its default of 20), and its largest fusion."""
+
+TUNING_STEPS = 1_250
+"""Steps in which it has settled: 3 points to warm up and these, each 5 times 10 all-reduces of a
+gradient, of which a step has one; 1,223 were counted on two ranks."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,9 @@ class Horovod(Strategy):
     """`compression`: what gradients travel as. The defaults are Horovod's own.
 
     Horovod polls for ready gradients every `cycle_time_ms` and fuses up to `fusion_threshold_mb`
-    MiB. The last three are faults of the study's first code, see `parallel.types.Faults`.
+    MiB. With `autotune` its own search sets both in the first steps of a run, and keeps the best;
+    a record says which. `empty_cache` to `clip_before_synchronise` are faults of the study's first
+    code, see `parallel.types.Faults`.
     """
 
     requires = ("horovod",)
@@ -61,18 +83,36 @@ class Horovod(Strategy):
     empty_cache: bool = False
     optimiser_steps: int = 1
     clip_before_synchronise: bool = False
+    autotune: bool = False
+
+    @property
+    def unlike(self) -> tuple[int, str]:
+        """Steps in which Horovod tries what it may settle on."""
+        return TUNING_STEPS * self.autotune, "tune Horovod (autotune)"
+
+    def layout(self, world: WorldSpec) -> Layout:
+        """One process per device; raises StudyError where the tuned knobs are stated too."""
+        usual = Horovod()
+        stated = self.fusion_threshold_mb, self.cycle_time_ms
+        if self.autotune and stated != (usual.fusion_threshold_mb, usual.cycle_time_ms):
+            raise StudyError(
+                f"horovod options fusion_threshold_mb {stated[0]} and cycle_time_ms {stated[1]} do "
+                "nothing with autotune, which sets both; leave them out, or set it to false"
+            )
+        return super().layout(world)
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """None with a fault, or with gradients that travel as another type."""
         usual = Horovod(fusion_threshold_mb=self.fusion_threshold_mb,
-                        cycle_time_ms=self.cycle_time_ms)  # fmt: skip
+                        cycle_time_ms=self.cycle_time_ms, autotune=self.autotune)  # fmt: skip
         return super().degrees(spec, layout) if self == usual else None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """A copy that travels, where of another type, and the fusion buffer, at most as large."""
         travels = self._travels(spec, gradients)
         copy = 0 if travels == gradients else travels
-        return Footprint(copy + min(self.fusion_threshold_mb * 2**20, travels))
+        largest = TUNED_MB if self.autotune else self.fusion_threshold_mb
+        return Footprint(copy + min(largest * 2**20, travels))
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
         """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
@@ -108,8 +148,29 @@ class Horovod(Strategy):
             "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
             "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
         }
+        if self.autotune:
+            settings = TUNING
         faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
         return HorovodStepper(parts, settings, self.compression, faults)
+
+
+def settled(log: str, dilation: float) -> dict[str, float]:
+    """What Horovod's search keeps: the row of its log after those of the points that it tried.
+
+    Raises LaunchError where there is none. In a cluster's milliseconds, of which `dilation` pass
+    here.
+    """
+    rows = list(csv.DictReader(log.splitlines(), skipinitialspace=True))
+    if len(rows) <= TUNED_POINTS:
+        raise LaunchError(
+            f"Horovod had tried {len(rows)} of {TUNED_POINTS} points when the run ended, so timed "
+            "steps were tuned too; raise workload.untimed_steps"
+        )
+    return {
+        "cycle_time_ms": float(rows[-1]["cycle_time_ms"]) / dilation,
+        "fusion_threshold_mb": float(rows[-1]["tensor_fusion_threshold"]),
+        "points": len(rows) - 1,
+    }
 
 
 def why_unusable() -> str | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import horovod.torch as hvd
@@ -19,6 +22,7 @@ from pipeline.parallel.group import Ranks
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Faults, Parts, Prepared, SavedState
 from pipeline.strategies.horovod import job
+from pipeline.strategies.horovod.plan import settled
 from pipeline.study.profiling import COMMUNICATION
 
 ROOT = 0
@@ -113,6 +117,12 @@ class HorovodStepper(Stepper):
                 "Horovod is built without NCCL, the spec says device cuda; install the CUDA "
                 "toolkit and NCCL, then run `python -m envs.build_horovod --retry`"
             )
+        self.log: Path | None = None
+        self.autotuned: dict[str, float] | None = None
+        """What the search of Horovod has settled on, on the root once the run is closed."""
+        if settings.get("HOROVOD_AUTOTUNE"):
+            self.log = Path(tempfile.mkdtemp(prefix="samestep-horovod-"), "points.csv")
+            settings = {**settings, "HOROVOD_AUTOTUNE_LOG": str(self.log)}
         job.join(parts.layout, settings)
         broadcast_weights(parts.model)
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
@@ -147,6 +157,17 @@ class HorovodStepper(Stepper):
         """Clip and step; the gradients are the global mean already."""
         with self.distributed.skip_synchronize():
             return super().update()
+
+    def close(self) -> str:
+        """Besides, read what was tuned; raises LaunchError where Horovod is still searching."""
+        if self.log is not None:
+            try:
+                if self.is_root:
+                    points = self.log.read_text(encoding="utf-8")
+                    self.autotuned = settled(points, pacing.dilation())
+            finally:
+                shutil.rmtree(self.log.parent, ignore_errors=True)
+        return super().close()
 
     def load(self, state: SavedState) -> None:
         """Continue from `state`, which every rank reads; the root's weights count. Collective.

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
+from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import ANSWERED, Sends
+from pipeline.parallel.wire import ANSWERED, SEND, Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
+
+PLAIN = ("fp32", "tf32", "bf16")
+"""Precisions whose gradients have no loss scale, which may be another one when they arrive."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +29,39 @@ class ParameterServer(Strategy):
 
     `process_group` sends over torch.distributed, on any device and number of nodes;
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
+    `staleness`: updates that the weights of a step's passes lack. 0 is the step of `single`; with 1
+    gradients travel under the next passes, with 2 the weights too.
     """
 
     whole_forward = True
     split = "optimiser state, which the root alone holds"
     use = "to compare with: the root's link carries everything"
-    choices = (("engine", ("process_group", "data_parallel")),)
+    choices = (("engine", ("process_group", "data_parallel")), ("staleness", (0, 1, 2)))
+    changes_the_step = ("staleness",)
 
     engine: str = "process_group"
     empty_cache: bool = False
+    staleness: int = 0
+
+    @property
+    def unlike(self) -> tuple[int, str]:
+        """The first step, which has no gradients to take."""
+        return min(1, self.staleness), "have no late gradients"
+
+    @property
+    def resumes(self) -> bool:
+        """Not where gradients of the step before wait on every rank."""
+        return not self.staleness
 
     def layout(self, world: WorldSpec) -> Layout:
         """One rank per device, or one process with all of a node's devices."""
         if self.engine == "process_group":
             return super().layout(world)
+        if self.staleness:
+            raise StudyError(
+                f"parameter_server staleness {self.staleness} needs engine process_group; "
+                "torch.nn.DataParallel waits for all gradients; set that, or staleness 0"
+            )
         if world.nodes != 1:
             raise StudyError(
                 f"parameter_server engine data_parallel is one process on one node, given "
@@ -57,7 +80,16 @@ class ParameterServer(Strategy):
         return self.engine == "process_group"
 
     def check_precision(self, name: str) -> None:
-        """Raise UnsupportedError where torch.nn.DataParallel would add up narrower gradients."""
+        """Raise UnsupportedError where torch.nn.DataParallel would add up narrower gradients.
+
+        And for late gradients that are scaled or narrow.
+        """
+        if self.staleness and name not in PLAIN:
+            raise UnsupportedError(
+                f"parameter_server staleness {self.staleness} takes fp32 weights and gradients "
+                f"without a loss scale, which {name} has not; use {', '.join(PLAIN)}, or "
+                "staleness 0"
+            )
         if self.engine == "data_parallel" and widths(name).wide_gradients:
             raise UnsupportedError(
                 f"engine data_parallel adds gradients up in the type of the weights, and {name} in "
@@ -65,11 +97,20 @@ class ParameterServer(Strategy):
             )
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """The root's flat sum, what comes in, and the mean; a worker flattens once."""
+        """The root's flat sum, what comes in, and the mean; a worker flattens once.
+
+        Late ones stay while the passes run: on the root those of all ranks, and with a staleness of
+        2 the weights that travel.
+        """
         if self.engine == "data_parallel":
             return Footprint(gradients)
         is_root = rank == 0
-        return Footprint(gradients * (3 if is_root else 1), optimiser_share=1.0 if is_root else 0.0)
+        slots = 1.0 if is_root else 0.0
+        if not self.staleness:
+            return Footprint(gradients * (3 if is_root else 1), optimiser_share=slots)
+        late = gradients * (layout.num_processes if is_root else 1)
+        weights = FP32 * models.num_parameters(spec.model) if self.staleness == 2 else 0
+        return Footprint(gradients, optimiser_share=slots, gathered_bytes=late + weights)
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """No published step was made with a star."""
@@ -79,7 +120,7 @@ class ParameterServer(Strategy):
         """The weights from the root to each other rank, and their gradients to the root.
 
         Weights travel in the type that the passes have them in. What DataParallel copies between
-        devices of one process is not counted.
+        devices of one process is not counted. The first step of a late server sends no gradients.
         """
         others = layout.num_processes - 1
         if others == 0:
@@ -87,11 +128,16 @@ class ParameterServer(Strategy):
         weights = widths(spec.precision).weight * models.num_parameters(spec.model)
         sent = others * weights if rank == 0 else gradients
         messages = others if rank == 0 else 1
-        return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, ANSWERED),)
+        kind = SEND if self.staleness == 2 else ANSWERED  # both ways are taken at once
+        overlap = self.staleness > 0
+        return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, kind, overlap),)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""
         from pipeline.strategies.parameter_server import step
 
+        faults = Faults(self.empty_cache)
+        if self.staleness:
+            return step.LateStar(parts, faults, self.staleness)
         make = step.Star if self.engine == "process_group" else step.data_parallel
-        return make(parts, Faults(self.empty_cache))
+        return make(parts, faults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -85,6 +86,90 @@ class Star(Stepper):
     def close(self) -> str:
         """Pull once more, so that every rank ends with the root's weights; then leave."""
         self.pull()
+        return super().close()
+
+
+class LateStar(Star):
+    """The star whose gradients travel under the next step's passes; that step updates by them.
+
+    In step t the gradients of step t - 1 make version t of the weights, and the passes have version
+    t - `staleness`: with 1 they wait for the newest weights, with 2 these travel meanwhile too.
+    All messages of a step begin and end in it, so none is sent outside of the clock. The gradients
+    of the last step are not taken.
+    """
+
+    def __init__(self, parts: Parts, faults: Faults, staleness: int) -> None:
+        super().__init__(parts, faults)
+        self.parameters = list(self.model.parameters())
+        # This rank's gradients of the step before, divided by the number of ranks.
+        self.late: Tensor | None = None
+        self.incoming, self.on_the_way = list[Tensor](), list[Any]()
+        self.has_mean = False
+        # With a staleness of 2: what the root sends in this step, and the others receive.
+        self.newest = flattened(self.parameters).detach() if staleness == 2 else None
+
+    def step(self, microbatches: Sequence[Batch]) -> None:
+        """Pull, where the passes wait for it; begin to send; then the shared step."""
+        if self.newest is None:
+            self.pull()
+        self.begin_messages()
+        Stepper.step(self, microbatches)
+
+    @collective
+    def begin_messages(self) -> None:
+        """Hand over what travels while the passes run; `push` waits for it."""
+        others = range(1, self.group.size)
+        if self.late is not None and not self.is_root:
+            self.on_the_way.append(dist.isend(self.late, ROOT))
+        elif self.late is not None:
+            self.incoming = [torch.empty_like(self.late) for _ in others]
+            pairs = zip(self.incoming, others, strict=True)
+            self.on_the_way += [dist.irecv(one, rank) for one, rank in pairs]
+        if self.newest is not None and self.is_root:
+            self.on_the_way += [dist.isend(self.newest, rank) for rank in others]
+        elif self.newest is not None:
+            self.on_the_way.append(dist.irecv(self.newest, ROOT))
+
+    @collective
+    def push(self) -> None:
+        """Keep this step's gradients; the root takes the mean of those of the step before."""
+        gradients: Any = [parameter.grad for parameter in self.parameters]
+        own = flattened(gradients).div_(self.group.size)
+        for message in self.on_the_way:
+            message.wait()
+        self.on_the_way.clear()
+        mean, self.late = self.late, own
+        self.has_mean = mean is not None
+        if mean is not None and self.is_root:
+            for one in self.incoming:  # in the order of the ranks
+                mean += one
+            self.incoming.clear()
+            unflatten(mean, gradients)
+        else:
+            for parameter in self.parameters:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def update(self) -> Tensor:
+        """Update the newest weights by the late mean; the passes go on with those that were sent.
+
+        The norm is that of the late mean; of the first step, which has none, it is zero.
+        """
+        if not self.has_mean:
+            return torch.zeros(())
+        if self.newest is not None:
+            unflatten(self.newest, self.parameters)
+        norm = super().update()
+        if self.newest is not None and self.is_root:
+            sent, self.newest = self.newest, flattened(self.parameters)
+            unflatten(sent, self.parameters)
+        return norm
+
+    @torch.no_grad()
+    def close(self) -> str:
+        """End with the newest weights on every rank."""
+        if self.newest is not None:
+            unflatten(self.newest, self.parameters)
         return super().close()
 
 

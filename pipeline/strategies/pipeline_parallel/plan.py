@@ -97,6 +97,11 @@ class Pipelined(Strategy):
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
                 "not do in compiled blocks; set compile to false, or schedule to 1f1b"
             )
+        if isinstance(spec.workload.recompute, tuple):
+            raise StudyError(
+                f"{spec.run_id}: workload.recompute names blocks, of which stages would keep "
+                f"unequal numbers; strategy {spec.strategy} takes none, full or attention"
+            )
         if spec.workload.recompute is True and self.schedule == "zero_bubble":
             raise StudyError(
                 f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "

@@ -3,7 +3,8 @@
 Stage 1 reduce-scatters gradients in buckets during the backward pass, and gathers the weights that
 it updated during the next forward pass.
 Stages 2 and 3 gather weights before each block and reduce-scatter its gradients after it; stage 3
-gathers them twice.
+gathers them twice. Within groups of ranks, such as those of a node, shards are added up over the
+groups by an all-reduce: HSDP, FSDP2's mesh of two axes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, REPLICA, Degrees, Layout, divisors
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
@@ -26,6 +27,7 @@ from pipeline.study.spec import RunSpec, WorldSpec
 class Sharded(Strategy):
     """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
 
+    `ranks`: over how many neighbours, 0 for all; groups of so many are replicas of each other.
     `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
     Where the precision keeps masters, these are the shards, and what is gathered is narrow, under
     stages 2 and 3 by FSDP2's mixed-precision policy.
@@ -37,11 +39,18 @@ class Sharded(Strategy):
         "fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "bf16_masters", "bf16_reduced"
     )  # fmt: skip
     choices = (("stage", (1, 2, 3)),)
-    variants = ({"stage": 1}, {"stage": 2})
+    variants = (
+        {"stage": 1},
+        {"stage": 2},
+        {"ranks": 2},
+        {"ranks": 2, "stage": 1},
+        {"ranks": 2, "stage": 2},
+    )
 
     use = "weights, gradients or optimiser state do not fit one device"
 
     stage: int = 3
+    ranks: int = 0
     offload: bool = False
 
     @property
@@ -56,7 +65,10 @@ class Sharded(Strategy):
         return ", ".join(parts[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device; raises StudyError on an offload that cannot be."""
+        """One process per device, those that share the shards of a replica being neighbours.
+
+        Raises StudyError on groups that do not fit the world, and on an offload that cannot be.
+        """
         if self.offload and world.device == "cpu":
             raise StudyError(
                 "sharded option offload: weights lie on the CPU already with cluster.device cpu; "
@@ -67,11 +79,35 @@ class Sharded(Strategy):
                 "sharded option offload: stage 1 keeps whole weights on the device; set stage to 2 "
                 "or 3, or leave the option out"
             )
-        return super().layout(world)
+        if self.offload and self.ranks:
+            raise StudyError(
+                f"sharded option offload: not offered beside ranks {self.ranks}; leave one of them "
+                "out"
+            )
+        ranks = self.ranks or world.size
+        if ranks == world.size:
+            return super().layout(world)
+        if ranks == 1 or world.size % ranks:
+            near = min(divisors(world.size)[1:] or [1], key=lambda n: abs(n - ranks))
+            raise StudyError(
+                f"sharded option ranks: {world.size} ranks are no replicas x {ranks} ranks that "
+                f"share the shards of one, at least 2; the nearest is {world.size // near} x {near}"
+                f": set ranks to {near}, or to 0 for all"
+            )
+        return Layout.of(world, (REPLICA, world.size // ranks), (DATA, ranks))
 
     def check_precision(self, name: str) -> None:
-        """Besides, shards on the host have no loss scale, and stage 1 no narrow weights."""
+        """Besides, shards on the host have no loss scale, and stage 1 no narrow weights.
+
+        FSDP2 all-reduces over replicas in the type in which gradients add up.
+        """
         super().check_precision(name)
+        if self.ranks and self.stage > 1 and name == "bf16_reduced":
+            raise UnsupportedError(
+                f"sharded option ranks {self.ranks}: between replicas FSDP2 sends gradients as "
+                "they add up, which is not narrow in bf16_reduced; use bf16_masters, stage 1, or "
+                "ranks 0"
+            )
         if self.stage == 1 and name == "amp_o2":
             raise UnsupportedError(
                 "sharded option stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 "
@@ -84,20 +120,22 @@ class Sharded(Strategy):
             )
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
-        """The stage, along the data axis alone."""
-        cut = degrees.tensor * degrees.pipeline > 1
-        return {"stage": degrees.zero} if degrees.zero and not cut else None
+        """The stage and over how many ranks, along the data axis alone."""
+        if not degrees.zero or degrees.tensor * degrees.pipeline > 1:
+            return None
+        return {"stage": degrees.zero} | ({"ranks": degrees.shard} if degrees.shard else {})
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """The stage of ZeRO along the data axis; what lies on the host has no published step."""
         if self.offload:
             return None
-        pieces = self.pieces(spec, layout)
-        return Degrees(layout.data_parallel, zero=self.stage, microbatches=pieces)
+        pieces, axes = self.pieces(spec, layout), dict(layout.axes)
+        shard = axes[DATA] if REPLICA in axes else 0
+        return Degrees(layout.data_parallel, zero=self.stage, microbatches=pieces, shard=shard)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
-        share, width = 1 / layout.num_processes, widths(spec.precision)
+        share, width = 1 / dict(layout.axes)[DATA], widths(spec.precision)
         count, masters = models.num_parameters(spec.model), width.weight < FP32
         if self.stage == 1:
             # rows of the gradients and of fp32 weights besides the whole ones, and a bucket in the
@@ -115,20 +153,8 @@ class Sharded(Strategy):
                 gathered_bytes=held + (bucket + 2 * width.weight * count if heap else 0),
             )
         block = models.family(spec.model).layer_parameters(spec.model)
-        layers = spec.model.num_layers
-        rest = count - layers * block
-        whole = count if self.stage == 2 else rest + min(2, layers) * block
-        # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
-        beside = FP32 if width.gradient < FP32 else 0
-        kept = Footprint(
-            # the last group's whole gradients and their copy in the order of the ranks
-            buffer_bytes=(width.weight + width.gradient) * max(rest, block),
-            optimiser_share=share,
-            weight_share=0.0 if masters else share,
-            master_share=share,
-            gradient_share=share * FP32 / (width.gradient + beside),
-            gathered_bytes=width.weight * whole,
-        )
+        rest = count - spec.model.num_layers * block
+        kept = shards_by_fsdp(spec, self.stage, dict(layout.axes)[DATA], block, rest)
         if not self.offload:
             return kept
         return replace(
@@ -136,25 +162,22 @@ class Sharded(Strategy):
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
-        """Weights are gathered, gradients reduced and scattered.
+        """Weights are gathered, gradients reduced and scattered, their shards all-reduced.
 
         FSDP2 gathers in every micro-batch and reduces in the last one.
         """
-        pieces = spec.workload.accumulation_steps
-        each, layers = widths(spec.precision).weight, spec.model.num_layers
-        blocks = each * layers * models.family(spec.model).layer_parameters(spec.model)
-        weights = each * models.num_parameters(spec.model)
+        shards = 2 * gradients / dict(layout.axes)[DATA]
+        count, layers = models.num_parameters(spec.model), spec.model.num_layers
         if self.stage == 1:
-            buckets = max(1.0, gradients / BUCKET_BYTES)
-            total, formula = gradients + weights, "(n-1)/n (G + W)"
-            return along(layout, DATA, formula, total, buckets, halves=True)
-        groups = (spec.model.num_layers + 1) / 2
-        if self.stage == 2:
-            total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
-            return along(layout, DATA, formula, total, (pieces + 1) * groups, halves=True)
-        total = pieces * (weights + blocks) + gradients
-        formula, messages = "(n-1)/n (m (W + B) + G)", (2 * pieces + 1) * groups
-        return along(layout, DATA, formula, total, messages, halves=True)
+            groups = max(1.0, gradients / BUCKET_BYTES)
+            total = gradients + widths(spec.precision).weight * count
+            data = along(layout, DATA, "(n-1)/n (G + W)", total, groups, halves=True)
+        else:
+            groups, block = layers + 1.0, models.family(spec.model).layer_parameters(spec.model)
+            rest = count - layers * block
+            data = sent_by_fsdp(spec, layout, self.stage, gradients, block, rest)
+        overlap = self.stage == 1
+        return (*data, *along(layout, REPLICA, "2(n-1)/n G/s", shards, groups, overlap=overlap))
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the weights, or under stage 1 the optimiser, and reduce in the backward pass."""
@@ -163,3 +186,40 @@ class Sharded(Strategy):
         if self.stage == 1:
             return step.shard_optimiser(parts)
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
+
+
+def shards_by_fsdp(spec: RunSpec, stage: int, ranks: int, block: float, rest: float) -> Footprint:
+    """Memory under stage 2 or 3 over so many ranks, of so many parameters a block and besides."""
+    width, layers = widths(spec.precision), spec.model.num_layers
+    count, masters = rest + layers * block, width.weight < FP32
+    share = count / models.num_parameters(spec.model) / ranks
+    whole = count if stage == 2 else rest + min(2, layers) * block
+    # Of narrow weights and gradients no shard is kept besides that of their fp32 masters.
+    beside = FP32 if width.gradient < FP32 else 0
+    return Footprint(
+        # the last group's whole gradients and their copy in the order of the ranks
+        buffer_bytes=int((width.weight + width.gradient) * max(rest, block)),
+        optimiser_share=share,
+        weight_share=0.0 if masters else share,
+        master_share=share,
+        gradient_share=share * FP32 / (width.gradient + beside),
+        gathered_bytes=int(width.weight * whole),
+    )
+
+
+def sent_by_fsdp(
+    spec: RunSpec, layout: Layout, stage: int, gradients: float, block: float, rest: float
+) -> tuple[Sends, ...]:
+    """Along the data axis under stage 2 or 3, of so many parameters a block and besides.
+
+    Weights are gathered in every micro-batch, gradients reduced in the last one.
+    """
+    pieces, each = spec.workload.accumulation_steps, widths(spec.precision).weight
+    blocks = each * spec.model.num_layers * block
+    weights, groups = blocks + each * rest, (spec.model.num_layers + 1) / 2
+    if stage == 2:
+        total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
+        return along(layout, DATA, formula, total, (pieces + 1) * groups, halves=True)
+    total = pieces * (weights + blocks) + gradients
+    formula, messages = "(n-1)/n (m (W + B) + G)", (2 * pieces + 1) * groups
+    return along(layout, DATA, formula, total, messages, halves=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,12 +26,20 @@ class RowBucket:
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
     It becomes a view of its padded rows, so that one operator spreads what was gathered. Where the
     precision narrows weights, `own` are the masters of these rows, and narrow ones are gathered.
+    `replicas` are the ranks that have the same rows, None where this one alone has.
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup, precision: Precision
+        self,
+        parameters: list[nn.Parameter],
+        ranks: dist.ProcessGroup,
+        precision: Precision,
+        replicas: dist.ProcessGroup | None,
     ) -> None:
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
+        self.replicas = replicas
+        cuda = replicas is not None and parameters[0].is_cuda
+        self.stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self.dtype = precision.narrow_weights or parameters[0].dtype
         size, rank = ranks.size(), ranks.rank()
         runs = [-(-len(parameter) // size) for parameter in parameters]
@@ -39,7 +48,7 @@ class RowBucket:
         self.gradient = torch.zeros_like(self.own)
         self.padded, self.gradients = list[Tensor](), list[Tensor]()
         self.rows = list[nn.Parameter]()
-        self._sent: tuple[Tensor, Tensor, Any] | None = None
+        self._sent: tuple[Tensor | None, Tensor, Any] | None = None
         self._coming: tuple[Tensor, Any] | None = None
         flats = zip(
             torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
@@ -65,23 +74,33 @@ class RowBucket:
         """Begin to give every rank its rows of the mean gradient; the whole one is dropped."""
         gradients: Any = [parameter.grad for parameter in self.parameters]
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
-        flat = torch._chunk_cat(gradients, 0, self.ranks.size()).div_(self.ranks.size()).view(-1)
+        size = self.ranks.size()
+        count = size * (1 if self.replicas is None else self.replicas.size())
+        flat = torch._chunk_cat(gradients, 0, size).div_(count).view(-1)
         flat = flat.to(self.reduced_as or flat.dtype)
         for parameter in self.parameters:
             parameter.grad = None
+        wide, work, kept = flat.dtype == self.gradient.dtype, None, None
         if flat.device.type == "cpu":
-            self.gradient.copy_(ring_reduce_scatter(flat, self.ranks))
+            mean = ring_reduce_scatter(flat, self.ranks)
+            mean = self.gradient.copy_(mean) if wide else mean
         else:
-            wide = flat.dtype == self.gradient.dtype
-            mean = self.gradient if wide else flat.new_empty(len(self.own))
+            mean, kept = self.gradient if wide else flat.new_empty(len(self.own)), flat
             work = dist.reduce_scatter_tensor(mean, flat, group=self.ranks, async_op=True)
-            self._sent = flat, mean, work
+        if self.replicas is not None:
+            # On a GPU another stream than that of the backward pass waits for the sums.
+            with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+                if work is not None:
+                    work.wait()
+                work = dist.all_reduce(mean, group=self.replicas, async_op=True)
+        self._sent = kept, mean, work
 
     def reduced(self) -> None:
         """Wait for the rows' gradients and hand them to the rows."""
         if self._sent is not None:
             (_, mean, work), self._sent = self._sent, None
-            work.wait()
+            if work is not None:
+                work.wait()
             if mean is not self.gradient:
                 self.gradient.copy_(mean)
         for rows, gradient in zip(self.rows, self.gradients, strict=True):
@@ -118,12 +137,15 @@ class ShardedOptimiser(Optimizer):
     is within the time of a step. Whoever reads whole weights between two steps calls `publish`.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
-    parameters as `wholes`. Buckets are those of DDP, the last parameters first.
+    parameters as `wholes`. Buckets are those of DDP, the last parameters first. `replicas`: the
+    ranks with the same rows, which add up their gradients too.
     """
 
-    def __init__(self, parts: Parts, ranks: dist.ProcessGroup) -> None:
+    def __init__(
+        self, parts: Parts, ranks: dist.ProcessGroup, replicas: dist.ProcessGroup | None = None
+    ) -> None:
         members = buckets(list(parts.model.parameters())[::-1])
-        self.buckets = [RowBucket(some, ranks, parts.precision) for some in members]
+        self.buckets = [RowBucket(some, ranks, parts.precision, replicas) for some in members]
         self.reduction, self.ranks = Reduction(self.buckets), ranks
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]

@@ -1,7 +1,8 @@
 """Weights, gradients and optimiser state cut into shards along the data axis (ZeRO, FSDP2).
 
 The stages are those of Rajbhandari et al. 2020 (arXiv 1910.02054): stage 1 shards the optimiser's
-state, stage 2 the gradients too, stage 3 the weights too.
+state, stage 2 the gradients too, stage 3 the weights too. With an axis of replicas besides, each
+shard's gradients are added up over them before its owners update it alike.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import rows_of
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
+from pipeline.parallel.mesh import DATA, REPLICA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import Precision
@@ -35,8 +37,9 @@ from pipeline.strategies.sharded.rows import ShardedOptimiser
 
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
-    group = Group.join(parts.layout)
-    rows = ShardedOptimiser(parts, mesh_of(parts.layout).get_group())
+    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+    replicas = mesh[REPLICA].get_group() if REPLICA in dict(parts.layout.axes) else None
+    rows = ShardedOptimiser(parts, mesh[DATA].get_group(), replicas)
     return ShardedStepper(parts.prepared(rows), group, rows=rows, reduction=rows.reduction)
 
 
@@ -61,6 +64,7 @@ def shard(
 
     A group's weights are gathered before its forward pass; `reshard` frees them after it and
     gathers them again for the backward pass, after which its gradients are reduced and scattered.
+    A mesh of two axes has replicas along the first, over which FSDP2 then all-reduces the shards.
     `offload`: shards of weights and gradients lie on the host, where the optimiser steps. What is
     gathered and computed is as narrow as the precision's weights; the shards keep their type.
     """
@@ -77,7 +81,7 @@ def shard(
     root: FSDPModule = fully_shard(model, reshard_after_forward=False, **policies)
     for module in (*blocks, root):
         if mesh.device_type == "cpu" or narrow == torch.float16 or reduced is not None:
-            module.set_custom_reduce_scatter(MeanReduceScatter(reduced))
+            module.set_custom_reduce_scatter(MeanReduceScatter(mesh.size(), reduced))
         if narrow == torch.float16:
             module.set_gradient_divide_factor(1.0)
     return root
@@ -88,11 +92,12 @@ class MeanReduceScatter(ReduceScatter):
 
     FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
     where DDP, which divides by their number first, does not: each would skip other steps.
-    `reduced`: the type in which gradients travel, where they add up in another one.
+    `ranks` are all of the mesh, replicas too. `reduced`: the type in which gradients travel, where
+    they add up in another one.
     """
 
-    def __init__(self, reduced: torch.dtype | None = None) -> None:
-        self.reduced = reduced
+    def __init__(self, ranks: int, reduced: torch.dtype | None = None) -> None:
+        self.ranks, self.reduced = ranks, reduced
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -111,7 +116,7 @@ class MeanReduceScatter(ReduceScatter):
     ) -> None:
         """Every rank gets its own piece of the mean of all inputs."""
         if input_tensor.dtype == torch.float16:
-            input_tensor /= group.size()
+            input_tensor /= self.ranks
         sent = input_tensor.to(self.reduced or input_tensor.dtype)
         if sent.device.type != "cpu":
             mean = output_tensor.to(sent.dtype)

@@ -1,7 +1,8 @@
 """Tensor parallelism: Megatron-LM's column and row cuts (Shoeybi et al. 2019), with a data axis.
 
 Every pair of cut layers costs an all-reduce of its activations in each pass; embedding and loss are
-cut over the vocabulary. Along the data axis DDP averages the gradients.
+cut over the vocabulary. Along the data axis DDP averages the gradients, or FSDP2 cuts what a rank
+has once more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,21 @@ from typing import Any
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, TENSOR, Degrees, Layout, axis_size, nearest
+from pipeline.parallel.mesh import (
+    BUCKET_BYTES,
+    DATA,
+    TENSOR,
+    Degrees,
+    Layout,
+    axis_size,
+    divisors,
+    nearest,
+)
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.sharded.plan import Sharded, sent_by_fsdp, shards_by_fsdp
 from pipeline.study.spec import RunSpec, WorldSpec
 
 END_NUMBERS = 3
@@ -61,20 +72,31 @@ class Part:
         return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
-        """Bytes that recomputing a block adds: its first output, or half of that and its inputs.
+        """Bytes that recomputing adds to a block: its first output, or half of that and its inputs.
 
-        Between query, key, value and what attention makes of them nothing is sent.
+        A mean over the blocks, where some are recomputed. Nothing is sent between query, key, value
+        and what attention makes of them.
         """
-        if spec.workload.recompute is not True:
-            return 0.0
         again = models.axis_cuts(spec.model).again
-        return norm + product / 2 if self.sequence else again * product
+        each = norm + product / 2 if self.sequence else again * product
+        return spec.recomputed_share * each
 
     def messages(self, spec: RunSpec, pieces: int = 0) -> float:
         """All-reduces of a step: those of its blocks and of the ends, the loss's three small."""
         cuts = models.axis_cuts(spec.model)
         each = (cuts.entries + cuts.exits) * self.layers + self.is_first + 4 * self.is_last
         return each * (pieces or spec.workload.accumulation_steps)
+
+    def of_block(self, spec: RunSpec, ranks: int) -> tuple[float, float]:
+        """Parameters that one of so many ranks holds of a block, and besides the blocks."""
+        block, ends = (
+            uncut + cut / ranks
+            for uncut, cut in (
+                replace(self, layers=1, is_first=False, is_last=False).parameters(spec),
+                replace(self, layers=0).parameters(spec),
+            )
+        )
+        return block, ends
 
     def blocks(self, spec: RunSpec) -> str:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""
@@ -115,12 +137,17 @@ class Tensor(Strategy):
     """`ranks`: size of the tensor axis, 0 for all ranks; the rest are data-parallel.
 
     `sequence`: sequence parallelism; between pairs of cut layers tokens are cut over the axis.
+    `zero_stage`: 0, or stage 2 or 3 of ZeRO along the data axis, by FSDP2 as with strategy sharded;
+    hybrid has stage 1.
     """
 
+    choices = (("zero_stage", (0, 1, 2, 3)),)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
     variants = (
         {"ranks": 2},
         {"ranks": 2, "sequence": True},
+        {"ranks": 2, "zero_stage": 3},
+        {"ranks": 2, "zero_stage": 2, "sequence": True},
     )
 
     cuts_weights = True  # products and the vocabulary, along the tensor axis
@@ -128,28 +155,51 @@ class Tensor(Strategy):
 
     ranks: int = 0
     sequence: bool = False
+    zero_stage: int = 0
 
     @property
     def split(self) -> str:
         """The cut layers with all that belongs to them."""
         most = "" if self.sequence else "most "
-        return f"layers: weights, gradients, optimiser state, {most}activations"
+        again = {2: "optimiser state and gradients", 3: "optimiser state, gradients and weights"}
+        more = f"; {again[self.zero_stage]} once more over data" if self.zero_stage else ""
+        return f"layers: weights, gradients, optimiser state, {most}activations{more}"
+
+    def check(self) -> None:
+        """Besides what FSDP2 needs of torch."""
+        super().check()
+        if self.zero_stage:
+            Sharded(self.zero_stage).check()
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("tensor", TENSOR, self.ranks, world)
+        if self.zero_stage == 1:
+            raise StudyError(
+                f"tensor option zero_stage 1: strategy hybrid has it beside {size} tensor ranks; "
+                f"use that with pipeline 1, tensor {size}, zero_stage 1, or set zero_stage to 2"
+            )
+        if self.zero_stage and size == world.size:
+            fewer = divisors(size)[-2:][0]
+            raise StudyError(
+                f"tensor option zero_stage {self.zero_stage}: data 1 x tensor {size} has no data "
+                f"axis to cut over; the nearest is data {size // fewer} x tensor {fewer} (option "
+                f"ranks {fewer}), or set zero_stage to 0"
+            )
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
-        """The tensor axis, beside the data axis alone."""
-        if degrees.tensor == 1 or degrees.pipeline > 1 or degrees.zero:
+        """The tensor axis, beside the data axis alone, over which ZeRO's stages 2 and 3 cut."""
+        if degrees.tensor == 1 or degrees.pipeline > 1 or degrees.zero == 1:
             return None
-        return {"ranks": degrees.tensor} | ({"sequence": True} if degrees.sequence else {})
+        more = {"sequence": degrees.sequence, "zero_stage": degrees.zero}
+        return {"ranks": degrees.tensor} | {name: value for name, value in more.items() if value}
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also whether sequences are cut."""
+        """Also whether sequences are cut, and the stage of ZeRO."""
         found = super().degrees(spec, layout)
-        return replace(found, sequence=self.sequence and found.tensor > 1) if found else None
+        cut = self.sequence and found is not None and found.tensor > 1
+        return replace(found, sequence=cut, zero=self.zero_stage) if found else None
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
@@ -161,12 +211,21 @@ class Tensor(Strategy):
         size = dict(layout.axes)[TENSOR]
         share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
         wide, several = widths(spec.precision).wide_gradients, layout.data_parallel > 1
-        return Footprint(
+        kept_of_all = Footprint(
             buffer_bytes=int(min(BUCKET_BYTES, share * gradients)) if wide and several else 0,
             holds_gradients=several and not wide,
             weight_share=share,
             gradient_share=share,
             optimiser_share=share,
+        )
+        if self.zero_stage:
+            own = self._part(spec).of_block(spec, size)
+            kept_of_all = replace(
+                shards_by_fsdp(spec, self.zero_stage, layout.data_parallel, *own),
+                held_share=share,
+            )
+        return replace(
+            kept_of_all,
             copy_share=1 / size,
             activation_share=kept,
             input_share=1 / size if self.sequence else 1.0,
@@ -179,17 +238,27 @@ class Tensor(Strategy):
 
         With cut sequences also the gradients of what no axis cuts.
         """
-        tokens = spec.global_batch_tokens // layout.data_parallel
-        part = Part(spec.model.num_layers, True, True, self.sequence)
+        data, size = layout.data_parallel, dict(layout.axes)[TENSOR]
+        tokens, part = spec.global_batch_tokens // data, self._part(spec)
         cuts, parameters = models.axis_cuts(spec.model), models.num_parameters(spec.model)
         uncut = parameters - cuts.parameters if self.sequence else cuts.partial
-        payload = part.all_reduced(spec, tokens) + gradients * uncut / parameters
-        formula = f"({part.blocks(spec)} + 2) A + 12 T{' + R' * self.sequence}"
-        own = self._share(spec, dict(layout.axes)[TENSOR]) * gradients
+        # What FSDP2 has cut over the data axis is added up shard by shard.
+        shards, added = (data, " + R/s") if self.zero_stage else (1, " + R")
+        payload = part.all_reduced(spec, tokens) + gradients * uncut / parameters / shards
+        formula = f"({part.blocks(spec)} + 2) A + 12 T{added * self.sequence}"
+        own = self._share(spec, size) * gradients
+        averaged = along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True)
+        if self.zero_stage:
+            held = part.of_block(spec, size)
+            averaged = sent_by_fsdp(spec, layout, self.zero_stage, own, *held)
         return (
             *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload, part.messages(spec)),
-            *along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True),
+            *averaged,
         )
+
+    def _part(self, spec: RunSpec) -> Part:
+        """All layers."""
+        return Part(spec.model.num_layers, True, True, self.sequence)
 
     def _share(self, spec: RunSpec, size: int) -> float:
         """Share of all parameters that a rank holds."""
@@ -200,4 +269,4 @@ class Tensor(Strategy):
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""
         from pipeline.strategies.tensor.step import TensorStepper
 
-        return TensorStepper(parts, sequence=self.sequence)
+        return TensorStepper(parts, sequence=self.sequence, zero_stage=self.zero_stage)

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F
 
-from pipeline.parallel.cut import Cut, cut, cut_of
+from pipeline.parallel.cut import NAME, Cut, cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Parts
+from pipeline.parallel.types import Parts, Prepared
 
 NOTHING: Mapping[Any, Tensor] = {}
 
@@ -71,7 +72,8 @@ class TensorAxis:
         """
         uncut = [p for p in model.parameters() if cut_of(p) is None]
         some = [rows.get(p, p).grad for p in uncut if self.sequence or p in self.partial]
-        seen = [gradient for gradient in some if gradient is not None]
+        # Of what FSDP2 has cut over the data axis all ranks of this one have the same shards.
+        seen = [getattr(grad, "_local_tensor", grad) for grad in some if grad is not None]
         if seen:
             flat = flattened(seen)
             unflatten(self.add(flat.to(self.reduced or flat.dtype)), seen)
@@ -262,21 +264,53 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
 class TensorStepper(Stepper):
     """The shared step over cut layers."""
 
-    def __init__(self, parts: Parts, *, sequence: bool) -> None:
+    def __init__(self, parts: Parts, *, sequence: bool, zero_stage: int) -> None:
         """Cut the layers along the tensor axis, average along the data axis. Collective."""
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
         cut_layers(parts.model, self.axis)
-        prepared = parts.prepare()
-        several = parts.layout.data_parallel > 1
-        reducing = averaged(parts, mesh[DATA].get_group()) if several else {}
+        if zero_stage:
+            prepared, reducing = self.shard(parts, mesh[DATA], reshard=zero_stage == 3)
+        else:
+            prepared = parts.prepare()
+            several = parts.layout.data_parallel > 1
+            reducing = averaged(parts, mesh[DATA].get_group()) if several else {}
         add_uncut = partial(self.axis.add_uncut, parts.model)
         super().__init__(prepared, group, reduce=add_uncut, **reducing)
+
+    def shard(
+        self, parts: Parts, data: DeviceMesh, *, reshard: bool
+    ) -> tuple[Prepared, dict[str, Any]]:
+        """Cut what a rank has once more along the data axis, by FSDP2. Collective.
+
+        Parts are then torch's DTensors, which carry their `Cut` over the tensor axis as before.
+        """
+        from pipeline.strategies.sharded.step import shard, without_reduction  # loads FSDP2
+
+        if parts.layout.device == "cuda":
+            parts.phases.untimed()  # collectives run on streams of their own
+        cuts = {name: cut_of(p) for name, p in parts.model.named_parameters()}
+        partial = {n for n, p in parts.model.named_parameters() if p in self.axis.partial}
+        root = shard(parts.model, data, parts.precision, reshard=reshard, offload=False)
+        shards = dict(parts.model.named_parameters())
+        for name in (name for name, made in cuts.items() if made is not None):
+            setattr(shards[name], NAME, cuts[name])
+        self.axis.partial = {shards[name] for name in partial}
+        parts.materialise()
+        # The policy narrows, so the precision need not.
+        prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
+        return prepared, {"accumulating": lambda: without_reduction(root)}
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
         parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
         rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
-        squares = self.axis.add(torch.nn.utils.get_total_norm(parts) ** 2)
-        norm = (squares + torch.nn.utils.get_total_norm(rest) ** 2).sqrt()
+        squares = self.axis.add(total_norm(parts) ** 2)
+        norm = (squares + total_norm(rest) ** 2).sqrt()
         return self.clip_by(norm, parameters)
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of gradients, of shards over the ranks that hold them together. Collective."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -25,7 +25,6 @@ from pipeline.archive.pack import contents, write_zip
 from pipeline.files import note_made, sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord, write_record
 from pipeline.study.real_time import every_run
@@ -49,7 +48,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
         failure = ("unsupported", "no CUDA device") if spec.cell == "dps" else None
         record = make_record(spec, failure)
         run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}
-        folder = run_folder(results / "runs", spec)
+        folder = results / "runs" / spec.folder
         write_record(folder, RunRecord(run, record.steps))
         write_text(folder / "spec.json", spec.to_json())
     for name in products(Study.of(study)):

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 import pytest
 
 from bench import emulation
-from bench.emulated.runs import STUDY, Lanes, Machine, Runs, Taken, Variant
+from bench.emulated.runs import Lanes, Machine, Runs, Taken, Variant
+from bench.scaffold import STUDY
 from pipeline import strategies
 from pipeline.study.load import load_study
 

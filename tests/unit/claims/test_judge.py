@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.claims.decide import Contrast, Found, corrected, settle
+from pipeline.claims.decide import Contrast, Outcome, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.quantities import measure
@@ -383,7 +383,7 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
 def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> None:
     """The interval leaves out the bound, the ranks of the runs do not."""
     contrast = Contrast(np.arange(1.0, 7.0), np.arange(2.0, 8.0))
-    found = Found([], "x", Interval(1.2, 1.1, 1.3, 6, "made up"), [contrast])
+    found = Outcome([], "x", Interval(1.2, 1.1, 1.3, 6, "made up"), [contrast])
     verdict, why, p_value = settle(found, Region("above", 1.0, 0.0), world)
     assert (verdict, p_value) == (UNDECIDED, None) and "the rank tests do not decide" in why
 
@@ -427,7 +427,7 @@ def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None
     assert [one["verdict"] for one in shown[:2]] == [REPRODUCED, NOT_REPRODUCED]
     assert total(shown) == "3 claims on 2 effects"
     assert count(shown)[REPRODUCED] == 2 and count(shown)[NOT_REPRODUCED] == 0
-    assert "the chance that noise makes any of them wrong is at most 5 %" in counted(shown)
+    assert "Family-wise error rate: 5 %." in counted(shown)
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
-from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest
+from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest, smallest_dtype, write_shards
 from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
-from pipeline.corpus.shards import smallest_dtype, write_shards
 from pipeline.errors import CorpusError
 from pipeline.files import sha256_of_file
 from pipeline.study.spec import ObjectiveSpec

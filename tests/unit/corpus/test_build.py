@@ -43,14 +43,12 @@ def tokens_of(folder: Path) -> list[int]:
     return [int(token) for token in np.concatenate(parts)]
 
 
-def make(spec: dict[str, Any], folder: Path, num_proc: int = 1) -> Manifest:
-    return build(TokensSpec.from_dict(spec), folder, num_proc)
+def make(spec: dict[str, Any], folder: Path, num_threads: int = 1) -> Manifest:
+    return build(TokensSpec.from_dict(spec), folder, num_threads)
 
 
-def json_spec(
-    tmp_path: Path, strings: object, file: str = "a.json", **changes: Any
-) -> dict[str, Any]:
-    path = tmp_path / file
+def json_spec(tmp_path: Path, strings: object, **changes: Any) -> dict[str, Any]:
+    path = tmp_path / "a.json"
     path.write_text(json.dumps(strings))
     return {"corpus": {"source": "json", "paths": [str(path)]}, "tokenizer": {"kind": "char"},
             "context": 2, "model_vocab_size": 100, "min_tokens": 3} | changes  # fmt: skip
@@ -71,16 +69,15 @@ def test_documents_come_back_between_separators(tmp_path: Path) -> None:
     assert manifest == Manifest.load(tmp_path / "out", verify=True)
 
 
-def test_same_bytes_for_any_number_of_processes_and_blocks(
+def test_same_bytes_for_any_number_of_threads_and_blocks(
     tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(text_spec, tmp_path / "one")
     names = {"manifest.json", "tokenizer.json", "shard-00000.bin"}
     assert set(contents(tmp_path / "one")) == names
-    for num_proc in (2, 3):
-        make(text_spec, tmp_path / f"n{num_proc}", num_proc)
-        assert contents(tmp_path / f"n{num_proc}") == contents(tmp_path / "one")
-    monkeypatch.setattr(encode, "BLOCK_BYTES", 500)
+    make(text_spec, tmp_path / "three", 3)
+    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+    monkeypatch.setattr(encode, "BLOCK_CHARACTERS", 500)
     monkeypatch.setattr(text_store, "ROWS_PER_BATCH", 7)
     make(text_spec, tmp_path / "blocks", 2)
     assert contents(tmp_path / "blocks") == contents(tmp_path / "one")
@@ -132,21 +129,23 @@ def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monke
         (["abc"], {"model_vocab_size": 4}, ["5 entries", "model.vocab_size 4"]),
     ],
 )
-@pytest.mark.parametrize("num_proc", [1, 2])
 def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, strings: object, changes: dict[str, Any], words: list[str], num_proc: int
+    tmp_path: Path, strings: object, changes: dict[str, Any], words: list[str]
 ) -> None:
-    spec = json_spec(tmp_path, strings, **changes)
-    if num_proc > 1:  # so that there is something to read in parallel
-        spec["corpus"]["paths"] += json_spec(tmp_path, strings, "b.json")["corpus"]["paths"]
-    spec["min_tokens"] *= num_proc
     with pytest.raises(CorpusError) as caught:
-        make(spec, tmp_path / "out", num_proc)
+        make(json_spec(tmp_path, strings, **changes), tmp_path / "out")
     message = str(caught.value)
     assert "\n" not in message
-    for word in words:
-        if num_proc == 1 or ("tokens" not in word and "least" not in word):
-            assert word in message
+    assert all(word in message for word in words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_file_of_python_is_one_line(tmp_path, text_spec, monkeypatch) -> None:
+    (tmp_path / "pydoc_data").mkdir()
+    (tmp_path / "pydoc_data/topics.py").write_text("topics = {")
+    monkeypatch.setattr("pipeline.corpus.python_docs.standard_library", lambda: tmp_path)
+    with pytest.raises(CorpusError, match=r"reading the corpus failed \(SyntaxError: "):
+        make(text_spec | {"corpus": {"source": "python-docs"}}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

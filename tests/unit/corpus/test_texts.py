@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from pipeline.corpus import encode, sources, texts
-from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.encode import token_ids, whole_documents
 from pipeline.corpus.sources import Source
-from pipeline.corpus.text_store import Kind
 from pipeline.corpus.texts import read_strings, split_document
 from pipeline.errors import CorpusError
 
@@ -173,14 +171,10 @@ def test_tokens_are_those_of_whole_documents_whatever_the_size_of_a_piece(
 ) -> None:
     tokenizer = _tokeniser(kind)
     documents = [text for text in documents if text.strip()]
-    pieces = [
-        (piece, Kind.LAST_PIECE if last else Kind.PIECE)
-        for text in documents
-        for piece, last in split_document([text], size)
-    ]
+    pieces = [piece for text in documents for piece in split_document([text], size)]
     rows = list(whole_documents(pieces))
     assert [text for text, _, _ in rows] == documents
-    assert [token_ids(tokenizer, text, skip) for text, skip, _ in rows] == [
+    assert [*token_ids(tokenizer, [(text, skip) for text, skip, _ in rows])] == [
         tokenizer.encode(text).ids for text in documents
     ]
 
@@ -191,26 +185,7 @@ def test_a_document_over_the_limit_has_the_tokens_of_the_whole_one(kind, size, m
     tokenizer = _tokeniser(kind)
     text = "ab 漢b a.b\nab  bab\n\nab 漢漢 b." * 3
     monkeypatch.setattr(encode, "DOCUMENT_CHARACTERS", 16)
-    pieces = [
-        (piece, Kind.LAST_PIECE if last else Kind.PIECE)
-        for piece, last in split_document([text], size)
-    ]
-    rows = list(whole_documents(pieces))
+    rows = list(whole_documents(split_document([text], size)))
     assert len(rows) > 1 and [last for _, _, last in rows] == [False] * (len(rows) - 1) + [True]
-    ids = [token for row, skip, _ in rows for token in token_ids(tokenizer, row, skip)]
-    assert ids == tokenizer.encode(text).ids
-
-
-def test_sockets_of_the_processes_do_not_lie_below_a_long_tmpdir(tmp_path, monkeypatch) -> None:
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text("some words\n\nother words\n", encoding="utf-8")
-    paths = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
-    data = {"corpus": {"source": "text", "paths": paths, "document": "block"},
-            "tokenizer": {"kind": "bpe", "vocab_size": 300}, "context": 2,
-            "model_vocab_size": 300, "min_tokens": 3}  # fmt: skip
-    manifest = build(TokensSpec.from_dict(data), tmp_path / "out", 2)
-    assert manifest.num_documents == 4
-    assert tempfile.tempdir == str(long)
+    parts = token_ids(tokenizer, [(row, skip) for row, skip, _ in rows])
+    assert [token for part in parts for token in part] == tokenizer.encode(text).ids

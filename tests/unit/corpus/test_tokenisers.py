@@ -22,11 +22,11 @@ TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
 def store(tmp_path: Path) -> TextStore:
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8")
     section = {"source": "text", "paths": [str(tmp_path / "a.txt")], "document": "file"}
-    return store_text(Source(section), tmp_path / "text", 1)
+    return store_text(Source(section), tmp_path / "text.arrow")
 
 
 def make(store: TextStore, tmp_path: Path, **section: Any) -> Tokeniser:
-    return make_tokeniser(section, store, store.survey(), tmp_path / "cache")
+    return make_tokeniser(section, store, tmp_path / "cache")
 
 
 def test_bpe_has_the_separator_first_and_gives_any_text_back(store, tmp_path) -> None:
@@ -59,15 +59,15 @@ def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(store, kind)
         "import sys, pathlib\n"
         "from pipeline.corpus.text_store import TextStore\n"
         "from pipeline.corpus.tokenisers import make_tokeniser\n"
-        "store = TextStore(tuple(map(pathlib.Path, sys.argv[1:])))\n"
+        "store = TextStore(pathlib.Path(sys.argv[1]), 1, int(sys.argv[2]), '')\n"
         f"section = {{'kind': '{kind}', 'vocab_size': {size}}}\n"
-        "made = make_tokeniser(section, store, store.survey(), pathlib.Path('none'))\n"
+        "made = make_tokeniser(section, store, pathlib.Path('none'))\n"
         "print(made.tokenizer.to_str())\n"
     )
     found = set()
     for parallel, hash_seed in (("false", "1"), ("true", "2")):
         variables = os.environ | {"TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", code, *map(str, store.files)]
+        command = [sys.executable, "-c", code, str(store.file), str(store.num_characters)]
         found.add(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
     assert len(found) == 1
 

@@ -10,8 +10,19 @@ import pytest
 
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.points import FAMILY, kind_of, predict_row
-from pipeline.cost.score import grown, markdown, order, points, scored, source_of, table
+from pipeline.cost.score import (
+    errors_by,
+    every,
+    grown,
+    order,
+    points,
+    scored,
+    sets,
+    source_of,
+    suspect,
+)
 from pipeline.files import marks
+from pipeline.tables.points import in_markdown
 
 
 def errors(source: str, which: str = "out") -> float:
@@ -32,7 +43,22 @@ def test_sets_that_the_model_has_not_seen(source, most) -> None:
 def test_all_points_but_suspect_ones_are_scored() -> None:
     assert not any(row.row["suspect"] for row in scored())
     assert sum(bool(row["suspect"]) for row in points()) == 71
-    assert sum(int(row["n"]) for row in table()) == len(scored()) == 1034
+    assert len(every()) == len(scored()) == 1034
+    assert {row["point"] for row in every()}.isdisjoint(row["point"] for row in suspect())
+    for key in ("points", "device"):
+        assert sum(row["n"] for row in errors_by(key)) == 1034
+    # What ran is scored, suspect or refused; what did not is counted apart.
+    assert sum(row["measured"] - row["suspect"] for row in sets()) == 1034
+    assert sum(row["measured"] + row["untimed"] for row in sets()) == len(points())
+
+
+def test_an_error_has_the_sign_of_what_is_predicted_and_none_within_a_range() -> None:
+    for row in scored():
+        assert abs(row.off("out")) == row.error("out")
+    [within] = [one for one in every() if one["point"] == "ptdp_table1-0001"]
+    assert within["model"] == 0.0 and within["band"] == ""
+    [slow] = [one for one in every() if one["point"] == "ptdp_zero3-0001"]
+    assert slow["model"] < 0 and slow["band"] == "out" and not slow["low"] <= 1 <= slow["high"]
 
 
 FEWEST_OF_A_SET = 8
@@ -92,13 +118,20 @@ def test_the_bands_are_those_of_the_residuals() -> None:
         assert band(kind) == ends
 
 
-def test_the_page_has_the_table_that_is_computed() -> None:
-    first, last = marks("errors")
-    page = Path("docs/planner.md").read_text(encoding="utf-8")
-    before, _, rest = page.partition(first)
-    written, _, after = rest.partition(last)
-    assert written.strip() == markdown()
-    assert len(f"{before} {after}".split()) <= 1400
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [("docs/planner.md", ["errors", "bars", "limits"]), ("README.md", ["errors by GPU"])],
+)
+def test_the_page_has_the_parts_that_are_computed(path: str, names: list[str]) -> None:
+    text = Path(path).read_text(encoding="utf-8")
+    for name in names:
+        first, last = marks(name)
+        before, _, rest = text.partition(first)
+        written, _, after = rest.partition(last)
+        assert written.strip() == in_markdown()[name], f"python -m pipeline predict --page {path}"
+        if name == "errors":
+            prose = re.sub(r"^\|.*$|<!--.*-->", "", f"{before} {after}", flags=re.MULTILINE)
+            assert len(prose.split()) <= 1400
 
 
 def test_own_points_are_met_by_constants_that_they_gave() -> None:

@@ -1,21 +1,16 @@
-"""Cores of its own or shared ones, and pinning to them."""
+"""Pinning to cores, and cores that are kept from halting."""
 
 import os
 import time
 from pathlib import Path
 
-from pipeline.emulation.cores import OWN, PACED, Shares, awake
-
-
-def test_a_core_that_two_nodes_share_is_nobody_s_own() -> None:
-    assert Shares([[0, 1], [2, 3]]).kind == OWN
-    assert Shares([[0], [1], [0]]).kind == PACED
+from pipeline.emulation.cores import awake, pinned
 
 
 def test_pinning_holds_for_a_while() -> None:
     before = os.sched_getaffinity(0)
     core = min(before)
-    with Shares([[core]]).of(0):
+    with pinned([core]):
         assert os.sched_getaffinity(0) == {core}
     assert os.sched_getaffinity(0) == before
 
@@ -32,8 +27,11 @@ def test_each_core_has_a_process_of_the_idle_class_for_a_while() -> None:
         assert len(spinners) == len(cores)
         deadline = time.monotonic() + 30
         for spinner in spinners:
-            while time.monotonic() < deadline and not os.sched_getscheduler(spinner):
+            found = wanted = (os.SCHED_IDLE, 1)
+            while time.monotonic() < deadline:
+                found = os.sched_getscheduler(spinner), len(os.sched_getaffinity(spinner))
+                if found == wanted:
+                    break
                 time.sleep(0.01)
-            assert os.sched_getscheduler(spinner) == os.SCHED_IDLE
-            assert len(os.sched_getaffinity(spinner)) == 1
+            assert found == wanted
     assert children() == before

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pipeline.emulation import measured
-from pipeline.emulation.cores import Shares
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
 from pipeline.study.link import LinkSpec
@@ -71,8 +70,9 @@ def measure(
 ) -> Any:
     """The record of a run on so many nodes."""
     spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
-    nodes: Any = SimpleNamespace(count=count, tcp=dict)
-    return measured.measure(spec, nodes, Shares([[0], [1]][:count]), factor, tell)
+    places = [[0], [1]][:count]
+    nodes: Any = SimpleNamespace(count=count, tcp=dict, places=places, kind="own", dilation=factor)
+    return measured.measure(spec, nodes, tell)
 
 
 @pytest.fixture

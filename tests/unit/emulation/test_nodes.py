@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.emulation import nodes
+from pipeline.emulation.cores import OWN, PACED
 from pipeline.errors import LaunchError
 
 
@@ -24,6 +25,13 @@ def test_each_setting_that_may_forbid_namespaces_is_named(monkeypatch) -> None:
     assert all(setting in str(refused.value) for setting in settings)
 
 
+def test_a_core_that_two_nodes_share_is_nobody_s_own(monkeypatch) -> None:
+    monkeypatch.setattr(nodes, "enter_private_network", lambda: None)
+    monkeypatch.setattr(nodes.Nodes, "_build", lambda *_: None)
+    kinds = [nodes.Nodes(places, nodes.PLAIN).kind for places in ([[0, 1], [2]], [[0], [1], [0]])]
+    assert kinds == [OWN, PACED]
+
+
 def _killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -32,7 +40,9 @@ def _bug() -> None:
     raise ValueError("of our own")
 
 
-@pytest.mark.parametrize(("trial", "said"), [(_killed, "exit code -9"), (_bug, "exit code 1")])
+@pytest.mark.parametrize(
+    ("trial", "said"), [(_killed, "code -9"), (_bug, "ValueError: of our own")]
+)
 def test_a_trial_that_ends_without_a_word_is_none_that_went_well(monkeypatch, trial, said) -> None:
     """As where a sandbox kills whoever asks for a namespace."""
     monkeypatch.setattr(nodes, "enter_private_network", trial)

@@ -32,12 +32,16 @@ def test_none_starts_before_all_are_ready(tmp_path) -> None:
     assert probes.measure([probe] * 4, lambda _: nullcontext()) == [4.0] * 4
 
 
-def test_a_probe_that_fails_is_an_error_with_its_words() -> None:
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_probe_that_fails_is_an_error_with_its_words(ready) -> None:
+    """All of them, also where it fails before the others begin."""
+
     def probe(wait_for_all) -> float:
-        wait_for_all()
+        if ready:
+            wait_for_all()
         raise OSError("no such wire")
 
-    with pytest.raises(LaunchError, match="OSError: no such wire"):
+    with pytest.raises(LaunchError, match="failed: OSError: no such wire; set cluster"):
         probes.measure([probe], lambda _: nullcontext())
 
 

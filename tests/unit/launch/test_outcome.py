@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Judgement, judge, stalled
+from pipeline.launch.outcome import Ended, Judgement, checked, judge, signals_of_ranks, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
-from pipeline.records import Step
+from pipeline.records import RunRecord, Step, read_record, write_record
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from pipeline.training.worker import OF_A_DISK
+from tests.fake_records import EMULATED, make_record, spec_of
 
 
 @pytest.fixture
@@ -192,3 +193,57 @@ def test_a_stall_is_told_with_its_step_and_node(seconds, counted, line) -> None:
     ]
     ranks = [{"node": n} | ({"tcp": tcp} if tcp else {}) for n, tcp in enumerate(counted)]
     assert stalled(steps, ranks, rto_seconds=0.2) == line
+
+
+def test_a_rank_whose_clocks_contradict_each_other_was_disturbed_and_ends_no_study(
+    tmp_path,
+) -> None:
+    """One step of a rank had more CPU seconds than seconds, and its record could not be written."""
+    sound = make_record(spec_of("dps-slow", 2, cluster=EMULATED))
+    assert checked(sound) is sound
+    steps = [replace(one, cpu_seconds=9.0) if one.step == 7 else one for one in sound.steps]
+    record = checked(RunRecord(run=sound.run, steps=steps))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path).status == "disturbed"
+    assert "step 7 of rank 0: the step took 9.0 CPU seconds" in record.run["reason"]
+
+
+RANK = """[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 4712)
+  traceback : Signal 9 (SIGKILL) received by PID 4712
+"""
+FIRST = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-23_08:33:13
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : {} (pid: 4711)
+"""
+OWN = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("".join(RANK.format(code) for code in (-15, 1, -9)), [9]),
+        (FIRST.format(-15), [15]),
+        (RANK.format(-15) + FIRST.format(1), []),
+        (RANK.format(-15) + FIRST.format(-11), [11]),
+        (OWN, [15]),
+    ],
+    ids=["killed", "ended by somebody", "ended by torchrun", "crashed", "torchrun ended"],
+)
+def test_signals_of_ranks_are_those_of_the_first_to_go(tmp_path, text, expected) -> None:
+    """Neither those of an earlier start, nor what launchers say as the stage stops them."""
+    log = tmp_path / "log.txt"
+    log.write_text(RANK.format(-6))
+    begin = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write(text)
+    end = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write(OWN + RANK.format(-4))
+    assert signals_of_ranks(log, begin, end) == expected
+    log.unlink()
+    assert signals_of_ranks(log, 0, 0) == []

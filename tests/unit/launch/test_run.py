@@ -1,9 +1,10 @@
-"""Resuming in the stage `train`, and starts after a lost one."""
+"""Resuming in the stage `train`, starts after a lost one, and what an earlier start left."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +15,16 @@ from pipeline.__main__ import ALL
 from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
-from pipeline.launch.outcome import Ended
+from pipeline.launch.outcome import Ended, Judgement
 from pipeline.launch.torchrun import Launch, RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.resolved import resolve
+from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
+from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint, fence
 from pipeline.training.step_files import packed, path_of
 from tests.parity.cases import Case
 from tests.shards import shards_of
@@ -40,14 +43,15 @@ def paths(tmp_path: Path) -> RunPaths:
 
 NOW = "2026-01-01T00:00:00+00:00"
 KILLED = Ended([-9], False, NOW, NOW)
+LOST = Judgement("failed", "killed by signal 9", lost=True)
 
 
-def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(paths, monkeypatch) -> None:
+def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(monkeypatch) -> None:
     """On one node as on several."""
     monkeypatch.setenv(SENT_AGAIN, "yes")
     with pytest.raises(LostError, match="lost in attempt 2 of 3"):
-        cli._lost(RUN, paths, KILLED, 2)
-    assert cli._lost(RUN, paths, KILLED, 3) is None
+        cli._lost(RUN, LOST, 2)
+    assert cli._lost(RUN, LOST, 3) is None
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
     def run(spec: RunSpec, *ends: Ended | str, tokens: Path = small_tokens) -> list[str]:
         told: list[str] = []
 
-        def follow(spec: RunSpec, launch: Launch, paths: RunPaths) -> Ended:
+        def follow(spec: RunSpec, launch: Launch, paths: RunPaths, token: str) -> Ended:
             end = ends[len(told)]
             told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
             (owner,) = [w for w in launch.commands[0] if w.startswith("--owner=")]
@@ -163,3 +167,86 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
     (paths.ranks / name).unlink()
     cli._see_all_ranks(paths, LAYOUT, ended, StartPlace(1, 1))
     assert len(looks) == 3, "on one machine all is seen at once"
+
+
+def test_what_nodes_wait_for_is_told_once(paths, capsys) -> None:
+    script = f"printf 'waits: for a core' > {paths.ranks}/note.txt; sleep 0.4"
+    launch = Launch((("sh", "-c", script),), os.environ, 1)
+    ended = cli.follow(RUN, launch, paths, fence.claim(paths.ranks))
+    assert (ended.exit_codes, ended.timed_out) == ([0], False)
+    assert capsys.readouterr().err == f"{RUN.run_id}: waits: for a core\n"
+
+
+def test_progress_is_told_by_whole_rows(tmp_path) -> None:
+    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    run = replace(run, workload=replace(run.workload, steps=16))
+    assert cli.progress(run, tmp_path) is None, "no file yet"
+    row, line = packed(Step(0, 0, 0.5, 8, 1.0, 1.0, 0.1, True)), None
+    for rows in (b"", row * 2 + row[:9]):
+        path_of(tmp_path, 0).write_bytes(rows)
+        assert line is None
+        line = cli.progress(run, tmp_path)
+    assert line == "step 2/16, 2,048 tokens/s, 7 s left"
+
+
+OURS = checkpoint.key("training", "tokens", "the loopback network")
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> RunPaths:
+    """A run of two ranks with checkpoints of steps 2 and 3, and the rows of 4 steps."""
+    made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    made.ranks.mkdir()
+    for step in (2, 3):
+        checkpoint.save(made.checkpoints, step, STATE, OURS)
+    leave_steps(made, 4, 4)
+    return made
+
+
+def step_of(step: int, rank: int) -> Step:
+    return Step(step, rank, 0.1, 8, 1.0, 1.0, 0.1, True)
+
+
+def leave_steps(paths: RunPaths, *counts: int, after: bytes = b"") -> None:
+    for rank, count in enumerate(counts):
+        rows = [packed(step_of(step, rank)) for step in range(count)]
+        path_of(paths.ranks, rank).write_bytes(b"".join(rows) + after)
+
+
+def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(left) -> None:
+    assert left.clear(LAYOUT, OURS) == (3, [])
+    assert path_of(left.ranks, 0).is_file() and left.checkpoints.is_dir()
+
+
+@pytest.mark.parametrize(
+    "after", [b"", packed(step_of(2, 1))[:9], bytes(99), packed(step_of(9, 1))]
+)
+def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(left, after) -> None:
+    """The rows end, are cut off, are zeros, or are of another step."""
+    leave_steps(left, 4, 2, after=after)
+    done, said = left.clear(LAYOUT, OURS)
+    assert done == 2
+    assert said == ["the checkpoint of step 3 is not used: rank1.steps ends at step 2"]
+    assert [path.name for path in left.checkpoints.iterdir()] == ["step-00000002"]
+
+
+def test_where_none_is_good_the_run_starts_anew_and_says_so(left) -> None:
+    leave_steps(left, 4)
+    path_of(left.ranks, 1).unlink()
+    done, said = left.clear(LAYOUT, OURS)
+    assert (done, len(said)) == (0, 3)
+    assert said[0].endswith("rank1.steps ends at step 0")
+    assert said[2] == "no good checkpoint is left, the run starts anew"
+    assert not left.checkpoints.exists() and not list(left.ranks.iterdir())
+
+
+def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(left) -> None:
+    """Of a killed attempt: measurements, torchrun's folder, errors, half-written files."""
+    (left.ranks / "torchrun").mkdir()
+    for name in ("torchrun/log", "emulation.json", "rank0.error.json", "rank1.json"):
+        (left.ranks / name).write_text("old")
+    (left.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
+    (left.out / ".run.json.77.tmp.json").write_text("half")
+    assert left.clear(LAYOUT, OURS)[0] == 3
+    assert sorted(path.name for path in left.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
+    assert sorted(path.name for path in left.out.iterdir()) == ["checkpoints", "ranks"]

@@ -69,7 +69,7 @@ def test_version_1_with_and_without_a_namespace(hierarchy, mounted, quota, cores
     mount = f"30 29 0:26 {mounted} {{root}} rw - cgroup cgroup rw,cpu,cpuacct\n"
     inside = "docker/4f" if mounted == "/" else ""
     root = hierarchy(mount, "1:cpu,cpuacct:/docker/4f\n0::/\n", {inside: files})
-    assert control_groups.lineage()[0] == control_groups.ControlGroup(root / inside, 1)
+    assert control_groups.lineage()[0] == (1, root / inside)
     assert control_groups.cpu_quota() == cores
 
 

@@ -18,15 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ComparisonError, RecordError
+from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build, longest_rise
-from pipeline.metrics.comparison import FIELDS
 from pipeline.metrics.facts import circumstances, mixed
-from pipeline.metrics.headline import warnings
+from pipeline.metrics.headline import end_of_training, missing, warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
 from pipeline.schemas import validator
+from pipeline.study.equal_work import FIELDS
 from pipeline.study.study import Study
 from tests.fake_records import (
     EMULATED,
@@ -53,6 +54,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
+
+
+def test_node_hours_to_a_loss_are_steps_of_the_run_to_the_end_at_the_time_of_each_cell() -> None:
+    """The fake losses fall along one curve, so 60 steps reach what 55 do not."""
+    whole = {"steps": 8, "whole": ["single/n1"]}
+    work = make_study()["workload"] | {"steps": 60}
+    study: dict[str, Any] = {"repeats": 2, "workload": work}
+    table = make_table(**study, beginnings=whole)
+    assert pick(table, "cell", "node_hours", "steps_to_loss").empty
+    losses = pick(table, "step", "loss").query("cell == 'single'").sort_values(["run_id", "step"])
+    [longest] = [g["value"] for _, g in losses.groupby("run_id") if len(g) == 60]
+    target = float(longest.iloc[5:55].mean()) + 1e-9
+    table = make_table(**study, beginnings=whole | {"target_loss": target})
+    row, seconds = (row_of(table, name, "dps", 4) for name in ("node_hours", "step_seconds"))
+    assert row_of(table, "steps_to_loss", "dps", 4)["value"] == 55
+    for end in ("value", "low", "high"):
+        assert row[end] == pytest.approx(seconds[end] * 55 * 4 / 3600, nan_ok=True)
+    assert row["base"] == "single, 1 node"
+    told = end_of_training(Results(table))
+    assert f"mean loss of 50 steps fell to {target:g} nats after 55 steps" in told
 
 
 def test_a_speedup_has_a_base_and_the_cell_itself_at_its_fewest_nodes(table: pd.DataFrame) -> None:
@@ -148,7 +169,7 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     apex = table[table["cell"] == "horovod-apex"]
     assert set(apex["status"].dropna()) == {"unsupported"}
     assert apex[apex["metric"] == "step_seconds"].empty
-    notes = " ".join(Results(table).missing)
+    notes = " ".join(missing(Results(table)))
     assert "oom in 1 of 3 runs at 4 nodes" in notes
     assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
 
@@ -187,7 +208,7 @@ def test_ranks_with_other_weights_and_runs_of_another_version_are_seen(tmp_path:
         assert row_of(found, "weights_bit_equal", "horovod", nodes)["value"] == equal
     marked = pick(found, "cell", "mixed").query("value == 1")
     assert marked[["cell", "nodes"]].to_numpy().tolist() == [["dps", 2]]
-    [note] = Results(found).mixed
+    [note] = headline.mixed(Results(found))
     assert note.endswith("at 2 nodes: the runs differ in torch 2.12.0 and 2.13.0")
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from pipeline.errors import SamestepError
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.headline import bias_sentence
 from pipeline.metrics.results import Results, records
@@ -52,7 +51,7 @@ def made(
         record = make_record(spec, failed if spec.kind == REAL_TIME else None)
         scale = 1.0 if spec.kind == REAL_TIME else level
         steps = [replace(step, seconds=scale * seconds(spec)) for step in record.steps]
-        write_record(run_folder(folder, spec), with_steps(record.run, steps))
+        write_record(folder / spec.folder, with_steps(record.run, steps))
     return build(study, folder, uncertainty)
 
 

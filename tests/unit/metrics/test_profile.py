@@ -16,6 +16,7 @@ from pipeline.errors import RecordError
 from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
 from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_all
+from pipeline.metrics.headline import missing, not_profiled
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
@@ -67,7 +68,7 @@ def test_phases_of_unequal_ranks_add_up_to_the_step_of_all_other_figures(parts) 
         for number, own in enumerate(parts)
     ]  # fmt: skip
     record = RunRecord(PROFILED.run, steps)
-    each = slowest(phase_steps(record))
+    each = slowest(phase_steps(load_run(record, {})))
     assert each[list(IN_STEP)].sum(axis=1).to_numpy() == pytest.approx(load_run(record, {}).seconds)
 
 
@@ -97,9 +98,9 @@ def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
         lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
     )
     table = build(Study.of(STUDY), runs)
-    [note] = Results(table).not_profiled
+    [note] = not_profiled(Results(table))
     assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
-    assert not any("no memory" in note for note in Results(table).missing)
+    assert not any("no memory" in note for note in missing(Results(table)))
     phases = table[table["metric"].str.startswith("phase_")]
     assert "dps" not in set(phases["cell"]) and "horovod" in set(phases["cell"])
 
@@ -135,7 +136,7 @@ def test_times_are_means_of_rounds() -> None:
     ]
     record = type(record)(record.run, slow)
     assert np.allclose(load_run(record, {}).timed_seconds, [0.28, 0.28])
-    assert np.allclose(phase_steps(record)["step"], 0.28)
+    assert np.allclose(phase_steps(load_run(record, {}))["step"], 0.28)
 
 
 def test_the_loss_is_drawn_over_bytes_where_steps_differ() -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.worlds import Evidence
-from pipeline.metrics.headline import headline
+from pipeline.metrics.headline import headline, planned
 from pipeline.metrics.labels import short_label
 from pipeline.metrics.results import Results
 from pipeline.metrics.table import check
@@ -120,7 +120,7 @@ def test_one_node_is_a_cell_of_the_arm_and_over_no_link(table: pd.DataFrame) -> 
     assert alone["cell"].tolist() == ["single", "sps", "dps", "horovod", "dps-amp"]
     assert alone["link"].isna().all() and rates.loc[rates["nodes"] > 1, "link"].notna().all()
     assert Results(table).links == ["200 Mbit/s", "1 Gbit/s"]
-    assert Results(table).planned_text == f"{2 * 26} timed and 26 profiled runs"
+    assert planned(Results(table)) == f"{2 * 26} timed and 26 profiled runs"
 
 
 def test_both_links_take_their_base_from_the_one_node(table: pd.DataFrame) -> None:

@@ -11,25 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.metrics.ranks import (
+from pipeline.metrics.statistics import (
     DRIFT,
+    NO_INTERVAL,
     STEADY,
     Drift,
-    drift,
-    holm,
-    largest_effect_size,
-    p_value_above,
-    rank_sum,
-    smallest_p_value,
-)
-from pipeline.metrics.statistics import (
-    NO_INTERVAL,
     Floats,
     Interval,
+    drift,
+    holm,
     interpolated_bounds,
     interval_of_ratio,
+    largest_effect_size,
     median_interval,
+    p_value_above,
+    rank_sum,
     repeats_interval,
+    smallest_p_value,
 )
 
 

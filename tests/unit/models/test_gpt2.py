@@ -222,7 +222,7 @@ def test_an_initialisation_that_cannot_be_repeated_is_refused(monkeypatch, make)
 IDS = torch.arange(64).view(4, 16) % SPEC.vocab_size
 
 
-def passes(recompute: bool | str, dropout: float = 0.0) -> tuple[Tensor, dict[str, Any]]:
+def passes(recompute: Any, dropout: float = 0.0) -> tuple[Tensor, dict[str, Any]]:
     """Loss and gradients of one pass forward and backward; dropout in both halves of a block."""
 
     def dropped(*given: Any) -> Tensor:
@@ -241,7 +241,7 @@ def passes(recompute: bool | str, dropout: float = 0.0) -> tuple[Tensor, dict[st
     return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("what", [True, ATTENTION])
+@pytest.mark.parametrize("what", [True, ATTENTION, (1,)])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_loss_and_gradients_have_the_same_bits(dropout, what) -> None:
     (loss, gradients), (again, recomputed) = (passes(r, dropout) for r in (False, what))
@@ -287,7 +287,7 @@ def test_blocks_stay_what_they_are() -> None:
 def test_what_is_recomputed_is_what_torch_counts() -> None:
     """Its counter leaves out attention on a CPU, of which one formula is a third of the other."""
     counted = []
-    for recompute in (False, True):
+    for recompute in (False, True, (0,)):
         with FlopCounterMode(display=False) as counter:
             passes(recompute)
         counted.append(counter.get_total_flops())
@@ -295,6 +295,7 @@ def test_what_is_recomputed_is_what_torch_counts() -> None:
     assert counted[0] == IDS.numel() * (flops_per_token(SPEC) - 3 * attention)
     more = family(SPEC).recomputed_flops_per_token(SPEC) - attention
     assert counted[1] - counted[0] == IDS.numel() * more
+    assert counted[2] - counted[0] == IDS.numel() * more / 2
 
 
 @pytest.mark.parametrize(("kernel", "share"), [("FLASH_ATTENTION", 1.0), ("MATH", 0.5)])

@@ -20,7 +20,6 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import count, question, read_verdicts
 from pipeline.metrics import table as metrics_table
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import NONE
 from pipeline.page import index
 from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
@@ -57,7 +56,7 @@ def page_results(root: Path, **changes: Any) -> Path:
     for spec in expand(Study.of(study)):
         if spec.cell != "horovod-apex":
             lines = [f"line {number} of {spec.run_id}" for number in range(30)]
-            log = run_folder(root / "runs", spec) / "log.txt"
+            log = root / "runs" / spec.folder / "log.txt"
             log.write_text("\n".join([*lines, HOSTILE]) + "\n")
     return root
 
@@ -115,7 +114,7 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
     specs = expand(Study.of(study))
     assert len(outline.runs) == len(specs)
     for spec in specs:
-        text = run_text(outline, spec.run_id.partition("/")[2])
+        text = run_text(outline, spec.folder)
         status, reason = outcome(spec) or ("ok", "")
         assert f" {status} " in text and reason in text
         # Its step time in milliseconds, a dash where there is none.

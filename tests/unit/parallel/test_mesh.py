@@ -55,6 +55,13 @@ def test_ranks_of_one_data_place_read_the_same_sequences() -> None:
         HYBRID.batch_slice(0, 13)
 
 
+def test_replicas_read_other_sequences_than_each_other() -> None:
+    layout = Layout((("replica", 2), ("data", 3)), 3, "cpu", "gloo")
+    assert layout.data_parallel == 6
+    slices = [layout.batch_slice(rank, 12) for rank in range(6)]
+    assert slices == [(start, start + 2) for start in range(0, 12, 2)]
+
+
 def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:
     """Along other axes it is shared, so they need not divide it."""
     run = Case("ddp").spec(1)

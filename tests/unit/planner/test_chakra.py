@@ -215,7 +215,9 @@ def test_a_run_without_counts_is_refused(sample, tmp_path, capsys) -> None:
 
 def test_chakra_s_own_schema_reads_it(sample, tmp_path) -> None:
     schema = pytest.importorskip(
-        "chakra.schema.protobuf.et_def_pb2", reason="mlc-chakra is not installed"
+        "chakra.schema.protobuf.et_def_pb2",
+        reason="mlc-chakra is not installed: pip install protobuf, then pip install --no-deps "
+        "git+https://github.com/mlcommons/chakra",
     )
     run = sample / "runs/sps/n4/p0"
     assert main(["trace", "--run", str(run), "--out", str(tmp_path)]) == 0

@@ -100,6 +100,25 @@ def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
     assert of(runs, slower, "ddp").communication == whole.communication
 
 
+def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
+    runs, calibration
+) -> None:
+    """With a staleness of 1 the pull, half of what waits, does not; with 2 both ways may."""
+    one_core = next(run.world for run in runs if run.cell == "ddp")
+
+    def waits(staleness: int, cores: int) -> float:
+        world, options = replace(one_core, cores_per_node=cores), {"staleness": staleness}
+        changes = {"strategy": "parameter_server", "options": options, "world": world}
+        return of(runs, calibration, "ddp", **changes).communication
+
+    prompt = waits(0, 1)
+    assert [waits(n, 1) for n in (1, 2)] == pytest.approx([prompt, prompt / 2])
+    assert waits(0, 2) == prompt
+    late, later = waits(1, 2), waits(2, 2)
+    assert prompt / 2 <= late < prompt
+    assert late - later == pytest.approx(prompt / 2)
+
+
 def test_sizes_between_and_beyond_those_measured(calibration) -> None:
     times = [calibration.collective("1gbit", 4, SEND, size) for size in (500, 500_500, 2_000_000)]
     assert times[0] == pytest.approx(2e-6)

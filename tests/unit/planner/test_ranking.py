@@ -85,16 +85,21 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
     """What `strategy`, `options` and `workload` state is the layout that was predicted."""
     found = on_four_nodes("6.7B")
     assert len({one.cell["strategy"] for one in found}) >= 4
+    names = {one.name for one in found}
+    assert {"data 32, ZeRO 3 within nodes", "data 8 x tensor 4, ZeRO 3"} <= names
     for one in found:
         spec = OnGpus(size_of("6.7B"), 512).spec(one.job, one.cell)
         run, job = resolve(spec), one.job
         run.strategy.check_spec(spec)
         run.layout.check_batch(spec)
         axes = dict(run.layout.axes)
-        assert [job.dp, job.tp, job.pp] == [axes.get(a, 1) for a in ("data", "tensor", "pipeline")]
+        assert job.dp == run.layout.data_parallel
+        assert [job.tp, job.pp] == [axes.get(a, 1) for a in ("tensor", "pipeline")]
+        assert job.shard == axes.get("data", 1)
         degrees = run.strategy.degrees(spec, run.layout)
         assert degrees is not None
         assert (job.seq_parallel, job.counts) == (degrees.sequence, degrees.layers)
+        assert (job.zero, job.shard) == (degrees.zero, degrees.shard or degrees.data)
         if (idle := run.strategy.idle_share(spec)) is not None:
             bubble = (job.pp - 1) / (job.vpp * job.accum)
             assert idle == pytest.approx(bubble / (1 + bubble))

@@ -24,8 +24,8 @@ from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.types import Batch, Phases
 from pipeline.resolved import resolve
-from pipeline.strategies.annotated import annotations
 from pipeline.strategies.annotated.annotations import alike, mesh_axes, share
+from pipeline.strategies.annotated.annotations import resolve as resolve_annotations
 from pipeline.strategies.annotated.search import annotate, chain, search
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
@@ -70,7 +70,7 @@ def test_axes_that_do_not_fit_name_their_factors(axes, said) -> None:
 
 def test_patterns_find_their_tensors() -> None:
     given = {"*.up.weight": ["model", None], "h.0": ["data", None, "model"]}
-    found = annotations.resolve(given, AXES, SHAPES)
+    found = resolve_annotations(given, AXES, SHAPES)
     assert found == {
         "h.0.up.weight": ("model", None),
         "h.1.up.weight": ("model", None),
@@ -96,7 +96,7 @@ def test_patterns_find_their_tensors() -> None:
 )  # fmt: skip
 def test_what_does_not_fit_is_one_line_with_names_and_the_fix(given, said) -> None:
     with pytest.raises(StudyError) as error:
-        annotations.resolve(given, AXES, SHAPES)
+        resolve_annotations(given, AXES, SHAPES)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -169,7 +169,7 @@ def test_dtensor_sends_what_the_cuts_cost(names) -> None:
 def test_every_cut_is_one_that_annotations_take() -> None:
     shapes, axes = models.tensor_shapes(ONE), (("data", 2), ("model", RANKS))
     for names in ALL:
-        annotations.resolve(annotate(LAYERS, names), axes, shapes)
+        resolve_annotations(annotate(LAYERS, names), axes, shapes)
     assert annotate(LAYERS, ("whole", "whole", "columns", "rows")) == {
         "*.mlp.c_fc.weight": ["model", None],
         "*.mlp.c_fc.bias": ["model"],

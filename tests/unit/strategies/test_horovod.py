@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
@@ -17,11 +18,18 @@ import torch
 
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.machine import addresses as network
+from pipeline.machine.limits import free_port
 from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.step import Stepper
 from pipeline.strategies import load
 from pipeline.strategies.horovod import job
-from pipeline.strategies.horovod.plan import UNSUPPORTED_FILE, why_unusable
+from pipeline.strategies.horovod.plan import (
+    TUNED_MB,
+    TUNED_POINTS,
+    UNSUPPORTED_FILE,
+    settled,
+    why_unusable,
+)
 
 
 @pytest.fixture
@@ -162,3 +170,73 @@ def test_a_resume_sends_weights_and_nothing_of_the_optimiser(monkeypatch) -> Non
     stepper.model = torch.nn.Linear(2, 1)
     stepper.load("a state")
     assert sent == ["read a state", "weight", "bias"]
+
+
+HEAD = (
+    "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
+    "cycle_time_ms,tensor_fusion_threshold,score"
+)
+"""As Horovod 0.28.1 writes it."""
+
+
+def test_the_last_row_of_a_finished_search_is_what_horovod_keeps() -> None:
+    best = "0,0,0, 1,3.29399,41.5908,33.002"
+    rows = [HEAD, best, *["0,0,0, 1,50,32,2.5"] * (TUNED_POINTS - 1), best]
+    found = settled("\n".join(rows), dilation=2.0)
+    assert found == {"cycle_time_ms": 1.646995, "fusion_threshold_mb": 41.5908, "points": 21}
+    with pytest.raises(LaunchError, match=r"tried 21 of 21 points .*; raise workload.untimed_ste"):
+        settled("\n".join(rows[:-1]), dilation=2.0)
+
+
+# A point takes 5 steps, none warms up: read when the library is loaded.
+FEW_STEPS = {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "1", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0"}
+TUNED = """
+import json, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from pipeline import strategies
+from pipeline.corpus.batches import Batches
+from pipeline.training.clock import Clock
+from pipeline.training.loop import Hooks, Loop
+from tests.parity.cases import Case
+
+spec = Case("horovod").spec(2)
+spec = replace(spec, workload=replace(spec.workload, steps=140))
+batches = Batches(Path(sys.argv[1]), spec.model.context, spec.workload.global_batch, spec.seed)
+losses = []
+rank = int(sys.argv[2])
+strategy = strategies.load("horovod", {"autotune": True})
+loop = Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))
+loop.run(Hooks(lambda step: losses.append(step.loss), lambda *_: None))
+print(json.dumps([loop.trainable.autotuned, losses[0], losses[-1], str(loop.trainable.log)]))
+"""
+
+
+@pytest.mark.system
+def test_a_search_ends_and_says_what_it_settled_on(small_tokens: Path) -> None:
+    """On two ranks, which train meanwhile."""
+    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    both |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TUNED, str(small_tokens), rank],
+            env=os.environ | FEW_STEPS | both | {"RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    try:
+        printed = [one.communicate(timeout=600)[0] for one in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
+    assert [one.returncode for one in ranks] == [0, 0]
+    (tuned, first, last, log), (none, *same) = (json.loads(text) for text in printed)
+    assert (none, same[:2]) == (None, [first, last])
+    assert tuned["points"] == TUNED_POINTS
+    assert 1 <= tuned["cycle_time_ms"] <= 100
+    assert 0 <= tuned["fusion_threshold_mb"] <= TUNED_MB
+    assert last < first - 1, "it trains"
+    assert not Path(log).parent.exists()

@@ -25,7 +25,6 @@ from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.deepspeed.step import load as load_deepspeed
-from pipeline.strategies.parameter_server.step import Star
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -107,8 +106,18 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "runs on 1 rank, given 2 nodes x 4 ranks"),
     ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
     ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
+    ("parameter_server", {"staleness": 3}, {}, "staleness 3 is unknown; use one of 0, 1, 2"),
+    ("parameter_server", {"staleness": 1, "engine": "data_parallel"}, {},
+     "staleness 1 needs engine process_group; .* set that, or staleness 0"),
+    ("parameter_server", {"staleness": 1}, {"work": {"untimed_steps": 0}},
+     "before step 1 have no late gradients, and 0 are untimed"),
+    ("parameter_server", {"staleness": 1}, {"work": {"checkpoint_every": 5}},
+     r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
     ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps = 0 is not from 1 to 100"),
     ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
+    ("horovod", {"autotune": True}, {"work": {"steps": 2_000, "untimed_steps": 4}},
+     "before step 1250 tune Horovod .*, and 4 are untimed; raise workload.untimed_steps to 1250"),
+    ("horovod", {"autotune": True, "cycle_time_ms": 2.0}, {}, "2.0 do nothing with autotune"),
     ("horovod", {"cycle_time_ms": 1e6}, {}, "cycle_time_ms = 1000000.0 is not from 0 to 1000;"),
     ("ddp", {"bucket_cap_mb": 0}, {}, "bucket_cap_mb = 0 is not from 0.001 to"),
     ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
@@ -116,7 +125,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "start = 1 is not from 2 to"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 9}, {"work": {"untimed_steps": 4}},
-     "first 9 steps are sent in full"),
+     "steps before step 9 are sent in full .*, and 4 are untimed; raise .*steps to 9"),
     ("ddp", {"compression": "powersgd"}, {"work": {"checkpoint_every": 5, "untimed_steps": 4}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
     ("local_sgd", {"inner_steps": 0}, {}, "inner_steps = 0 is not from 1 to 10000"),
@@ -125,17 +134,31 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {"tensor": 0}, {}, "tensor = 0 is not from 1 to 1000000;"),
     ("local_sgd", {"inner_steps": 7}, {"work": {"steps": 20, "untimed_steps": 4}},
      r"16 timed steps are no whole rounds of 7, .* to a multiple"),
+    ("ddp", {}, {"work": {"recompute": [0, 9]}}, "names block 9, and the model has blocks 0 to 1"),
+    ("pipeline_parallel", {"ranks": 2}, {"work": {"recompute": (0,)}},
+     "strategy pipeline_parallel takes none, full or attention"),
     ("sharded", {"stage": 4}, {}, "stage 4 is unknown; use one of 1, 2, 3"),
     ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
     ("hybrid", {"zero_stage": 2}, {}, "zero_stage 2 is unknown; use one of 0, 1"),
     ("sharded", {"offload": True}, {}, "offload: weights lie on the CPU already"),
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
+    ("sharded", {"offload": True, "ranks": 4}, {"world": GPUS},
+     "offload: not offered beside ranks 4; leave one"),
+    ("sharded", {"ranks": 3}, {},
+     "8 ranks are no replicas x 3 ranks .* the nearest is 4 x 2: set ranks to 2, or to 0 for all"),
+    ("sharded", {"ranks": 1}, {}, "no replicas x 1 ranks .*, at least 2; the nearest is 4 x 2"),
+    ("sharded", {"ranks": 16}, {}, "no replicas x 16 ranks .* the nearest is 1 x 8: set ranks to"),
+    ("sharded", {"ranks": 2}, {"world": sized(1)}, "1 ranks are no .* nearest is 1 x 1: set ranks"),
     ("tensor", {"ranks": 3}, {"world": sized(4)},
      "3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
     ("tensor", {"sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option ranks is 10, or"),
+    ("tensor", {"ranks": 2, "zero_stage": 1}, {},
+     "zero_stage 1: strategy hybrid has it .* pipeline 1, tensor 2, zero_stage 1, or set"),
+    ("tensor", {"ranks": 2, "zero_stage": 3}, {"world": sized(2)},
+     "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* set zero_stage to 0"),
     ("context", {"ranks": 3}, {"world": sized(4)},
      "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("context", {"ranks": 8}, {"model": HEADS},
@@ -200,9 +223,17 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
+    (
+        "parameter_server",
+        {"staleness": 2},
+        "fp16",
+        "staleness 2 takes .* which fp16 has not; use",
+    ),
+    ("parameter_server", {"staleness": 1}, "bf16_masters", "use fp32, tf32, bf16, or staleness 0"),
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
+    ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
     ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
 ]
@@ -220,6 +251,7 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
     ("strategy", "options", "axes", "axis", "ranks"),
     [
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
+        ("sharded", {"ranks": 4}, (("replica", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
@@ -278,6 +310,19 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
     )
     assert (diloco - single, averaged - single) == (2 * weights, weights)
+
+
+def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
+    """On the root gradients of all ranks; with a staleness of 2 the weights besides."""
+    run = a_run("parameter_server", world=sized(4))
+    weights = 4 * models.num_parameters(run.model)
+    for rank, ranks in ((0, 4), (1, 1)):
+        prompt = predict(run, rank).parameters
+        for staleness in (1, 2):
+            late = replace(run, options={"staleness": staleness})
+            assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
+            [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
+            assert (one.formula, one.wire_bytes) == (same.formula, same.wire_bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
@@ -385,6 +430,40 @@ def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
     assert needs[3].parameters < needs[2].parameters
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides(stage) -> None:
+    few, all_of_four = (
+        a_run("sharded", {"stage": stage}, sized(size), "bai2022") for size in (2, 4)
+    )
+    cut = replace(all_of_four, options={"stage": stage, "ranks": 2})
+    assert predict(cut).optimiser == predict(few).optimiser
+    assert predict(cut).parameters == predict(few).parameters > predict(all_of_four).parameters
+    [alone], [inside, between] = predict_sent(few), predict_sent(cut)
+    assert (inside.axis, inside.wire_bytes) == ("data", alone.wire_bytes)
+    gradients = 4 * models.num_parameters(cut.model)
+    assert (between.axis, between.wire_bytes) == ("replica", gradients / 2)
+    same = replace(all_of_four, options={"stage": stage, "ranks": 4})
+    assert resolve(same).layout == resolve(all_of_four).layout
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
+    """And one tensor rank has of it what a rank of `sharded` has."""
+    run = a_run("tensor", {"ranks": 2}, sized(8), "bai2022")
+    cut = replace(run, options={"ranks": 2, "zero_stage": stage})
+    assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
+    assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
+    tensor, data = predict_sent(cut)
+    assert predict_sent(run)[0].wire_bytes == tensor.wire_bytes
+    [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
+    assert (data.axis, data.formula) == ("data", sharded.formula)
+    assert 0.5 < data.wire_bytes / sharded.wire_bytes < 0.51
+    whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
+    alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
+    assert predict(whole) == predict(alone)
+    assert [one.wire_bytes for one in predict_sent(whole)] == [sharded.wire_bytes]
+
+
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
     """Counted with DeepSpeed 0.19.8 on two ranks: tests/system/test_deepspeed.py has small ones."""
     model = {"num_layers": 2, "width": 256, "num_heads": 4, "context": 16, "vocab_size": 302}
@@ -480,23 +559,6 @@ def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> N
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)
-
-
-def test_large_scaled_gradients_do_not_overflow_in_the_sum_of_a_root(monkeypatch) -> None:
-    """Eight times 32,768 is more than float16 holds; their mean is not, nor is it with DDP.
-
-    The root receives from each of the others what this rank has sent before.
-    """
-    sent: list[torch.Tensor] = []
-    monkeypatch.setattr("torch.distributed.send", lambda flat, rank: sent.append(flat.clone()))
-    monkeypatch.setattr("torch.distributed.recv", lambda into, rank: into.copy_(sent[0]))
-    gradient = torch.full((3,), 32_768.0, dtype=torch.float16)
-    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
-    for is_root in (False, True):
-        rank: Any = SimpleNamespace(is_root=is_root, model=model, group=SimpleNamespace(size=8))
-        rank.precision = SimpleNamespace(reduced=None)
-        Star.push(rank)
-    assert gradient.tolist() == [32_768.0] * 3
 
 
 def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:

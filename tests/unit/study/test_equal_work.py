@@ -23,14 +23,22 @@ UNEQUAL: list[tuple[str, dict[str, Any]]] = [
     ("schedule", with_cell(optimiser={"decay_matrices_only": True})),
     ("updates_per_step", with_cell(options={"optimiser_steps": 2})),
 ]
-COMPRESSED = [{"compression": "fp16"}, {"compression": "powersgd", "powersgd_rank": 2}]
-"""Options of `ddp` that change the step."""
+CHANGED: list[tuple[str, dict[str, Any]]] = [
+    ("ddp", {"compression": "fp16"}),
+    ("ddp", {"compression": "powersgd", "powersgd_rank": 2}),
+    ("parameter_server", {"staleness": 1}),
+    ("parameter_server", {"staleness": 2}),
+]
+"""Options that change the step."""
 
 
-@pytest.mark.parametrize("options", COMPRESSED)
-def test_compressed_gradients_are_unequal_work(options: dict[str, Any]) -> None:
-    study = with_cell(strategy="ddp", options=options)
-    with pytest.raises(StudyError, match=rf"compression={options['compression']} .*\[schedule\]"):
+@pytest.mark.parametrize(("strategy", "options"), CHANGED)
+def test_compressed_and_late_gradients_are_unequal_work(
+    strategy: str, options: dict[str, Any]
+) -> None:
+    study = with_cell(strategy=strategy, options=options)
+    knob, value = next(iter(options.items()))
+    with pytest.raises(StudyError, match=rf"{knob}={value} .*\[schedule\]"):
         check_equal_work(Study.of(study))
     check_equal_work(Study.of(study | {"compares": ["schedule"]}))
 

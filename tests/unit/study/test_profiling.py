@@ -38,6 +38,13 @@ def test_profiled_runs_may_be_repeated_more_often_than_timed_ones() -> None:
     assert [s.to_json() for s in found if s.repeat == 0] == [s.to_json() for s in once]
 
 
+def test_only_some_cells_may_be_profiled_often() -> None:
+    study = Study.of(make_study(profile={"steps": 8, "repeats": 4, "cells": ["dps"]}))
+    assert {s.cell for s in profiled(study) if s.repeat} == {"dps"}
+    everywhere = {(s.cell, s.world.nodes) for s in expand(study)}
+    assert {(s.cell, s.world.nodes) for s in profiled(study) if not s.repeat} == everywhere
+
+
 def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
     study = make_study(profile={"steps": 8})
     short, whole = profiled(Study.of(study))[0], expand(Study.of(study))[0]

@@ -170,16 +170,20 @@ def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
 
 def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
     found = {}
-    for spelt in (True, "full", "attention"):
+    for spelt in (True, "full", "attention", [1, 0]):
         study["workload"]["recompute"] = spelt
         run = expand(check_study(study, "study.yaml"))[0]
         validate(run.to_dict(), "spec", Path("spec.json"))
         assert RunSpec.from_dict(json.loads(run.to_json())) == run
-        found[spelt] = run.to_dict()["workload"]["recompute"]
-    assert found == {True: True, "full": True, "attention": "attention"}
-    study["workload"]["recompute"] = "half"
-    with pytest.raises(StudyError, match=r"workload.recompute.*'none', 'full', 'attention'"):
-        check_study(study, "study.yaml")
+        found[str(spelt)] = run.to_dict()["workload"]["recompute"]
+    assert found == {"True": True, "full": True, "attention": "attention", "[1, 0]": [0, 1]}
+    for wrong, said in (
+        ("half", "'none', 'full', 'attention'"), ([], "minItems"), ([-1], "minimum"),
+        ([1, 1], "uniqueItems"), ([True], "integer"),
+    ):  # fmt: skip
+        study["workload"]["recompute"] = wrong
+        with pytest.raises(StudyError, match=rf"workload.recompute.*{said}"):
+            check_study(study, "study.yaml")
 
 
 def test_weak_scaling_multiplies_the_global_batch(study) -> None:

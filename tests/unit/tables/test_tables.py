@@ -12,7 +12,6 @@ from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FULL
 from pipeline.metrics.build import build
-from pipeline.metrics.collect import run_folder
 from pipeline.metrics.format import (
     NONE,
     limit,
@@ -332,7 +331,7 @@ def piped(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     sent = {"steps": 4, "differing_steps": 0, "collectives": calls}
     ranks = [rank | {"sent": sent} for rank in record.run["ranks"]]
     steps = [with_passes(step) for step in record.steps]
-    write_record(run_folder(runs, spec), RunRecord({**record.run, "ranks": ranks}, steps))
+    write_record(runs / spec.folder, RunRecord({**record.run, "ranks": ranks}, steps))
     return build(Study.of(study), runs)
 
 

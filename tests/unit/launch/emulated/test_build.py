@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipeline.launch.emulated import ranks as emulated_ranks
-from pipeline.launch.emulated.ranks import Child, follow
+from pipeline.launch.emulated import build
+from pipeline.launch.emulated.build import follow
+from pipeline.machine.forks import Child
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def start() -> Iterator[Callable[..., Child]]:
             time.sleep(seconds)
             return code
 
-        started.append(Child(emulated_ranks.fork(work)))
+        started.append(Child(work))
         return started[-1]
 
     yield one
@@ -48,5 +49,5 @@ def test_a_kill_is_told_by_its_signal(start, victim) -> None:
 def test_nobody_waits_long_for_a_rank_that_hangs_without_its_meeting_place(
     start, monkeypatch
 ) -> None:
-    monkeypatch.setattr(emulated_ranks, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(build, "GRACE_SECONDS", 0.1)
     assert follow([start(1), start(0, 60)]) == 1

@@ -1,0 +1,33 @@
+"""`make paper STUDY=planner`: a paper on published points, for which nothing is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.tables.points import TABLES
+from tests.workflow.project import make_project
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+def test_make_paper(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "checkout")
+    # Building Horovod is not what is tested.
+    (project.folder / "envs/build_horovod.py").write_text("")
+    done = project.make("paper", "STUDY=planner")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no runs, as nothing is trained; now points" in done.stderr
+    results = project.folder / "results/planner"
+    assert (results / "paper/paper.pdf").read_bytes().startswith(b"%PDF")
+    assert (results / "report.html").stat().st_size > 10**5
+    assert {path.stem for path in (results / "tables").iterdir()} == set(TABLES)
+    assert not {"runs", "tokens", "metrics"} & {path.name for path in results.iterdir()}
+    again = project.make("paper", "STUDY=planner")
+    log = max((results / "logs/workflow").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert again.returncode == 0 and "Nothing to be done" in log.read_text()
+    refused = project.make("archive", "STUDY=planner")
+    assert refused.returncode == 2 and "a study of points has no runs" in refused.stderr
+    assert project.make("clean-results", "STUDY=planner", "CONFIRM=yes").returncode == 0
+    assert not results.exists()
