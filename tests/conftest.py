@@ -8,10 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.system.image import image, singularity
 
 __all__ = ["image", "singularity"]
+
+# A machine that is busy with something else makes no example wrong.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 LONGEST = (
     "workflow/test_workflow.py",

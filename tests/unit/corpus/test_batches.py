@@ -90,7 +90,7 @@ def test_the_entropy_of_unseen_text_is_that_of_its_tokens_by_their_frequency(mak
 
 
 # The shards are only read, so that all examples may share them.
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     step=st.integers(min_value=0, max_value=10**6),
     seed=st.integers(min_value=0, max_value=2**64 - 1),

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise, product
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cost.communication import Network, RankGroup
@@ -161,7 +161,6 @@ def slowest(seconds, sizes):
 LAYERS = st.lists(st.sampled_from([1.0, 2.5]) | st.floats(0, 9), min_size=1, max_size=9)
 
 
-@settings(deadline=None)
 @given(LAYERS, st.data())
 def test_stages_cut_by_dynamic_programming_are_the_best_of_all(seconds, data) -> None:
     count = data.draw(st.integers(1, len(seconds)))
@@ -238,7 +237,6 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(choices, moves)
 
 
-@settings(deadline=None)
 @given(chains(), st.integers(1, 40) | st.just(None))
 def test_the_optimum_is_that_of_exhaustive_search(chain, most) -> None:
     limit = inf if most is None else most + 0.5
