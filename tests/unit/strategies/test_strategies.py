@@ -1,7 +1,10 @@
 """Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,18 +14,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pipeline import models, strategies
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
-from pipeline.parallel.types import Faults, Parts
+from pipeline.parallel.types import Batch, Faults, Parts
 from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.resolved import resolve
+from pipeline.strategies.deepspeed.step import load as load_deepspeed
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study, shipped_studies
+from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec, WorldSpec
+from tests.ranks import MODEL, ON_ONE_RANK, group_alone, parts_of
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
 
@@ -89,11 +95,6 @@ print("torch" in sys.modules)
 def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
     done = subprocess.run([sys.executable, "-c", ARITHMETIC], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
-
-
-def test_every_shipped_study_names_strategies_that_exist() -> None:
-    for path in shipped_studies().values():
-        strategies.check(expand(load_study(path)))
 
 
 HEADS = {"num_heads": 16, "context": 100}
@@ -261,9 +262,11 @@ def test_ranks_that_exchange_most_are_neighbours(strategy, options, axes, axis, 
     assert (layout.axes, layout.along(axis, 0)) == (axes, ranks)
 
 
+SERVER = strategies.load("parameter_server", {"engine": "data_parallel"})
+
+
 def test_data_parallel_is_one_process_with_all_devices_of_one_node() -> None:
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(sized(4))
+    layout = SERVER.layout(sized(4))
     assert (layout.num_processes, layout.devices_per_process) == (1, 4)
     assert layout.batch_slice(0, 16) == (0, 16)
 
@@ -334,10 +337,9 @@ def test_data_parallel_refuses_compiled_modules() -> None:
     """Its replicas would call the compiled function of the first device's module."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     model[0].compile()
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    layout = SERVER.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     with pytest.raises(UnsupportedError, match="set compile to false"):
-        server.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
+        SERVER.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
@@ -351,10 +353,9 @@ def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch)
             given.append(module)
 
     monkeypatch.setattr("pipeline.strategies.parameter_server.step.DataParallel", Engine)
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    layout = SERVER.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     model = torch.nn.Linear(2, 2)
-    server.build(Parts(model, torch.optim.AdamW, layout, make_precision("bf16", "cpu"), 1.0))
+    SERVER.build(Parts(model, torch.optim.AdamW, layout, make_precision("bf16", "cpu"), 1.0))
     [module] = given
     with torch.autocast("cpu", dtype=torch.float16):
         assert module(torch.ones(1, 2)).dtype == torch.bfloat16
@@ -491,10 +492,7 @@ def test_deepspeed_gathers_a_large_model_in_parts_and_a_small_one_whole() -> Non
     ("version", "said"),
     [
         (None, "DeepSpeed is not installed, an optional extra .*; run `DS_ACCELERATOR=cpu .*lock`"),
-        (
-            "0.19.7",
-            r"version 0\.19\.7, older than 0\.19\.8, which reads weights before",
-        ),
+        ("0.19.7", r"version 0\.19\.7, older than 0\.19\.8, which reads weights before"),
     ],
 )
 def test_a_deepspeed_that_is_missing_or_wrong_is_unsupported(monkeypatch, version, said) -> None:
@@ -553,9 +551,7 @@ def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -
 
 @pytest.mark.parametrize("recompute", [False, True, "attention"])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(
-    precision: str, recompute: bool | str
-) -> None:
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> None:
     how = {"precision": precision, "work": {"recompute": recompute}}
     knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
     hybrid, tensor = (
@@ -563,3 +559,44 @@ def test_a_hybrid_of_one_stage_sends_what_tensor_does(
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)
+
+
+def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:
+    deepspeed = SimpleNamespace(logger=SimpleNamespace(setLevel=lambda _: None))
+    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace())
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    load_deepspeed("cuda")
+    assert os.environ["LOCAL_RANK"] == "1"
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    load_deepspeed("cpu")
+    assert os.environ["LOCAL_RANK"] == "0"
+
+
+BATCH = Batch(*(torch.zeros(2, MODEL.context, dtype=torch.int64),) * 2)
+SEVERAL = [n for n in strategies.names() if n != "single" and not strategies.load(n, {}).requires]
+"""The strategies of several ranks that torch alone runs; a new file joins by itself."""
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_the_clock_begins_at_a_barrier_and_leaves_out_the_mean_loss(name, monkeypatch) -> None:
+    """Without the barrier a rank's checkpoint is within the next step of the others."""
+    strategy, done = strategies.load(name, ON_ONE_RANK.get(name, {})), list[str]()
+    with group_alone():
+        trainable: Any = strategy.build(parts_of(strategy, 1))
+        mean = trainable.mean
+
+        def noted(value: torch.Tensor) -> torch.Tensor:
+            done.append("mean")
+            return mean(value)
+
+        monkeypatch.setattr(trainable, "mean", noted)
+        with monkeypatch.context() as patch:
+            patch.setattr(dist, "barrier", lambda *_, **__: done.append("all"))
+            trainable.barrier()
+        trainable.step([BATCH])
+        done.append("step")
+        trainable.report()
+    assert done == ["all", "step", "mean"]
