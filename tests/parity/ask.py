@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from pathlib import Path
 
 from pipeline.launch import fork_server
@@ -19,8 +20,9 @@ VARIABLE = "SAMESTEP_PARITY"
 READ_AT_LOAD = ("OMP_NUM_THREADS",)
 
 
+@cache
 def start() -> None:
-    """Start the process that has torch loaded; it ends with this one."""
+    """Start the process that has torch loaded, once; it ends with this one."""
     environment = inherited.for_stages(os.environ) | {"OMP_NUM_THREADS": "1"}
     fork_server.start(("tests.parity.ask",), VARIABLE, environment)
 

@@ -6,14 +6,17 @@ run that all are held against.
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipeline import models, strategies
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import PIPELINE
+from pipeline.study.model_files import with_files
 from pipeline.study.spec import (
     ATTENTION,
     ModelSpec,
@@ -26,8 +29,9 @@ from pipeline.study.spec import (
 )
 
 REFERENCE = "single"
-STEPS = 6
-OVERFLOW_STEP = 4
+STEPS, FEW = 6, 3
+"""Steps of a case; fewer of one that is there for what its first steps show, see `Case.few`."""
+OVERFLOW_STEP = 1
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
@@ -38,10 +42,11 @@ MASTERS = "bf16_masters"
 TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 CHOSEN = "SAMESTEP_PARITY_OF"
-"""Environment variable: strategies, with commas, whose references alone are trained; else all."""
-TOGETHER = "together"
-"""In place of a strategy: what all run in one launch, see `together`."""
-BRIEF_STEPS, BRIEF_BATCH = 3, 32
+"""Environment variable: strategies, with commas, whose references alone are trained, else all; for
+BEGUN the folders of models."""
+TOGETHER, BEGUN = "together", "begun"
+"""In place of a strategy: what all run in one launch, see `together` and `begun_cases`."""
+BRIEF_BATCH = 32
 """Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`; amp_o1 has the bits of bf16 here."""
@@ -112,12 +117,25 @@ MUTATIONS = {
 }
 """Deliberate mistakes that the comparison must notice, each with the number of the setting of the
 knobs where it shows with another than the defaults. Horovod's first are options of these names."""
-NARROWED = ("narrow_reduction", "narrow_masters")
-"""Mutations that show in MASTERS: gradients are reduced in bfloat16, masters begin each update as
-the weights that they are masters of."""
 RATIOS = ("part_ratio", "rows_ratio", "cut_ratio", "stage_ratio")
-"""Mutations that show with LAMB, on BERT where it is trained: its norms are of a shard, of rows, of
-a tensor rank's part, or of all that a stage holds."""
+"""Norms of LAMB are of a shard, of rows, of a tensor rank's part, or of all that a stage holds."""
+SHOWN: dict[str, dict[str, Any]] = {
+    **{name: {"accumulation": 4, "architecture": NARROW[1]} for name in MISCOUNTED},
+    # Where BERT is trained, the other strategies have it on GPT-2.
+    **{name: {"lamb": True, "architecture": NARROW[1]} for name in RATIOS},
+    "own_balance": {"architecture": MIXTURE},  # of a router: over a rank's tokens, then their mean
+    "heads_alone": {"architecture": "Qwen3ForCausalLM"},  # norms of heads, some on each rank
+    "borders_unread": {"documents": True},
+    # Gradients are reduced in bfloat16; masters begin each update as the weights.
+    **{name: {"precision": MASTERS} for name in ("narrow_reduction", "narrow_masters")},
+    # All steps have the last batch, or one schedule.
+    **{name: {"phased": True} for name in ("one_phase", "rate_of_all")},
+    "recomputed_without_sum": {"recompute": True},
+    "recomputed_unmasked": {"recompute": ATTENTION},
+}
+"""Mutations by what a case needs for them to show, where plain GPT-2 in fp32 is not enough."""
+SLOW = ("narrow_masters",)
+"""Mutations that show in later steps than the first `FEW`."""
 OF_EACH_CLASS = (
     ("ddp", "sum"), ("tensor", "no_enter"), ("tensor", "no_leave"), ("pipeline_parallel", "twice"),
 )  # fmt: skip
@@ -130,8 +148,6 @@ SEEN = "padding_seen"
 """The loss sees the columns that pad the vocabulary, in every strategy."""
 PHASES = (PhaseSpec(4, global_batch=16, context=8, warmup_steps=2, learning_rate=4e-3),)
 """Of a case that is `phased`; a run that resumes does so before they end."""
-UNPHASED = ("one_phase", "rate_of_all")
-"""Mutations that show there: all steps have the last batch, or one schedule."""
 CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "ddp": (("fp16", "sum"), ("bf16", ""), ("powersgd", "no_feedback")),
     "horovod": (("fp16", ""),),
@@ -145,25 +161,21 @@ OPTIONS: dict[str | None, dict[str, Any]] = {
     "clip_before_synchronise": {"clip_before_synchronise": True},
 }
 """Mutations that are knobs of the strategy."""
-RECOMPUTED: dict[str | None, bool | str] = {
-    "recomputed_without_sum": True,
-    "recomputed_unmasked": ATTENTION,
-}
-"""Mutations that show where activations are recomputed, and which."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training of `STEPS` steps; `resume` stops half-way and resumes from a checkpoint.
+    """One training; `resume` stops half-way and resumes from a checkpoint.
 
     `mutation` breaks the step on purpose, to show that the comparison notices. `overflow` makes a
     gradient infinite on one rank. `resume_variant` numbers the knobs that it resumes with.
-    `recompute`: activations are recomputed, which must change no bit. `brief`: fewer steps of more
-    sequences. `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
+    `recompute`: activations are recomputed, which must change no bit. `brief`: of more sequences.
+    `decay`: strong weight decay, of matrices alone. `lamb`: the same, by LAMB.
     `padded`: the vocabulary has masked rows, held against a single device without. `phased`: most
     steps have other shapes, see `PHASES`. `documents`: those of one sequence are kept apart.
     `change`: one of `CHANGED`. `replicas`: so many ranks of the strategy's own algorithm, written
-    out in one process; see `written_out`.
+    out in one process; see `written_out`. `folder`: holds the model with its weights, as
+    save_pretrained leaves it.
     """
 
     strategy: str
@@ -185,6 +197,22 @@ class Case:
     documents: bool = False
     change: str = ""
     replicas: int = 0
+    folder: str = ""
+
+    @property
+    def few(self) -> bool:
+        """True where what it is there for shows in its first steps, so that it takes no more."""
+        if self.brief:
+            return True
+        if self.phased or self.change or self.lamb or self.mutation in SLOW:
+            return False
+        narrow = self.variant and self.precision != "fp32"
+        kinds = self.architecture, self.padded, self.overflow, self.documents, self.mutation
+        return any(kinds) or bool(narrow)
+
+    @property
+    def steps(self) -> int:
+        return FEW if self.few else STEPS
 
     @property
     def options(self) -> dict[str, Any]:
@@ -200,43 +228,29 @@ class Case:
 
     @property
     def name(self) -> str:
-        """A file name."""
-        parts = [self.strategy, self.precision, f"a{self.accumulation}"]
-        parts += [f"v{self.variant}"] if self.variant else []
-        parts += [f"l{self.num_layers}"] if self.num_layers != LAYERS[0] else []
-        parts += ["recompute"] * bool(self.recompute)
-        parts += [ATTENTION] * (self.recompute == ATTENTION)
-        parts += ["blocks"] * isinstance(self.recompute, tuple) + ["brief"] * self.brief
-        parts += ["phased"] * self.phased + ["documents"] * self.documents
-        parts += ["decay"] * self.decay + ["padded"] * self.padded + ["lamb"] * self.lamb
-        parts += ["resume"] * self.resume + ["overflow"] * self.overflow
-        parts += [f"to-v{self.resume_variant}"] if self.resume_variant is not None else []
-        parts += [f"r{self.replicas}"] if self.replicas else []
-        parts += [self.change, self.mutation or "", self.architecture or ""]
-        return "-".join(filter(None, parts))
+        """A file name: what differs from a plain case, but for the folder."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)[3:-1]}
+        more = {name: value for name, value in own.items() if value != getattr(Case, name)}
+        more = {name: str(value).strip("(,)") for name, value in more.items()}
+        words = [name if value == "True" else f"{name}-{value}" for name, value in more.items()]
+        return "-".join([self.strategy, self.precision, f"a{self.accumulation}", *words])
 
     def spec(self, world: int) -> RunSpec:
         """The run on that many ranks: the same work for every world."""
-        batch, steps = (BRIEF_BATCH, BRIEF_STEPS) if self.brief else (8, STEPS)
-        untimed, phases = (1, PHASES) if self.phased else (2, ())
+        batch, phases = BRIEF_BATCH if self.brief else 8, PHASES if self.phased else ()
+        timed = strategies.load(self.strategy, self.options).period if self.few else STEPS - 2
+        untimed = 1 if self.phased else self.steps - timed
         work = WorkloadSpec(
-            batch, self.accumulation, steps, untimed, "strong", 0, self.recompute, phases
+            batch, self.accumulation, self.steps, untimed, "strong", 0, self.recompute, phases
         )
         return RunSpec(
-            study="parity",
-            cell=self.name.replace("_", "-"),
-            strategy=self.strategy,
-            options=self.options,
-            precision=self.precision,
-            world=WorldSpec(world, 1, "cpu", "gloo", "loopback"),
-            model=self.model,
+            study="parity", cell=self.name.replace("_", "-"), strategy=self.strategy,
+            options=self.options, precision=self.precision, model=self.model, workload=work,
+            world=WorldSpec(world, 1, "cpu", "gloo", "loopback"), repeat=0, seed=11,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
-            workload=work,
-            repeat=0,
-            seed=11,
-            profile=self.profiled,
             objective=APART if self.documents else OBJECTIVES.get(self.architecture or ""),
-        )
+            profile=self.profiled,
+        )  # fmt: skip
 
     @property
     def changed(self) -> bool:
@@ -245,7 +259,10 @@ class Case:
 
     @property
     def model(self) -> ModelSpec:
-        """Our own GPT-2, or a class of transformers of the same sizes."""
+        """Our own GPT-2, a class of transformers of the same sizes, or the one of the folder."""
+        if self.folder:
+            given = {"family": "transformers", "config": "config.json", "weights": "."}
+            return ModelSpec(**with_files(given, Path(self.folder), extends=False))
         if self.architecture is None:
             rows = 128 if self.padded else None
             return replace(models.example(), num_layers=self.num_layers, pad_vocab_to=rows)
@@ -253,16 +270,14 @@ class Case:
 
     @property
     def profiled(self) -> bool:
-        """Whether it counts what it sends; that changes no bit of the training."""
+        """True where it counts what it sends; that changes no bit of the training."""
         counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
         several = self.strategy != REFERENCE and not self.replicas
-        # A brief case has one timed step, which is no round.
-        whole = not self.brief or strategies.load(self.strategy, self.options).period == 1
-        return counted and self.accumulation > 1 and several and whole
+        return counted and self.accumulation > 1 and several
 
     @property
     def weights_wanted(self) -> bool:
-        """Whether its final weights are held against those of a single device, besides its steps.
+        """True where its final weights, too, are held against those of a single device.
 
         Putting them together takes a collective for each of them.
         """
@@ -292,6 +307,8 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     """All trainings of one launch: of a strategy in a world, or of all together."""
     if strategy == TOGETHER:
         return together(world)
+    if strategy == BEGUN:
+        return begun_cases(world, os.environ[CHOSEN].split(","))
     found = longer_cases(strategy, world)
     found += [
         case_of(strategy, world, v, p, resume=True)
@@ -370,6 +387,17 @@ def together(world: int) -> list[Case]:
     if world < WIDE:
         return brief + models_on_four()
     return wide_cases() + [case for case in brief if on_eight(case)]
+
+
+def begun_cases(world: int, folders: list[str]) -> list[Case]:
+    """Trainings that begin with the weights of a folder, cut in each way; alone on one rank."""
+    several = ("ddp", "sharded", "tensor", "pipeline_parallel")
+    made = []
+    for folder in folders:
+        [kind] = json.loads(Path(folder, "config.json").read_text())["architectures"]
+        for strategy in (REFERENCE,) if world == 1 else several:
+            made.append(Case(strategy, architecture=kind, folder=folder))
+    return made
 
 
 def models_on_four() -> list[Case]:
@@ -580,27 +608,18 @@ def world_of_mutant(case: Case) -> int:
 
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
-    world, found = mutated_world(strategy), []
+    if strategy == REFERENCE:
+        return []
+    world, found = mutated_world(strategy), list[Case]()
     for name in MUTATIONS.get(strategy, "").split():
         mutation, _, variant = name.partition(":")
-        if mutation in MISCOUNTED or (strategy, mutation) == ("pipeline_parallel", "untied"):
-            case = Case(strategy, accumulation=4, mutation=mutation, architecture=NARROW[1])
-        elif mutation == "borders_unread":
-            case = case_of(strategy, world, mutation=mutation, documents=True)
-        elif mutation in UNPHASED:
-            case = case_of(strategy, world, mutation=mutation, phased=True)
-        elif mutation == "own_balance":  # of a router: over all tokens of a rank, then their mean
-            case = Case(strategy, mutation=mutation, architecture=MIXTURE)
-        elif mutation == "heads_alone":  # norms of heads, of which each rank has some
-            case = Case(strategy, mutation=mutation, architecture="Qwen3ForCausalLM")
-        else:
-            again, lamb = RECOMPUTED.get(mutation, False), mutation in RATIOS
-            precision = MASTERS if mutation in NARROWED else "fp32"
-            bert = NARROW[1] if lamb and strategy not in UNTRIED else None
-            case = case_of(
-                strategy, world, int(variant or 0), precision, mutation=mutation, recompute=again,
-                lamb=lamb, architecture=bert,
-            )  # fmt: skip
+        shown = dict(SHOWN.get(mutation, {}))
+        if (strategy, mutation) == ("pipeline_parallel", "untied"):
+            shown = SHOWN["padding_read"]
+        elif mutation in RATIOS and strategy in UNTRIED:
+            del shown["architecture"]
+        precision = shown.pop("precision", "fp32")
+        case = case_of(strategy, world, int(variant or 0), precision, mutation=mutation, **shown)
         found.append(case)
     found += [
         Case(strategy, accumulation=2, change=name, mutation=mutation)
@@ -614,15 +633,11 @@ def mutants(strategy: str) -> list[Case]:
         if one == strategy
     ]
     able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
-    found += [
-        replace(case, precision="bf16")
-        for case in list(found)
-        if case.mutation in NARROWLY and "bf16" in able
-    ]
-    wanted = [name for name in ("fp32", "bf16") if name in able and strategy != REFERENCE]
-    if strategy != REFERENCE:
-        found.append(case_of(strategy, world, mutation=SEEN, padded=True))
-    return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in wanted]
+    narrow = [replace(c, precision="bf16") for c in found if c.mutation in NARROWLY]
+    found += narrow if "bf16" in able else []
+    found.append(case_of(strategy, world, mutation=SEEN, padded=True))
+    both = [name for name in ("fp32", "bf16") if name in able]
+    return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in both]
 
 
 def accumulations_of(

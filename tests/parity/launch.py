@@ -24,7 +24,7 @@ from pipeline.machine.control_groups import usable_cores
 from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
 from tests.cores import core_for
-from tests.parity.cases import CHOSEN, STEPS, Case
+from tests.parity.cases import CHOSEN, Case
 
 SECONDS = 600
 """For all cases of a strategy in one world."""
@@ -59,7 +59,7 @@ class Runs:
 
     def checkpoint(self, case: Case) -> SavedState:
         """What a run that was resumed half-way had left there."""
-        return load(self.folder / f"{case.name}.checkpoints", STEPS // 2)
+        return load(self.folder / f"{case.name}.checkpoints", case.steps // 2)
 
     def weights(self, case: Case) -> dict[str, torch.Tensor]:
         return load_file(self.folder / f"{case.name}.safetensors")
@@ -68,7 +68,7 @@ class Runs:
 def launch(
     strategy: str, world: int, tokens: Path, out: Path, chosen: Collection[str] = ()
 ) -> Runs:
-    """Train all cases of a strategy, of the single device those for `chosen` strategies.
+    """Train all cases of a strategy, with what is `chosen` of them, see `cases.CHOSEN`.
 
     Raises LaunchFailed.
     """

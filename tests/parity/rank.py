@@ -60,7 +60,7 @@ from pipeline.training.loop import Hooks, Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
-from tests.parity.cases import OVERFLOW_STEP, REFERENCE, STEPS, Case, cases_of
+from tests.parity.cases import OVERFLOW_STEP, REFERENCE, Case, cases_of
 from tests.parity.written_out import PlainLamb, written_out
 
 ENTRIES = 2_000
@@ -137,6 +137,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             "precision": loop.precision.info.to_dict(),
             "sent": loop.sent,
             "kept": kept,
+            "phases": [name for name, *_ in loop.phases._marks] if loop.phases else None,
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
         if case.weights_wanted:
@@ -201,7 +202,7 @@ def train(
     hooks = Hooks(
         lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}),
         save,
-        lambda _: case.resume and len(steps) == STEPS // 2,
+        lambda _: case.resume and len(steps) == case.steps // 2,
     )
     if not case.resume:
         loop = make()
@@ -215,7 +216,7 @@ def train(
         return steps, loop, kept  # for its checkpoint
     other = case.resume_variant
     loop = make(case.options if other is None else case.options_of(other))
-    loop.run(hooks, STEPS // 2, checkpoint.load(checkpoints, STEPS // 2))
+    loop.run(hooks, case.steps // 2, checkpoint.load(checkpoints, case.steps // 2))
     return steps, loop, kept
 
 

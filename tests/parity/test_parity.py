@@ -35,6 +35,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,11 @@ from pipeline.parallel.mesh import DATA, PIPELINE, REPLICA
 from pipeline.parallel.types import SavedState
 from pipeline.planner.memory import predict, predict_sent
 from pipeline.resolved import resolve
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 from tests.parity import ask, cases
 from tests.parity.cases import (
     MASTERS,
     REFERENCE,
-    STEPS,
     WIDE,
     Case,
     accumulations_of,
@@ -215,9 +216,15 @@ def test_a_model_of_transformers_takes_the_same_steps(launched, strategy, world,
         assert_same_tensors(runs.checkpoint(case), single.checkpoint(reference))
 
 
+def expected_of(single: Runs, case: Case, world: int) -> dict[str, Any]:
+    """The reference's first rank, with as many of its steps as the case takes."""
+    reference = single.rank(case.reference(world))
+    return reference | {"steps": reference["steps"][: case.steps]}
+
+
 def assert_same_training(runs: Runs, single: Runs, case: Case) -> None:
     """Steps and, where they are kept, final weights of a single device; the same on all ranks."""
-    reference = single.rank(case.reference(runs.world))
+    reference = expected_of(single, case, runs.world)
     assert_same_steps(runs.rank(case), reference, *bands_of(case, runs.world))
     assert len({rank["weights_sha256"] for rank in runs.ranks(case)}) == 1
     if case.weights_wanted:
@@ -237,9 +244,8 @@ def test_the_rest_of_the_matrix_takes_the_same_steps(launched, strategy, world, 
 
 def assert_matrix_cell(runs: Runs, single: Runs, case: Case) -> None:
     """All ranks end with the same bits; steps and what is sent are such as they should be."""
-    ranks, reference = runs.ranks(case), single.rank(case.reference(runs.world))
+    ranks, reference = runs.ranks(case), expected_of(single, case, runs.world)
     assert len({rank["weights_sha256"] for rank in ranks}) == 1
-    assert len(ranks[0]["steps"]) == cases.BRIEF_STEPS
     assert_same_steps(ranks[0], reference, *bands_of(case, runs.world))
     if case.profiled and not strategies.load(case.strategy, case.options).sends_unstated:
         assert_sends_what_it_says(runs, case, runs.world)
@@ -280,12 +286,9 @@ def test_mixed_precision_stays_in_its_band_around_fp32(launched, precision) -> N
     [(s, w, v, p) for s, w, v in [("single", 1, 0), *PLACES] for p in cases.resumed_in(s, w, v)],
 )
 def test_resuming_half_way_changes_nothing(launched, strategy, world, variant, precision) -> None:
-    runs = launched(strategy, world)
-    whole, halves = (
-        runs.rank(case_of(strategy, world, variant, precision)),
-        runs.rank(case_of(strategy, world, variant, precision, resume=True)),
-    )
-    assert [s["step"] for s in halves["steps"]] == list(range(STEPS))
+    runs, whole_case = launched(strategy, world), case_of(strategy, world, variant, precision)
+    whole, halves = (runs.rank(replace(whole_case, resume=again)) for again in (False, True))
+    assert [s["step"] for s in halves["steps"]] == list(range(whole_case.steps))
     if world <= 2:
         for key in ("loss", "grad_norm", "learning_rate"):
             assert [s[key] for s in halves["steps"]] == [s[key] for s in whole["steps"]], key
@@ -364,7 +367,7 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
     resolved = resolve(case.spec(world))
     for rank, run in enumerate(runs.ranks(case)):
-        predicted = {one.axis: one.wire_bytes for one in predict_sent(resolved, rank)}
+        predicted = {one.axis: one.bytes for one in predict_sent(resolved, rank)}
         counted = dict.fromkeys(predicted, 0)
         for one in run["sent"]["collectives"]:
             each = one["wire_bytes"] / run["sent"].get("period", 1)
@@ -374,7 +377,30 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
         stated = {axis: counted[axis] for axis in predicted}
         assert stated == pytest.approx(predicted, rel=SENT), rank
         assert run["sent"]["differing_steps"] == 0
-        assert run["sent"]["steps"] == sum(step["timed"] for step in run["steps"])
+        timed = [step for step in run["steps"] if step["timed"]]
+        assert run["sent"]["steps"] == len(timed)
+        assert not predicted or any(step["phases"]["communication"] > 0 for step in timed)
+
+
+PASSES = [FORWARD, BACKWARD] * 4
+PHASES = {
+    "ddp": [REST, *PASSES, COMMUNICATION, OPTIMISER, REST],
+    "horovod": [REST, *PASSES, COMMUNICATION, BACKWARD, OPTIMISER, REST],
+    # Pull and push; the loss scale would follow, where there is one.
+    "parameter_server": [
+        *(REST, COMMUNICATION, REST, *PASSES, COMMUNICATION, BACKWARD),
+        OPTIMISER,
+        REST,
+    ],
+}
+
+
+@pytest.mark.parametrize("strategy", PHASES)
+def test_a_step_goes_through_its_phases_in_this_order(launched, strategy) -> None:
+    """The last one of four micro-batches, on the root of two ranks."""
+    marks = launched(strategy, 2).rank(Case(strategy, accumulation=4))["phases"]
+    # The same phase twice in a row is one.
+    assert [marks[0], *(b for a, b in pairwise(marks) if a != b)] == PHASES[strategy]
 
 
 @each(cases.overflow_cases)
@@ -410,7 +436,7 @@ def test_a_padded_vocabulary_takes_the_steps_of_one_without(
     launched, strategy, world, case
 ) -> None:
     """On a single device the loss of equal weights has equal bits; gradients differ in the last."""
-    single = launched("single", 1).rank(case.reference(world))
+    single = expected_of(launched("single", 1), case, world)
     run = launched(strategy, world).rank(case)
     assert_same_steps(run, single, first=FIRST_STEP, later=ALL_STEPS)
     if strategy == "single":
@@ -432,10 +458,11 @@ MUTANTS = [case for strategy in strategies.names() for case in cases.mutants(str
 @pytest.mark.parametrize("case", MUTANTS, ids=lambda case: case.name)
 def test_the_comparison_notices_a_broken_step(launched, case) -> None:
     world = cases.world_of_mutant(case)
-    single = launched("single", 1).rank(case.reference(world))
+    reference = expected_of(launched("single", 1), case, world)
     run = launched(case.strategy, world).rank(case)
+    assert len(run["steps"]) == len(reference["steps"]), "no mistake of the comparison itself"
     with pytest.raises(AssertionError):
-        assert_same_steps(run, single, *bands_of(case, world))
+        assert_same_steps(run, reference, *bands_of(case, world))
 
 
 def test_every_strategy_file_is_in_the_suite() -> None:

@@ -2,9 +2,9 @@
 
 Each layer is whole on all ranks of the axis `model`, or cut by output features (columns) or by
 input features (rows). Outputs of modules are annotated wherever DTensor would otherwise choose what
-to do with a part, so that it sends what is counted here (tests/unit/strategies/annotated). Not
-offered are cuts of sequences, of embedding and output layer, and of attention, whose query, key and
-value come from one product. What lies between the layers counts as whole.
+to do with a part, so that it sends what is counted here (tests/unit/strategies/test_annotated.py).
+Not offered are cuts of sequences, of embedding and output layer, and of attention, whose query, key
+and value come from one product. What lies between the layers counts as whole.
 """
 
 from __future__ import annotations

@@ -1,10 +1,16 @@
+"""Batches of windows in a random order, by slices; the shards and the manifest below them."""
+
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,23 +18,49 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.corpus.batches import MAX_OPEN_SHARDS, Batches, permute
+from pipeline.corpus.manifest import TOKENIZER_FILE, Manifest, smallest_dtype, write_shards
 from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
 from pipeline.errors import CorpusError
+from pipeline.files import sha256_of_file
 from pipeline.study.spec import ObjectiveSpec
-from tests.unit.corpus.conftest import MakeShards
 
 # Steps 0, 1, 166 (its last four positions lie in the next epoch) and 100 000.
 GOLDEN = [
-    [35, 352, 994, 667, 834, 489],
-    [140, 576, 19, 103, 646, 901],
-    [21, 94, 824, 961, 798, 659],
-    [315, 56, 520, 599, 386, 847],
-]
-
-
+    [35, 352, 994, 667, 834, 489], [140, 576, 19, 103, 646, 901],
+    [21, 94, 824, 961, 798, 659], [315, 56, 520, 599, 386, 847],
+]  # fmt: skip
 DOCUMENTS = ObjectiveSpec("causal", reset_positions=True)
 WORDS = ObjectiveSpec("masked", 500, 0.5, whole_words=True)
 PAIRS = ObjectiveSpec("masked_next_sentence", 500, 0.5, 501, 502, 503)
+
+
+MakeShards = Callable[..., Path]
+
+
+@pytest.fixture
+def make_shards(tmp_path: Path) -> MakeShards:
+    """Write tokens 0, 1, 2, ... so that a token is its own position in the corpus."""
+
+    def make(num_tokens: int, shard_tokens: int = 2**24) -> Path:
+        folder = tmp_path / f"tokens-{num_tokens}-{shard_tokens}"
+        folder.mkdir()
+        separator, file = "<|endoftext|>", folder / TOKENIZER_FILE
+        vocab = {separator: 0, "last": num_tokens - 1}
+        file.write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
+        tokens = np.arange(num_tokens, dtype="uint16")
+        Manifest(
+            schema_version=1,
+            source={"source": "text", "files": ["a.txt"], "document": "file"},
+            tokenizer={"kind": "bpe", "separator": separator, "sha256": sha256_of_file(file),
+                       "trained_on_every_nth_piece": 1},
+            num_documents=1, num_characters=num_tokens, num_tokens=num_tokens,
+            vocab_size=num_tokens, separator_id=0, dtype="uint16", text_sha256="0" * 64,
+            shards=tuple(write_shards(folder, "uint16", [tokens], shard_tokens)),
+            versions={"python": "3", "datasets": "1", "tokenizers": "1"},
+        ).write(folder)  # fmt: skip
+        return folder
+
+    return make
 
 
 def test_golden_indices(make_shards: MakeShards) -> None:
@@ -48,20 +80,13 @@ def test_windows_are_consecutive_tokens_and_targets_are_shifted(make_shards: Mak
     assert np.array_equal(targets, expected + 1)
 
 
-def test_the_entropy_of_unseen_text_is_that_of_its_tokens_by_their_frequency(
-    make_shards: MakeShards,
-) -> None:
+def test_the_entropy_of_unseen_text_is_that_of_its_tokens_by_their_frequency(make_shards) -> None:
     batches = Batches(make_shards(1000, 7), context=5, global_batch=10, seed=1)
     targets = np.concatenate([batches.slice(step, 0, 10)[1] for step in (17, 18)])
     shares = np.unique(targets, return_counts=True)[1] / targets.size
     assert batches.unigram_entropy(17, 19) == pytest.approx(-(shares * np.log(shares)).sum())
     assert batches.num_windows == 199
     assert batches.unigram_entropy(18, 20) is None, "the second epoch repeats the text"
-
-
-@pytest.fixture
-def shards(make_shards: MakeShards) -> Path:
-    return make_shards(500, 64)
 
 
 # The shards are only read, so that all examples may share them.
@@ -72,9 +97,9 @@ def shards(make_shards: MakeShards) -> Path:
     cuts=st.sets(st.integers(min_value=1, max_value=11), max_size=4),
     objective=st.sampled_from([None, DOCUMENTS, WORDS, PAIRS]),
 )
-def test_slices_of_any_world_make_the_same_batch(shards, step, seed, cuts, objective) -> None:
+def test_slices_of_any_world_make_the_same_batch(small_tokens, step, seed, cuts, objective) -> None:
     """Ranks, micro-batches and restarts are slices; masks are drawn for each anew."""
-    batches = Batches(shards, 8, 12, seed, objective)
+    batches = Batches(small_tokens, 8, 12, seed, objective)
     whole = batches.slice(step, 0, 12)
     edges = [0, *sorted(cuts), 12]
     parts = [batches.slice(step, a, b) for a, b in itertools.pairwise(edges)]
@@ -270,3 +295,92 @@ def test_every_value_is_as_likely_in_first_place(size: int) -> None:
     expected = np.bincount(np.arange(size) * 5 // size, minlength=5) / size * 4000
     chi_squared = ((counts - expected) ** 2 / expected).sum()
     assert chi_squared < 23.5  # the 0.9999 quantile at 4 degrees of freedom
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"), [(3, "uint16"), (65536, "uint16"), (65537, "uint32")]
+)
+def test_smallest_type_that_fits(vocab_size: int, dtype: str) -> None:
+    assert smallest_dtype(vocab_size) == dtype
+    assert np.iinfo(dtype).max >= vocab_size - 1
+
+
+@given(
+    parts=st.lists(st.lists(st.integers(0, 65535), max_size=12), max_size=10),
+    shard_tokens=st.integers(min_value=1, max_value=9),
+    dtype=st.sampled_from(["uint16", "uint32"]),
+)
+def test_shards_hold_the_stream_in_order(tmp_path_factory, parts, shard_tokens, dtype) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    arrays = (np.array(part, dtype=dtype) for part in parts)
+    shards = write_shards(folder, dtype, arrays, shard_tokens)
+    data = b"".join((folder / shard.file).read_bytes() for shard in shards)
+    flat = [token for part in parts for token in part]
+    assert np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).tolist() == flat
+    assert all(shard.num_tokens == shard_tokens for shard in shards[:-1])
+    assert len(shards) == -(-len(flat) // shard_tokens)
+    for shard in shards:
+        assert hashlib.sha256((folder / shard.file).read_bytes()).hexdigest() == shard.sha256
+
+
+def test_files_are_little_endian(tmp_path: Path) -> None:
+    write_shards(tmp_path, "uint16", [np.array([258], dtype=">u2")])
+    assert (tmp_path / "shard-00000.bin").read_bytes() == b"\x02\x01"
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(data, sort_keys=True, indent=1) + "\n")
+
+
+def one_line(folder: Path, *words: str, verify: bool = False) -> None:
+    with pytest.raises(CorpusError) as caught:
+        Manifest.load(folder, verify=verify)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in (*words, "python -m pipeline tokens"):
+        assert word in message
+
+
+def append(path: Path, more: str) -> None:
+    path.write_text(path.read_text() + more)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda folder: (folder / "shard-00001.bin").write_bytes(b"\0" * 78),
+         ("shard-00001.bin has 78 bytes", "expected 80", "40 tokens of uint16")),
+        (lambda folder: (folder / "shard-00002.bin").unlink(),
+         ("shard-00002.bin does not exist", "40 bytes")),
+        (lambda folder: edit(folder, num_tokens=99), ("$.num_tokens", "99", "sum 100")),
+        (lambda folder: append(folder / "manifest.json", "\n"), ("not canonical",)),
+    ],
+    ids=["cut", "missing", "another number", "not canonical"],
+)  # fmt: skip
+def test_what_is_seen_without_reading_the_tokens(make_shards: MakeShards, damage, words) -> None:
+    folder = make_shards(100, 40)
+    damage(folder)
+    one_line(folder, *words)
+
+
+@pytest.mark.parametrize("name", ["shard-00000.bin", "tokenizer.json"])
+def test_changed_bytes_are_found_by_verify(make_shards: MakeShards, name: str) -> None:
+    folder = make_shards(100)
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    Manifest.load(folder)
+    one_line(folder, name, "SHA-256", verify=True)
+
+
+def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatch) -> None:
+    """A study has hundreds of runs, and a corpus may be terabytes."""
+    folder = make_shards(100, 40)
+    manifest = Manifest.load(folder, verify=True)
+    assert [shard.num_tokens for shard in manifest.shards] == [40, 40, 20]
+    text = (folder / "manifest.json").read_bytes()
+    assert manifest.sha256 == hashlib.sha256(text).hexdigest()
+    hashed = "pipeline.corpus.manifest.sha256_of_file"
+    monkeypatch.setattr(hashed, lambda path: pytest.fail(f"{path} was read again"))
+    assert Manifest.load(folder, verify=True) == manifest

@@ -19,6 +19,20 @@ from pipeline.errors import CorpusError
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.fixture
+def text_spec(tmp_path: Path) -> dict[str, Any]:
+    """A tokens spec over two text files of 60 blocks each."""
+    paths = [tmp_path / name for name in ("one.txt", "two.txt")]
+    for path in paths:
+        blocks = [f"{path.name} has block number {i}\nwith a second line" for i in range(60)]
+        path.write_text("\n\n".join(blocks) + "\n")
+    return {
+        "corpus": {"source": "text", "paths": [*map(str, paths)], "document": "block"},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300},
+        "context": 8, "model_vocab_size": 300, "min_tokens": 17,
+    }  # fmt: skip
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

@@ -39,9 +39,7 @@ def test_bpe_has_the_separator_first_and_gives_any_text_back(store, tmp_path) ->
         assert max(ids) < tokeniser.vocab_size
 
 
-def test_wordpiece_has_berts_special_tokens_and_pieces_of_lower_case_words(
-    store: TextStore, tmp_path: Path
-) -> None:
+def test_wordpiece_has_berts_special_tokens_and_pieces_of_lower_case_words(store, tmp_path) -> None:
     tokeniser = make(store, tmp_path, kind="wordpiece", vocab_size=60)
     tokenizer, special = tokeniser.tokenizer, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert [tokenizer.token_to_id(one) for one in special] == [*range(5)]
@@ -54,9 +52,7 @@ def test_wordpiece_has_berts_special_tokens_and_pieces_of_lower_case_words(
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(
-    store: TextStore, kind: str
-) -> None:
+def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(store, kind) -> None:
     """Pairs of this text are equally frequent."""
     size = {"bpe": 290, "wordpiece": 60}[kind]
     code = (

@@ -1,16 +1,25 @@
-"""Response of the model when one thing about a job changes."""
+"""The model of a step: what a change of a job does, schedules, collectives, cuts of operators."""
 
 from dataclasses import asdict, replace
+from itertools import pairwise, product
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.cost.constants import Constants
-from pipeline.cost.job import Job, jobs_of
+from pipeline.cost.job import Job, Refused, jobs_of
 from pipeline.cost.memory import parts
 from pipeline.cost.points import read
-from pipeline.cost.predict import Model, Prediction, predict
+from pipeline.cost.predict import Model, Prediction, on_gpus, predict
+from pipeline.cost.schedule import exposed
 from pipeline.cost.score import FOLDER
+from pipeline.cost.sharding import Chain, Choice
+from pipeline.models import num_parameters
+from pipeline.parallel.mesh import Degrees
+from pipeline.planner.ranking import Cluster, job_of
+from pipeline.planner.sizes import size_of
 
 ROW = next(row for row in read(FOLDER / "llmfoundry.csv") if row["model"] == "mpt-1b")
 JOB = replace(jobs_of(ROW)[0], zero=0, seq=2048, micro=4, accum=8, recompute="none")
@@ -24,7 +33,7 @@ def of(job: Job = JOB, **changes) -> Prediction:
 def kept(**changes) -> dict[str, float]:
     """Bytes of the first stage, part by part."""
     model = Model(replace(JOB, **changes), Constants())
-    return parts(model.job, model.profile, model.counts[0], 0, model.device.element)
+    return parts(model.job, model.profile, model.layers[0], 0, model.device.element)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +87,41 @@ def test_a_pipeline_has_a_bubble() -> None:
     assert of().bubble == 0
 
 
+def test_gpipe_keeps_the_activations_of_all_micro_batches() -> None:
+    first, all_of_them = (kept(pp=4, dp=2, schedule=name) for name in ("1f1b", "gpipe"))
+    assert all_of_them["activations"] == pytest.approx(8 / 4 * first["activations"])
+
+
+def test_zero_bubble_leaves_less_of_it_and_gpipe_as_much_as_1f1b() -> None:
+    bubbles = {name: of(pp=4, dp=2, accum=8.0, schedule=name).bubble
+               for name in ("1f1b", "gpipe", "zero_bubble")}  # fmt: skip
+    assert bubbles["gpipe"] == pytest.approx(bubbles["1f1b"], rel=0.1)
+    assert bubbles["zero_bubble"] < 0.6 * bubbles["1f1b"]
+
+
+def test_layers_of_each_chunk_are_those_that_are_stated() -> None:
+    uneven = of(pp=2, dp=4, vpp=2, layers=8, counts=(3, 2, 2, 1))
+    assert Model(replace(JOB, pp=2, vpp=2, counts=(3, 2, 2, 1)), Constants()).layers == (3, 2, 2, 1)
+    assert uneven.bubble > of(pp=2, dp=4, vpp=2, layers=8).bubble
+
+
+def test_more_stages_than_are_replayed_are_refused() -> None:
+    with pytest.raises(Refused, match="257 stages are not modelled; of at most 256 the passes"):
+        of(pp=257, layers=300)
+
+
+def test_a_tied_table_is_added_up_between_both_ends() -> None:
+    tied, untied = (of(pp=8, dp=1, gpus=8, tied=tied, gpus_per_node=1, node_net_gbps=10.0)
+                    for tied in (True, False))  # fmt: skip
+    assert tied.communication > untied.communication
+
+
+def test_no_more_than_all_but_the_last_bucket_is_hidden() -> None:
+    assert exposed(10.0, 100.0, 5) == 2.0
+    assert exposed(10.0, 100.0, 5, last=0.5) == 5.0, "the embedding's gradient comes last"
+    assert exposed(10.0, 4.0, 5, last=0.1) == pytest.approx(10 - 4 * 4 / 5)
+
+
 def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:
     ours = jobs_of(read(FOLDER / "samestep_h200.csv")[0])[0]
     known = of(ours)
@@ -85,3 +129,53 @@ def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:
     assert of(ours, framework="other").host > known.host + 0.005
     queued = known.host + known.optimiser + known.computation
     assert queued == pytest.approx(1e-6 * (2 * 1800 + 1500))
+
+
+SECONDS = st.floats(1e-6, 1e-2) | st.sampled_from([0.0, 1e-4, 2e-4])
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    """Up to five operators of up to three choices each; also such that cost the same."""
+    counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
+    choices = [
+        [Choice(str(n), draw(SECONDS), draw(st.integers(1, 9))) for n in range(count)]
+        for count in counts
+    ]
+    moves = [
+        [[draw(SECONDS) for _ in range(after)] for _ in range(before)]
+        for before, after in pairwise(counts)
+    ]
+    return Chain(choices, moves)
+
+
+@given(chains(), st.integers(1, 40) | st.just(None))
+def test_the_optimum_is_that_of_exhaustive_search(chain, most) -> None:
+    limit = inf if most is None else most + 0.5
+    every = product(*(range(len(each)) for each in chain.choices))
+    fitting = [picks for picks in every if chain.kept(picks) <= limit]
+    found = chain.cheapest(limit)
+    if not fitting:
+        assert found is None
+        return
+    assert found is not None and chain.kept(found) <= limit
+    assert chain.seconds(found) <= min(map(chain.seconds, fitting)) + 1e-9
+
+
+def test_on_gpus_a_cut_costs_what_links_and_products_do() -> None:
+    """Within a node a ring is faster than over 10 Gbit/s; a half of a product is half as long."""
+    size = size_of("1.3B")
+    prices, steps = [], []
+    for nodes, gpus in ((1, 8), (8, 1)):
+        cluster = Cluster("a100-80", 80, nodes, gpus, 10.0)
+        job = job_of(size, cluster, nodes, Degrees(4, 2, microbatches=8), 64, "bf16", False)
+        whole, each = on_gpus(job, Constants(), num_parameters(size.model))
+        prices.append(each)
+        steps.append((whole, predict(job, Constants())))
+    near, far = prices
+    assert (near.ranks, near.pieces) == (2, 8)
+    assert near.all_reduce(10**7) < far.all_reduce(10**7) / 10
+    assert near.gather(10**7) < near.all_reduce(10**7)
+    assert 0.45 < near.product(4096, 8192, 4096) / near.product(4096, 8192, 8192) < 0.55
+    for whole, cut in steps:
+        assert whole.computation > 1.5 * cut.computation, "each of two ranks does all of it"

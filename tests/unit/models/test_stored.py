@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import transformers
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
@@ -31,7 +25,10 @@ from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import ModelSpec
-from tests import begun
+from tests.parity import ask
+from tests.parity.cases import BEGUN, Case, begun_cases
+from tests.parity.launch import launch
+from tests.ranks import fake_group
 
 SIZES: dict[str, Any] = {
     "vocab_size": 302, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -64,21 +61,17 @@ def spec_of(folder: Path, **given: Any) -> ModelSpec:
 def test_the_first_loss_is_that_of_transformers_in_every_layout(
     saved: dict[str, Path], small_tokens: Path, tmp_path: Path
 ) -> None:
+    ask.start()
     folders = [str(folder) for folder in saved.values()]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.begun", str(small_tokens), str(tmp_path), *folders],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    for world in begun.STRATEGIES:
-        for case in begun.cases(world, folders):
-            left = json.loads((tmp_path / f"{case.name}.rank0.json").read_text())
-            expected = theirs(case, small_tokens)
-            assert left["steps"][0]["loss"] == pytest.approx(expected, rel=1e-6), case.name
-            assert left["steps"][0]["loss"] != left["steps"][-1]["loss"]
+    for world in (1, 2):
+        runs = launch(BEGUN, world, small_tokens, tmp_path, folders)
+        for case in begun_cases(world, folders):
+            first, *_, last = [step["loss"] for step in runs.rank(case)["steps"]]
+            assert first == pytest.approx(theirs(case, small_tokens), rel=1e-6), case.name
+            assert first != last
 
 
-def theirs(case: begun.Begun, tokens: Path) -> float:
+def theirs(case: Case, tokens: Path) -> float:
     """Loss of the first batch by transformers' own model, loaded by its own from_pretrained."""
     spec = case.spec(1)
     batches = Batches(tokens, 16, spec.workload.global_batch, spec.seed, spec.objective)
@@ -110,17 +103,7 @@ def test_weights_go_to_files_of_the_hub_s_layout_and_back(saved, tmp_path) -> No
             torch.testing.assert_close(model.logits(ids), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture
-def group() -> Iterator[None]:
-    """Rank 0 of four, whose collectives send nothing."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    yield
-    dist.destroy_process_group()
-
-
-def test_a_rank_reads_the_parts_that_it_holds_alone(saved, group) -> None:
+def test_a_rank_reads_the_parts_that_it_holds_alone(saved) -> None:
     spec = spec_of(saved["BertForMaskedLM"])
     model, initial = deferred_model(spec, 0)
     numbers, real = [], stored.reader(spec)
@@ -130,12 +113,13 @@ def test_a_rank_reads_the_parts_that_it_holds_alone(saved, group) -> None:
         return real(name, offsets, shape)
 
     strategy = strategies.load("sharded", {})
-    run = begun.Begun("sharded", folder=str(saved["BertForMaskedLM"])).spec(4)
+    run = Case("sharded", folder=str(saved["BertForMaskedLM"])).spec(4)
     make: Any = lambda parameters: torch.optim.AdamW(parameters)  # noqa: E731
     fill = lambda: materialise(model, initial.values, torch.device("cpu"), read)  # noqa: E731
     precision = make_precision("fp32", "cpu")
     parts_of = Parts(model, make, strategy.layout(run.world), precision, 1.0, materialise=fill)
-    strategy.build(parts_of)
+    with fake_group(4):
+        strategy.build(parts_of)
     whole = load_file(saved["BertForMaskedLM"] / "model.safetensors")
     parts: dict[str, Any] = dict(model.named_parameters())
     assert sum(numbers) == sum(p.to_local().numel() for p in parts.values())

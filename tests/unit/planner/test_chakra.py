@@ -68,13 +68,8 @@ def read(folder: Path) -> list[list[dict[str, Any]]]:
         for one in others:
             [number], [name], [kind], [micros] = (one[field] for field in (1, 2, 3, 7))
             deps = [varint(io.BytesIO(packed)) for packed in one[5]]
-            node = {
-                "id": number,
-                "name": name.decode(),
-                "type": kind,
-                "deps": deps,
-                "micros": micros,
-            }
+            node = {"id": number, "name": name.decode(), "type": kind, "deps": deps}
+            node["micros"] = micros
             for attribute in map(fields, one[10]):
                 [key], ([value],) = attribute.pop(1), attribute.values()
                 node[key.decode()] = value
@@ -159,7 +154,7 @@ def test_each_strategy_s_prediction_can_be_traced(study: str, tmp_path: Path) ->
         chakra.write(out, layout, steps, spec.run_id, "predicted")
         ranks = checked(out)
         for rank, nodes in enumerate(ranks):
-            formula = {one.axis: round(one.wire_bytes) for one in predict_sent(run, rank)}
+            formula = {one.axis: round(one.bytes) for one in predict_sent(run, rank)}
             assert sent(nodes) == {axis: size for axis, size in formula.items() if size}
             work = sum(node["micros"] for node in nodes if node["type"] == COMPUTE)
             assert abs(work - 1e6 * (0.093 + 0.02 * (not sent(nodes)))) <= len(nodes)
@@ -212,9 +207,7 @@ def test_what_cannot_be_traced_is_refused(own, said: str) -> None:
 def test_a_run_without_counts_is_refused(sample, tmp_path, capsys) -> None:
     record = read_record(sample / "runs/dps/n2/p0")
     del record.run["ranks"][0]["sent"]
-    with pytest.raises(
-        RecordError, match=r"n2/p0 \(ok\) has not counted what its ranks sent; give"
-    ):
+    with pytest.raises(RecordError, match=r"n2/p0 \(ok\) has not counted what its ranks sent;"):
         chakra.of_record(record)
     assert main(["trace", "--study", "smoke", "--out", str(tmp_path / "x")]) == 2
     assert "--study needs --calibration" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Steps predicted from single operators and messages."""
+"""Operators of a step, and steps predicted from them and from messages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.cost.traffic import SEND
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
-from pipeline.models import num_parameters
-from pipeline.parallel.wire import SEND
+from pipeline.models import flops_per_token, num_parameters
 from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
-from pipeline.planner.operators import Operator, work_of
+from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
@@ -150,3 +150,58 @@ def test_a_study_stands_beside_what_was_measured(runs, calibration) -> None:
     assert lines[-1].startswith("2 cells and node counts: median error 50 %".replace(" %", "%"))
     assert "1 in the band, Kendall's tau" in lines[-1]
     assert errors([rows["zero1"]]).startswith("Predicted from single operators")
+
+
+def work(runs, cell):
+    return work_of(resolve(next(run for run in runs if run.cell == cell)))
+
+
+def products(stage):
+    """FLOPs of both passes, attention as the family counts it."""
+    factors = {"product": 6, "attention": 12}
+    return sum(n * factors[o.kind] * o.work for o, n in stage.items() if o.kind in factors)
+
+
+@pytest.mark.parametrize("cell", ["single", "ddp-1", "ddp", "tensor", "pipe-4", "hybrid"])
+def test_all_ranks_together_do_what_the_model_has(runs, cell) -> None:
+    found = work(runs, cell)
+    run = next(run for run in runs if run.cell == cell)
+    ranks = run.world.size / len(found.stages)
+    flops = sum(products(stage) for stage in found.stages) * found.pieces * ranks
+    assert flops == pytest.approx(flops_per_token(run.model) * run.global_batch_tokens)
+
+
+def test_stated_stages_and_cut_sequences_have_their_own_operators(runs) -> None:
+    spec = next(run for run in runs if run.cell == "pipe-4")
+    assert spec.model.num_layers == 8
+    stated = replace(spec, options={**spec.options, "layers": [3, 3, 1, 1]})
+    attention = [
+        sum(n for one, n in stage.items() if one.kind == "attention")
+        for stage in work_of(resolve(stated)).stages
+    ]
+    assert attention == [3, 3, 1, 1]
+    tokens = [
+        {one.sizes[0] for stage in work(runs, cell).stages for one in stage if one.kind == "add"}
+        for cell in ("hybrid", "hybrid-sequence")
+    ]
+    assert tokens[0] == {2 * each for each in tokens[1]}
+
+
+def test_a_study_asks_for_each_operator_once(runs) -> None:
+    found = of_study(runs)
+    assert found == sorted(set(found))
+    assert {one.kind for one in found} == {
+        "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update"
+    }  # fmt: skip
+
+
+def test_pieces_of_sequences_are_refused(runs) -> None:
+    run = next(run for run in runs if run.world.size % 2 == 0)
+    with pytest.raises(StudyError, match="steps over pieces of sequences are not predicted"):
+        work_of(resolve(replace(run, strategy="context", options={})))
+
+
+def test_a_family_without_operators_is_refused(runs) -> None:
+    model = replace(runs[0].model, family="transformers", architecture="LlamaForCausalLM")
+    with pytest.raises(StudyError, match="operators of LlamaForCausalLM are not known"):
+        work_of(resolve(replace(runs[0], model=model)))

@@ -1,5 +1,8 @@
-"""The memory model against what torch really keeps, and its arithmetic."""
+"""The memory model against what torch keeps and what publications trained; shapes by size."""
 
+from __future__ import annotations
+
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,18 +17,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pipeline import models, strategies
 from pipeline.cost.points import read
 from pipeline.cost.score import FOLDER
+from pipeline.errors import StudyError
 from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.transformers.arithmetic import LOADED
 from pipeline.parallel.types import Batch, Parts
 from pipeline.planner import memory
 from pipeline.planner.memory import Memory, formula_24, loaded_later
+from pipeline.planner.plan import GIBIBYTE, plan_study
+from pipeline.planner.sizes import ADAMW, size_of, sizes
 from pipeline.precision import make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
-from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
+from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec, WorkloadSpec, WorldSpec
 from tests.ranks import fake_group
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
@@ -205,19 +211,18 @@ def test_a_rank_loads_what_its_family_needs() -> None:
     assert loaded_later(True, llama) - loaded_later(True, SMALL) == LOADED
 
 
-def test_only_the_root_of_a_parameter_server_has_optimiser_state() -> None:
-    spec = run_of("smoke", "sps", 2)
-    root, worker = (predict(spec, rank) for rank in (0, 1))
-    assert root.optimiser > 0 and worker.optimiser == 0
-    assert root.buffers == 3 * worker.buffers
-
-
-def test_ddp_holds_its_gradients_while_activations_are_there() -> None:
-    single, ddp = run_of("smoke", "single", 1), run_of("smoke", "dps", 1)
-    one, other = (predict(s) for s in (single, ddp))
-    assert other.held_gradients == other.gradients
-    assert one.held_gradients == 0
-    assert other.model_peak > one.model_peak
+def test_each_cell_of_the_paper_keeps_what_its_strategy_does() -> None:
+    root, server = (predict(run_of("smoke", "sps", 2), rank) for rank in (0, 1))
+    assert root.optimiser > 0 and server.optimiser == 0, "the root alone updates"
+    assert root.buffers == 3 * server.buffers
+    one, ddp = (predict(run_of("smoke", cell, 1)) for cell in ("single", "dps"))
+    assert (one.held_gradients, ddp.held_gradients) == (0, ddp.gradients), "while activations are"
+    assert ddp.model_peak > one.model_peak
+    fused = predict(run_of("smoke", "horovod", 2))
+    assert fused.buffers == fused.gradients, "no more than there is to fuse"
+    assert predict(run_of("bai2022", "horovod", 1)).buffers == 128 * 2**20
+    one, four = (predict(run_of("bai2022", cell, 1)) for cell in ("single", "sps"))
+    assert 4 * four.activations == one.activations, "one process cuts the batch over all GPUs"
 
 
 def test_accumulation_holds_gradients_and_cuts_activations() -> None:
@@ -226,20 +231,6 @@ def test_accumulation_holds_gradients_and_cuts_activations() -> None:
     whole, parts = (predict(s) for s in (spec, cut))
     assert parts.activations * 4 == whole.activations
     assert parts.held_gradients == parts.gradients
-
-
-def test_horovod_s_fusion_buffer_is_no_larger_than_what_it_fuses() -> None:
-    small, large = run_of("smoke", "horovod", 2), run_of("bai2022", "horovod", 1)
-    found = predict(small)
-    assert found.buffers == found.gradients
-    assert predict(large).buffers == 128 * 2**20
-
-
-def test_one_process_with_all_gpus_cuts_the_batch_over_them() -> None:
-    spec = run_of("bai2022", "sps", 1)
-    single = run_of("bai2022", "single", 1)
-    one, other = (predict(s) for s in (spec, single))
-    assert 4 * one.activations == other.activations
 
 
 def test_peaks_of_one_gpu_are_those_measured() -> None:
@@ -253,3 +244,83 @@ def test_peaks_of_one_gpu_are_those_measured() -> None:
         errors.append(abs(predict(spec).model_peak / 2**30 / float(row["mem_gib"]) - 1))
     assert max(errors) < 0.07
     assert sum(errors) / len(errors) < 0.02
+
+
+SIZES = {one.id: one for one in sizes()}
+
+
+def test_the_sizes_have_the_parameters_that_they_are_named_after() -> None:
+    counts = {name: num_parameters(one.model) for name, one in SIZES.items()}
+    assert counts["124M"] == 124_439_808  # as of the released model
+    named = {"355M": 355e6, "774M": 774e6, "1.5B": 1.558e9, "6.7B": 6.66e9, "13B": 12.85e9}
+    for name, expected in (named | {"175B": 174.6e9}).items():
+        assert counts[name] == pytest.approx(expected, rel=1e-3)
+    assert next(iter(SIZES)) == "124M"
+
+
+PTDP = json.loads(Path("workflow/config/ptdp2021/published.json").read_text())["tables"][0]
+ROWS = [dict(zip([c["name"] for c in PTDP["columns"]], row, strict=True)) for row in PTDP["rows"]]
+
+
+def of_megatron(model: ModelSpec, tensor: int, stages: int) -> RunSpec:
+    """One data rank; recomputed activations, mixed precision, more micro-batches than stages."""
+    ranks, pieces = tensor * stages, 2 * stages
+    nodes = max(1, ranks // 8)
+    return RunSpec(
+        study="published", cell="hybrid", strategy="hybrid", precision="bf16", model=model,
+        options={"tensor": tensor, "pipeline": stages}, optimiser=ADAMW, repeat=0, seed=0,
+        world=WorldSpec(nodes, ranks // nodes, "cuda", "nccl", "real"),
+        workload=WorkloadSpec(pieces, pieces, 2, 1, "strong", 0, True),
+    )  # fmt: skip
+
+
+def test_the_parts_of_a_hybrid_rank_are_those_by_hand() -> None:
+    """175 B: 12 layers of 8 parts; embeddings in 8 parts; 8 micro-batches are in flight."""
+    knobs = {"tensor": 8, "pipeline": 8, "zero_stage": 1, "sequence": True}
+    work = WorkloadSpec(64, 64, 2, 1, "strong", 0)
+    spec = replace(of_megatron(SIZES["175B"].model, 8, 8), options=knobs, workload=work)
+    memory = plan_study([spec])[0].memory
+    width, tokens = 12288, 2048
+    products = 12 * width**2 * 12 // 8
+    # Norms (4 w), the biases of row cuts (2 w) and positions are whole, those of column cuts (7 w)
+    # parts; ZeRO 1 over one data rank keeps rows of all.
+    weights = products + 12 * (6 * width + 7 * width // 8) + (50257 * width // 8 + tokens * width)
+    assert memory.optimiser == pytest.approx(8 * weights, rel=1e-3)
+    assert memory.gradients == pytest.approx(4 * weights, rel=1e-3)
+    # A block keeps 34 bytes for each token and value of the width, two inputs of norms and 14
+    # halves, of which 2 are whole and 14 parts; and autocast one copy of each product, two bytes.
+    assert memory.activations == pytest.approx(
+        8 * 12 * tokens * width * 36 * (2 + 14 / 8) / 16 + 2 * products, rel=0.05
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['parameters']}B")
+def test_what_ptdp_trained_on_80_gib_fits_and_half_of_its_ranks_would_be_full(row) -> None:
+    """Table 1 of Narayanan et al. 2021: parameters, and the least layout that held the model."""
+    tensor, stages = row["tensor_parallel"], row["pipeline_parallel"]
+    model = ModelSpec("gpt2", row["layers"], row["width"], row["heads"], 2048, 51200)
+    assert num_parameters(model) == pytest.approx(1e9 * row["parameters"], abs=6e7)
+    assert plan_study([of_megatron(model, tensor, stages)])[0].verdict(80 * GIBIBYTE) == "fits"
+    if tensor * stages > 1:
+        fewer = (tensor, stages // 2) if stages > 1 else (tensor // 2, 1)
+        assert plan_study([of_megatron(model, *fewer)])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
+
+
+def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
+    """Smith et al. 2022: 530 billion parameters, tensor 8 x pipeline 35, 105 layers."""
+    model = ModelSpec("gpt2", 105, 20480, 128, 2048, 51200)
+    assert num_parameters(model) == pytest.approx(530e9, rel=0.01)
+    assert plan_study([of_megatron(model, 8, 35)])[0].verdict(80 * GIBIBYTE) == "fits"
+
+
+@pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])
+def test_the_parameters_are_near_the_size(size: int) -> None:
+    assert num_parameters(size_of(f"{size}M").model) == pytest.approx(size * 1e6, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "7", "1.3b", "0B", "1e3M", "-1B", "39M", "99999B", "٣B", "1.3 B"]
+)
+def test_what_is_no_size_is_refused(name: str) -> None:
+    with pytest.raises(StudyError, match=r"as 350M or 1\.3B"):
+        size_of(name)

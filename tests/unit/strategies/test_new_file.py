@@ -139,9 +139,7 @@ def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
         ("abstract.py", "makes no strategy (TypeError: Can't instantiate abstract class Mine"),
     ],
 )
-def test_a_broken_file_is_named_and_takes_nothing_else_down(
-    seen: dict[str, Any], file: str, error: str
-) -> None:
+def test_a_broken_file_is_named_and_takes_nothing_else_down(seen, file, error) -> None:
     found = seen[file.partition("/")[0].removesuffix(".py")]
     assert found["doctor"]["status"] == "broken" and "mend that file" in found["doctor"]["fix"]
     assert found["doctor"]["text"].startswith(f"pipeline/strategies/{file} {error}")

@@ -1,7 +1,10 @@
 """Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,18 +14,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from pipeline import models, strategies
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
-from pipeline.parallel.types import Faults, Parts
-from pipeline.parallel.wire import Sends
+from pipeline.parallel.types import Batch, Faults, Parts
 from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.resolved import resolve
+from pipeline.strategies.deepspeed.step import load as load_deepspeed
 from pipeline.study.expansion import expand
-from pipeline.study.load import find_study, load_study, shipped_studies
+from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec, WorldSpec
+from tests.ranks import MODEL, ON_ONE_RANK, group_alone, parts_of
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
 
@@ -31,7 +37,7 @@ def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
     return memory.predict(resolve(spec), rank)
 
 
-def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
+def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Traffic, ...]:
     return memory.predict_sent(resolve(spec), rank)
 
 
@@ -89,11 +95,6 @@ print("torch" in sys.modules)
 def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
     done = subprocess.run([sys.executable, "-c", ARITHMETIC], capture_output=True, text=True)
     assert done.stdout == "False\n", done.stderr
-
-
-def test_every_shipped_study_names_strategies_that_exist() -> None:
-    for path in shipped_studies().values():
-        strategies.check(expand(load_study(path)))
 
 
 HEADS = {"num_heads": 16, "context": 100}
@@ -213,7 +214,7 @@ def test_a_knob_at_its_bounds_is_refused_or_can_be_counted_with(name) -> None:
                 strategies.check([run])
             except StudyError:
                 continue
-            sent = [part.wire_bytes for part in predict_sent(run)]
+            sent = [part.bytes for part in predict_sent(run)]
             assert all(map(math.isfinite, [predict(run).model_peak, *sent])), options
 
 
@@ -261,9 +262,11 @@ def test_ranks_that_exchange_most_are_neighbours(strategy, options, axes, axis, 
     assert (layout.axes, layout.along(axis, 0)) == (axes, ranks)
 
 
+SERVER = strategies.load("parameter_server", {"engine": "data_parallel"})
+
+
 def test_data_parallel_is_one_process_with_all_devices_of_one_node() -> None:
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(sized(4))
+    layout = SERVER.layout(sized(4))
     assert (layout.num_processes, layout.devices_per_process) == (1, 4)
     assert layout.batch_slice(0, 16) == (0, 16)
 
@@ -301,7 +304,7 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
     run = a_run("local_sgd", world=sized(4))
     weights = 4 * models.num_parameters(run.model)
     [one] = predict_sent(replace(run, options={"inner_steps": 8}))
-    assert (one.wire_bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
+    assert (one.bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
     single, diloco, averaged = (
         predict(replace(run, strategy=name, options=options)).parameters
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
@@ -319,7 +322,7 @@ def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
             late = replace(run, options={"staleness": staleness})
             assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
             [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
-            assert (one.formula, one.wire_bytes) == (same.formula, same.wire_bytes)
+            assert (one.formula, one.bytes) == (same.formula, same.bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
@@ -334,10 +337,9 @@ def test_data_parallel_refuses_compiled_modules() -> None:
     """Its replicas would call the compiled function of the first device's module."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     model[0].compile()
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    layout = SERVER.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     with pytest.raises(UnsupportedError, match="set compile to false"):
-        server.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
+        SERVER.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
@@ -351,10 +353,9 @@ def test_data_parallel_enters_autocast_in_the_thread_of_each_device(monkeypatch)
             given.append(module)
 
     monkeypatch.setattr("pipeline.strategies.parameter_server.step.DataParallel", Engine)
-    server = strategies.load("parameter_server", {"engine": "data_parallel"})
-    layout = server.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
+    layout = SERVER.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     model = torch.nn.Linear(2, 2)
-    server.build(Parts(model, torch.optim.AdamW, layout, make_precision("bf16", "cpu"), 1.0))
+    SERVER.build(Parts(model, torch.optim.AdamW, layout, make_precision("bf16", "cpu"), 1.0))
     [module] = given
     with torch.autocast("cpu", dtype=torch.float16):
         assert module(torch.ones(1, 2)).dtype == torch.bfloat16
@@ -365,7 +366,7 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         cut = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
         count = models.num_parameters(cut.model)
         [full], [narrow] = (predict_sent(replace(cut, precision=p)) for p in ("bf16", "amp_o2"))
-        assert (narrow.wire_bytes, narrow.formula) == (full.wire_bytes / 2, full.formula)
+        assert (narrow.bytes, narrow.formula) == (full.bytes / 2, full.formula)
         held = [predict(replace(cut, precision=p)) for p in ("fp32", "amp_o2")]
         # A quarter of fp32 weights, gradients and slots; what is gathered is narrow.
         assert held[0].gradients == pytest.approx(held[1].gradients, abs=4)
@@ -373,9 +374,9 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         assert gathered[0] == pytest.approx(2 * gathered[1], rel=1e-6)
         assert held[0].optimiser == held[1].optimiser
         [wide] = predict_sent(replace(cut, precision="bf16_masters"))
-        assert wide.wire_bytes == narrow.wire_bytes + 2 * count * 3 / 4, "gradients are fp32"
+        assert wide.bytes == narrow.bytes + 2 * count * 3 / 4, "gradients are fp32"
         [less] = predict_sent(replace(cut, precision="bf16_reduced"))
-        assert less.wire_bytes == narrow.wire_bytes
+        assert less.bytes == narrow.bytes
         masters = predict(replace(cut, precision="bf16_masters"))
         assert masters.parameters == held[1].parameters
 
@@ -438,9 +439,9 @@ def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides
     assert predict(cut).optimiser == predict(few).optimiser
     assert predict(cut).parameters == predict(few).parameters > predict(all_of_four).parameters
     [alone], [inside, between] = predict_sent(few), predict_sent(cut)
-    assert (inside.axis, inside.wire_bytes) == ("data", alone.wire_bytes)
+    assert (inside.axis, inside.bytes) == ("data", alone.bytes)
     gradients = 4 * models.num_parameters(cut.model)
-    assert (between.axis, between.wire_bytes) == ("replica", gradients / 2)
+    assert (between.axis, between.bytes) == ("replica", gradients / 2)
     same = replace(all_of_four, options={"stage": stage, "ranks": 4})
     assert resolve(same).layout == resolve(all_of_four).layout
 
@@ -453,14 +454,14 @@ def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
     assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
     assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
     tensor, data = predict_sent(cut)
-    assert predict_sent(run)[0].wire_bytes == tensor.wire_bytes
+    assert predict_sent(run)[0].bytes == tensor.bytes
     [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
     assert (data.axis, data.formula) == ("data", sharded.formula)
-    assert 0.5 < data.wire_bytes / sharded.wire_bytes < 0.51
+    assert 0.5 < data.bytes / sharded.bytes < 0.51
     whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
     alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
     assert predict(whole) == predict(alone)
-    assert [one.wire_bytes for one in predict_sent(whole)] == [sharded.wire_bytes]
+    assert [one.bytes for one in predict_sent(whole)] == [sharded.bytes]
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
@@ -469,11 +470,11 @@ def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() 
     work = {"accumulation_steps": 2}
     run = a_run("deepspeed", {}, sized(2), "bai2022", work=work, model=model)
     [sent] = predict_sent(run)
-    assert sent.wire_bytes == 19_497_984  # counted: 8 more, single numbers
+    assert sent.bytes == 19_497_984  # counted: 8 more, single numbers
     assert sent.formula == "(n-1)/n (2 m G + W + (m-1) P)"
     [nccl] = predict_sent(replace(run, world=replace(run.world, device="cuda", backend="nccl")))
     assert nccl.formula == "(n-1)/n (m G + W + (m-1) P)"
-    assert nccl.wire_bytes == sent.wire_bytes - 4 * models.num_parameters(run.model)
+    assert nccl.bytes == sent.bytes - 4 * models.num_parameters(run.model)
     assert predict_sent(replace(run, model=replace(run.model, num_layers=1300))) == ()
 
 
@@ -491,10 +492,7 @@ def test_deepspeed_gathers_a_large_model_in_parts_and_a_small_one_whole() -> Non
     ("version", "said"),
     [
         (None, "DeepSpeed is not installed, an optional extra .*; run `DS_ACCELERATOR=cpu .*lock`"),
-        (
-            "0.19.7",
-            r"version 0\.19\.7, older than 0\.19\.8, which reads weights before",
-        ),
+        ("0.19.7", r"version 0\.19\.7, older than 0\.19\.8, which reads weights before"),
     ],
 )
 def test_a_deepspeed_that_is_missing_or_wrong_is_unsupported(monkeypatch, version, said) -> None:
@@ -553,13 +551,52 @@ def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -
 
 @pytest.mark.parametrize("recompute", [False, True, "attention"])
 @pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(
-    precision: str, recompute: bool | str
-) -> None:
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> None:
     how = {"precision": precision, "work": {"recompute": recompute}}
     knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
     hybrid, tensor = (
-        {one.axis: one.wire_bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
+        {one.axis: one.bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)
+
+
+def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:
+    deepspeed = SimpleNamespace(logger=SimpleNamespace(setLevel=lambda _: None))
+    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace())
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    load_deepspeed("cuda")
+    assert os.environ["LOCAL_RANK"] == "1"
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    load_deepspeed("cpu")
+    assert os.environ["LOCAL_RANK"] == "0"
+
+
+BATCH = Batch(*(torch.zeros(2, MODEL.context, dtype=torch.int64),) * 2)
+SEVERAL = [n for n in strategies.names() if n != "single" and not strategies.load(n, {}).requires]
+"""The strategies of several ranks that torch alone runs; a new file joins by itself."""
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_the_clock_begins_at_a_barrier_and_leaves_out_the_mean_loss(name, monkeypatch) -> None:
+    """Without the barrier a rank's checkpoint is within the next step of the others."""
+    strategy, done = strategies.load(name, ON_ONE_RANK.get(name, {})), list[str]()
+    with group_alone():
+        trainable: Any = strategy.build(parts_of(strategy, 1))
+        mean = trainable.mean
+
+        def noted(value: torch.Tensor) -> torch.Tensor:
+            done.append("mean")
+            return mean(value)
+
+        monkeypatch.setattr(trainable, "mean", noted)
+        with monkeypatch.context() as patch:
+            patch.setattr(dist, "barrier", lambda *_, **__: done.append("all"))
+            trainable.barrier()
+        trainable.step([BATCH])
+        done.append("step")
+        trainable.report()
+    assert done == ["all", "step", "mean"]

@@ -1,23 +1,32 @@
-from itertools import accumulate, count
+"""The clock of a step, what a rank samples beside it, and the peak of its device."""
 
+import os
+import time
+from collections.abc import Callable
+from itertools import accumulate, count
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
 import pytest
 import torch
 
 from pipeline.emulation.pacing import Pacer
-from pipeline.training.clock import EMPTY_TIMINGS, Clock
+from pipeline.training import peak
+from pipeline.training.clock import EMPTY_TIMINGS, Clock, Spent
+from pipeline.training.sampler import Sampler
 
 
 def test_a_call_is_timed_and_its_result_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([10.0, 10.5])
+    readings, spent = iter([10.0, 10.5, 11.0, 13.5]), iter([3.0, 3.25])
     monkeypatch.setattr("time.perf_counter", lambda: next(readings))
-    spent = iter([3.0, 3.25])
     monkeypatch.setattr("pipeline.emulation.pacing.time.thread_time", lambda: next(spent))
-    assert Clock(torch.device("cpu")).time(lambda: "done") == ("done", (0.5, 0.25))
+    clock = Clock(torch.device("cpu"))
+    assert clock.time(lambda: "done") == ("done", (0.5, 0.25))
+    assert clock.between(clock.stamp(), clock.stamp()) == 2.5, "stamps are of the same clock"
 
 
-def test_a_gpu_has_finished_at_both_ends_and_after_the_barrier(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_has_finished_at_both_ends_and_after_the_barrier(monkeypatch) -> None:
     """The barrier itself is work of the device, and kernels of the step are only queued."""
     done: list[str] = []
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: done.append("synchronised"))
@@ -40,19 +49,10 @@ def test_the_overhead_is_the_median_of_empty_timings(monkeypatch: pytest.MonkeyP
     assert Clock(torch.device("cpu")).overhead() == (EMPTY_TIMINGS + 1) / 2
 
 
-def test_the_overhead_is_that_of_the_clock_and_not_of_pacing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_overhead_is_that_of_the_clock_and_not_of_pacing(monkeypatch) -> None:
     pacer = Pacer(4.0)
     monkeypatch.setattr(pacer, "settle", lambda: pytest.fail("an empty timing was paced"))
     assert Clock(torch.device("cpu"), pacer).overhead() > 0
-
-
-def test_stamps_are_moments_of_the_same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([10.0, 12.5])
-    monkeypatch.setattr("time.perf_counter", lambda: next(readings))
-    clock = Clock(torch.device("cpu"))
-    assert clock.between(clock.stamp(), clock.stamp()) == 2.5
 
 
 def test_on_a_gpu_stamps_are_events_and_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +72,139 @@ def test_on_a_gpu_stamps_are_events_and_nothing_waits(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.synchronize", lambda _: pytest.fail("a mark waited"))
     clock = Clock(torch.device("cuda"))
     assert clock.between(clock.stamp(), clock.stamp()) == 1.5
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Sampler:
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda _: 5)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda _: 7)
+    sampler = Sampler(torch.device("cuda"))
+    sampler.start()
+    return sampler
+
+
+# NVML's own errors derive from Exception alone.
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Not Supported"),
+        ModuleNotFoundError("pynvml"),
+        pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED),
+    ],
+    ids=["torch's", "no NVML", "NVML's"],
+)
+def test_a_slice_of_a_gpu_has_no_utilisation(gpu, error, monkeypatch) -> None:
+    """NVML refuses it for MIG and vGPU; that must not end the run."""
+
+    def refused(_: torch.device) -> int:
+        raise error
+
+    monkeypatch.setattr("torch.cuda.utilization", refused)
+    gpu.sample()
+    peaks = {"peak_memory_bytes": 5, "peak_reserved_bytes": 7}
+    assert gpu.summary() == peaks | {"mean_utilisation": None}
+
+
+def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("".join(f"processor\t: {n}\ncpu MHz\t\t: {2000 + n}.5\n\n" for n in range(4)))
+    monkeypatch.setattr("pipeline.machine.facts.CPU_INFO", info)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 1})
+    sampler = Sampler(torch.device("cpu"))
+    assert sampler.placement == {}
+    sampler.start()
+    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": 2001.5}
+    info.write_text("processor : 1\n")
+    sampler.start()
+    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": None}
+
+
+def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(torch.device("cpu"))
+    assert sampler.steal_share() == 0.0
+    stolen, clock = iter([5.0, 6.0]), iter([100.0, 102.0])
+    monkeypatch.setattr("pipeline.training.sampler.steal_seconds", lambda: next(stolen))
+    # The module's own name for it: pytest asks the real clock meanwhile.
+    told = SimpleNamespace(monotonic=lambda: next(clock), process_time=time.process_time)
+    monkeypatch.setattr("pipeline.training.sampler.time", told)
+    monkeypatch.setattr("pipeline.training.sampler.psutil.cpu_count", lambda: 4)
+    sampler.start()
+    sampler.sample()
+    assert sampler.steal_share() == pytest.approx(1 / 8)
+
+
+def test_a_timed_part_of_a_millisecond_is_not_counted_in_ticks() -> None:
+    """A tick of 10 ms in a step of 2 ms made a run that had trained a record that is refused."""
+    sampler, most = Sampler(torch.device("cpu")), 0.0
+    for _ in range(100):
+        sampler.start()
+        end = time.perf_counter() + 1e-3
+        while time.perf_counter() < end:
+            pass
+        sampler.sample()
+        most = max(most, sampler.summary()["mean_utilisation"])
+    assert 0 < most < 2
+
+
+@pytest.mark.parametrize(("pid", "told"), [(os.getpid(), True), (0, False)], ids=["own", "other"])
+def test_the_memory_of_the_process_is_what_nvml_tells_at_most(gpu, monkeypatch, pid, told) -> None:
+    used = iter([900, 700])
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    name = "nvmlDeviceGetComputeRunningProcesses"
+    processes = lambda _: [SimpleNamespace(pid=pid, usedGpuMemory=next(used))]  # noqa: E731
+    monkeypatch.setattr(pynvml, name, processes)
+    about = SimpleNamespace(uuid="1")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: about)
+    monkeypatch.setattr("torch.cuda.utilization", lambda _: 20)
+    gpu.sample()
+    gpu.sample()
+    assert gpu.summary().get("peak_process_bytes") == (900 if told else None)
+
+
+def work_at(monkeypatch: pytest.MonkeyPatch, rate: Callable[[int], float]) -> list[int]:
+    """Make every product of size n take 2 n^3 / rate(n) seconds; returns the sizes as they come."""
+    sizes: list[int] = []
+
+    def time(_: Clock, call: Callable[[], Any]) -> tuple[Any, Spent]:
+        result = call()
+        sizes.append(len(result))
+        seconds = 2 * len(result) ** 3 / rate(len(result))
+        return result, Spent(seconds, seconds)
+
+    monkeypatch.setattr(Clock, "time", time)
+    return sizes
+
+
+def test_the_peak_is_the_best_rate_and_the_size_grows_to_the_time_that_is_left(monkeypatch) -> None:
+    sizes = work_at(monkeypatch, lambda size: 1e9 * min(size, 128))
+    assert peak.measured_flops_per_second(torch.device("cpu"), "float32") == pytest.approx(128e9)
+    assert sizes[0] == peak.CPU_FIRST_SIZE and sizes[-1] == 1024
+    assert sum(2 * n**3 / (1e9 * min(n, 128)) for n in sizes) <= peak.CPU_SECONDS
+
+
+def test_a_slow_format_stays_small(monkeypatch) -> None:
+    sizes = work_at(monkeypatch, lambda size: 2e7)
+    assert peak.measured_flops_per_second(torch.device("cpu"), "bfloat16") == pytest.approx(2e7)
+    assert sizes == [peak.CPU_FIRST_SIZE] * peak.CPU_REPEATS
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "tf32"])
+def test_every_format_of_a_run_has_a_peak_on_this_machine(dtype: str) -> None:
+    assert peak.measured_flops_per_second(torch.device("cpu"), dtype) > 1e6
+
+
+def test_a_gpu_is_warm_and_its_products_are_timed_together(monkeypatch) -> None:
+    """The first block is ten times as slow; each synchronisation would cost a launch."""
+    seconds = iter([1.0, 0.1])
+
+    def time(_: Clock, call: Callable[[], Any]) -> tuple[Any, Spent]:
+        spent = next(seconds)
+        return call(), Spent(spent, spent)
+
+    monkeypatch.setattr(Clock, "time", time)
+    monkeypatch.setattr(peak, "SIZE", 64)
+    real = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *size, device: real(*size))
+    rate = peak.measured_flops_per_second(torch.device("cuda"), "float32")
+    assert rate == pytest.approx(peak.REPEATS * 2 * 64**3 / 0.1)

@@ -1,20 +1,28 @@
-"""Which steps of a run are timed, and what is counted over them."""
+"""Which steps of a run are timed, what is counted over them, and the optimiser."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch import nn
 
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation import tcp
+from pipeline.errors import StudyError
+from pipeline.models.build import build_model
 from pipeline.study.spec import OptimiserSpec, PhaseSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, by_block
-from tests.parity.cases import Case
+from pipeline.training.optimiser import make_optimiser
+from tests.parity.cases import DECAYED, LAMB, Case
+from tests.parity.written_out import PlainLamb
 
 WORK = replace(Case("ddp").spec(1).workload, steps=20, untimed_steps=4)
 
@@ -40,9 +48,7 @@ def test_of_a_run_with_phases_the_last_is_timed() -> None:
     assert [work.first_timed(done) for done in (0, 3, 6, 10, 19)] == [10, 10, 10, 14, 19]
 
 
-def test_what_tcp_counted_is_that_of_the_timed_steps(
-    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_tcp_counted_is_that_of_the_timed_steps(small_tokens, monkeypatch) -> None:
     """A time-out of a start or an end delays no step, and must not mark the run as stalled."""
     done = 0
     monkeypatch.setattr(tcp, "counters", lambda: {"TCPTimeouts": 100 * done})
@@ -58,9 +64,7 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(
     assert loop.tcp == {"TCPTimeouts": 300}
 
 
-def test_a_step_is_timed_between_a_barrier_and_its_report(
-    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_timed_between_a_barrier_and_its_report(small_tokens, monkeypatch) -> None:
     """What a rank does besides its steps (NVML, a checkpoint) must not count as the others'."""
     loop = a_loop(small_tokens, steps=2, untimed_steps=1, checkpoint_every=1)
     done: list[str] = []
@@ -116,9 +120,7 @@ def test_rates_rise_to_the_full_one_and_fall_by_the_schedule(schedule, warmup, r
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "amp_o2"])
-def test_steps_that_run_freely_leave_the_weights_to_the_bit(
-    small_tokens: Path, precision: str
-) -> None:
+def test_steps_that_run_freely_leave_the_weights_to_the_bit(small_tokens, precision) -> None:
     loop, kept = a_loop(small_tokens, steps=4, untimed_steps=1), list[list[torch.Tensor]]()
     loop = Loop(replace(loop.spec, precision=precision), loop.strategy, loop.batches, 0, loop.clock)
 
@@ -133,9 +135,7 @@ def test_steps_that_run_freely_leave_the_weights_to_the_bit(
     assert all(torch.equal(*pair) for pair in pairs)
 
 
-def test_freely_run_whole_rounds_of_a_strategy_that_has_some(
-    small_tokens: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_freely_run_whole_rounds_of_a_strategy_that_has_some(small_tokens, monkeypatch) -> None:
     """Else their mean step would have too many of those that send, or too few."""
     loop = a_loop(small_tokens, steps=10, untimed_steps=1)
     for period, most, steps in ((3, 8, 6), (3, 2, 3), (1, 8, 8)):
@@ -160,3 +160,44 @@ def test_squares_of_gradients_are_added_up_by_the_parts_of_a_model() -> None:
     for number, part in enumerate(names.values()):
         sums[part] = sums.get(part, 0.0) + number
     assert by_block({name: float(n) for n, name in enumerate(names)}) == sums
+
+
+@pytest.mark.parametrize("architecture", [None, "OPTForCausalLM"])
+def test_biases_norms_and_nothing_else_keep_their_weights(architecture) -> None:
+    model = Case("single", architecture=architecture).model
+    named = dict(build_model(model, seed=0).named_parameters())
+    optimiser = make_optimiser(DECAYED, named.values())
+    decay = {p: group["weight_decay"] for group in optimiser.param_groups for p in group["params"]}
+    kept = {name for name, parameter in named.items() if decay[parameter] == 0}
+    vectors = {n for n in named if n.endswith("bias") or "norm" in n or "ln_" in n}
+    assert kept == vectors
+    assert {decay[parameter] for parameter in named.values()} == {0, DECAYED.weight_decay}
+
+
+def test_lamb_is_the_algorithm_of_the_paper_tensor_by_tensor() -> None:
+    """That of the parity suite, in twice as many digits."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(5, 3), (4,), (2, 7), (3,)]
+    plain = [
+        nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+        for shape in shapes
+    ]
+    plain[3].detach().zero_()  # its norm is zero in the first step
+    own = [nn.Parameter(weight.detach().float()) for weight in plain]
+    optimiser = make_optimiser(LAMB, own)
+    with mock.patch("pipeline.training.optimiser.Lamb", PlainLamb):
+        written_out = make_optimiser(LAMB, plain)
+    for _ in range(5):
+        for weight, parameter in zip(plain, own, strict=True):
+            weight.grad = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            parameter.grad = weight.grad.float()
+        optimiser.step()
+        written_out.step()
+        for weight, parameter in zip(plain, own, strict=True):
+            torch.testing.assert_close(parameter.double(), weight, rtol=1e-5, atol=1e-6)
+    assert {*optimiser.state[own[0]]} == {"step", "exp_avg", "exp_avg_sq"}, "the slots of AdamW"
+
+
+def test_deepspeed_refuses_it_and_says_why() -> None:
+    with pytest.raises(StudyError, match=r"needs the norm of each tensor; use strategy sharded"):
+        strategies.check([Case("deepspeed", lamb=True).spec(2)])

@@ -51,9 +51,7 @@ def timer(clock: FakeClock) -> PhaseTimer:
     return PhaseTimer(clock)
 
 
-def test_phases_lie_end_to_end_and_the_rest_is_what_no_mark_claims(
-    clock: FakeClock, timer: PhaseTimer
-) -> None:
+def test_phases_lie_end_to_end_and_the_rest_is_what_no_mark_claims(clock, timer) -> None:
     def step() -> str:
         clock.now += 1
         for _ in range(2):
@@ -79,9 +77,7 @@ def test_phases_lie_end_to_end_and_the_rest_is_what_no_mark_claims(
     }
 
 
-def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(
-    clock: FakeClock, timer: PhaseTimer
-) -> None:
+def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(clock, timer) -> None:
     waits = Waits(timer)
 
     def step() -> None:
@@ -109,9 +105,7 @@ def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(
     assert timer.split_passes() is None
 
 
-def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(
-    clock: FakeClock, timer: PhaseTimer
-) -> None:
+def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(clock, timer) -> None:
     def step() -> None:
         timer.begin(OPTIMISER)
         with pytest.raises(ValueError, match="lost"), timer.during(COMMUNICATION):
@@ -230,9 +224,7 @@ def test_parts_that_exceed_the_whole_by_the_tick_of_a_clock_leave_no_negative_re
     assert timer.split(0.9999999, 0.0)["rest"] == 0.0
 
 
-def test_cpu_seconds_are_split_at_the_same_marks(
-    timer: PhaseTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpu_seconds_are_split_at_the_same_marks(timer, monkeypatch) -> None:
     cpu = [10.0]
     monkeypatch.setattr("pipeline.emulation.pacing.time.thread_time", lambda: cpu[0])
 
@@ -280,9 +272,7 @@ def test_an_emulated_node_pays_before_a_collective_and_after_it() -> None:
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_a_backward_pass_that_reduces_ends_with_a_collective(
-    clock: FakeClock, profiled: bool
-) -> None:
+def test_a_backward_pass_that_reduces_ends_with_a_collective(clock, profiled) -> None:
     pacer = clock.pacer = Settlements()
     phases = PhaseTimer(clock) if profiled else Paced(pacer)
     for phase, after in ((BACKWARD, COMMUNICATION), (OPTIMISER, None), (FORWARD, None)):
@@ -291,9 +281,7 @@ def test_a_backward_pass_that_reduces_ends_with_a_collective(
 
 
 @pytest.mark.parametrize("profiled", [False, True])
-def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(
-    clock: FakeClock, profiled: bool
-) -> None:
+def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(clock, profiled) -> None:
     pacer = clock.pacer = Settlements()
     phases = PhaseTimer(clock) if profiled else Paced(pacer)
     layers = [nn.Linear(2, 2, bias=False) for _ in range(2)]
@@ -319,9 +307,7 @@ def train(tokens: Path, strategy: Strategy, *, profile: bool, accumulation: int 
     return steps
 
 
-def test_single_profiled_takes_the_same_steps_and_communicates_not_at_all(
-    small_tokens: Path,
-) -> None:
+def test_single_profiled_takes_the_same_steps_and_communicates_not_at_all(small_tokens) -> None:
     timed = train(small_tokens, strategies.load("single", {}), profile=False)
     steps = train(small_tokens, strategies.load("single", {}), profile=True)
     assert [(s.loss, s.grad_norm) for s in steps] == [(s.loss, s.grad_norm) for s in timed]

@@ -1,4 +1,4 @@
-"""What a rank says of an exception, and by which clocks it is timed."""
+"""A rank: its errors, its clocks, its device, and that only the latest launch leaves results."""
 
 import errno
 import json
@@ -12,10 +12,14 @@ import pytest
 
 from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
-from pipeline.errors import LaunchError, PeerError, StoppedError, UnsupportedError
+from pipeline.errors import CorpusError, LaunchError, PeerError, StoppedError, UnsupportedError
+from pipeline.machine import image
 from pipeline.resolved import resolve
-from pipeline.training import fence
-from pipeline.training.worker import OF_A_DISK, kind_of, train
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.training import devices, fence
+from pipeline.training.worker import OF_A_DISK, check_ours, kind_of, parse, run, train
 from tests.parity.cases import STEPS, Case
 
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]"
@@ -62,3 +66,177 @@ def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
     train(resolve(spec), args, Pacer(), nullcontext)
     rank = json.loads((tmp_path / "rank0.json").read_text())["rank"]
     assert rank.get("free_running", {}).get("steps") == steps
+
+
+def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
+    first = fence.claim(tmp_path)
+    assert fence.holds(tmp_path, first)
+    second = fence.claim(tmp_path)
+    assert fence.holds(tmp_path, second) and not fence.holds(tmp_path, first)
+    check_ours(Namespace(out=tmp_path, launch=second))
+    with pytest.raises(LaunchError, match="a later start of this run took over"):
+        check_ours(Namespace(out=tmp_path, launch=first))
+
+
+def test_a_folder_that_is_gone_belongs_to_nobody(tmp_path) -> None:
+    assert not fence.holds(tmp_path / "gone", "token")
+
+
+def test_a_folder_that_cannot_be_read_belongs_to_no_later_launch(tmp_path, monkeypatch) -> None:
+    token = fence.claim(tmp_path)
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(OSError, match="Stale"):
+        fence.lost(tmp_path, token)
+
+
+def test_a_rank_of_an_older_launch_does_not_even_say_why_it_failed(tmp_path, capsys) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(Case("single").spec(1).to_json())
+    latest = fence.claim(tmp_path)
+    options = ("--spec", spec, "--tokens", tmp_path / "no", "--out", tmp_path, "--checkpoints", "x")
+    reason = tmp_path / "rank0.error.json"
+    with pytest.raises(CorpusError):
+        run(parse([*map(str, options), "--launch", "an older one"]))
+    assert not reason.exists()
+    assert run(parse([*map(str, options), "--launch", latest])) == 2
+    assert json.loads(reason.read_text())["type"] == "CorpusError"
+    assert capsys.readouterr().err.count("error: ") == 1
+
+
+TORCHRUN = [
+    {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"},
+    {"RANK": "1", "LOCAL_RANK": "0", "GROUP_RANK": "1"},
+]
+"""What torchrun tells the ranks of two nodes with one rank each."""
+
+
+def world(nodes: int, ranks: int, network: str) -> WorldSpec:
+    return WorldSpec(nodes, ranks, "cuda", "nccl", network)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "network", "environment", "index"),
+    [
+        (2, 1, "loopback", TORCHRUN[1], 1),  # nodes that share a machine share no GPU
+        (2, 1, "real", TORCHRUN[1], 0),
+        (2, 2, "loopback", {"RANK": "3", "LOCAL_RANK": "1"}, 3),
+        (2, 2, "real", {"RANK": "3", "LOCAL_RANK": "1"}, 1),
+        (1, 4, "real", {"RANK": "2", "LOCAL_RANK": "2"}, 2),
+        (1, 1, "loopback", {}, 0),
+    ],
+)
+def test_the_index_of_a_rank(nodes, ranks, network, environment, index) -> None:
+    given = world(nodes, ranks, network)
+    layout = strategies.load("ddp", {}).layout(given)
+    assert devices.gpu_index(given, layout, environment, 4) == index
+
+
+def test_one_process_with_all_devices_begins_at_the_first() -> None:
+    given = world(1, 4, "loopback")
+    layout = strategies.load("parameter_server", {"engine": "data_parallel"}).layout(given)
+    assert devices.gpu_index(given, layout, TORCHRUN[0], 4) == 0
+    with pytest.raises(UnsupportedError, match="1 x 4 ranks need 4 GPUs"):
+        devices.gpu_index(given, layout, TORCHRUN[0], 3)
+
+
+def test_too_few_gpus_are_a_reason_that_every_rank_gives() -> None:
+    given = world(2, 1, "loopback")
+    layout = strategies.load("ddp", {}).layout(given)
+    for place in TORCHRUN:
+        with pytest.raises(UnsupportedError, match=r"2 x 1 ranks need 2 GPUs .* 1;"):
+            devices.gpu_index(given, layout, place, 1)
+    hidden = TORCHRUN[0] | {"CUDA_VISIBLE_DEVICES": "3"}
+    with pytest.raises(UnsupportedError, match="1 with CUDA_VISIBLE_DEVICES=3;"):
+        devices.gpu_index(given, layout, hidden, 1)
+
+
+@pytest.fixture
+def gpu_run(monkeypatch, tmp_path) -> RunSpec:
+    """A run that wants a GPU, where torch sees none; devices are files below `tmp_path`."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(devices, "FILES", tmp_path)
+    return expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+
+
+def choose(run: RunSpec):
+    return devices.choose(resolve(run))
+
+
+@pytest.mark.parametrize(
+    ("place", "built_for", "taken"),
+    [(1, ["sm_70"], [1]), (0, ["sm_75", "sm_80", "compute_90"], [0])],
+)
+def test_a_rank_takes_the_gpu_of_its_place_where_torch_has_kernels_for_it(
+    gpu_run, monkeypatch, place, built_for, taken
+) -> None:
+    """Without this every step of a V100 ends with `no kernel image is available`."""
+    import torch
+
+    seen: list[int] = []
+    for name, fake in {
+        "is_available": lambda: True, "device_count": lambda: 2, "set_device": seen.append,
+        "get_device_capability": lambda _: (7, 0), "get_arch_list": lambda: built_for,
+        "get_device_name": lambda _: "Tesla V100-SXM2-16GB",
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, fake)
+    for name, value in TORCHRUN[place].items():
+        monkeypatch.setenv(name, value)
+    run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))
+    if place:
+        assert choose(run) == torch.device("cuda", 1)
+    else:
+        with pytest.raises(UnsupportedError, match="V100-SXM2-16GB: this torch has no kernels for"):
+            choose(run)
+    assert seen == taken
+
+
+def test_a_container_without_the_driver_of_a_gpu_that_is_there_is_an_error(
+    gpu_run, monkeypatch, tmp_path
+) -> None:
+    """No record `unsupported` of a machine that could do it."""
+    monkeypatch.setattr(image, "digest_from_within", lambda: "sha256:1")
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(LaunchError, match="started without its driver; add `--nv`"):
+        choose(gpu_run)
+
+
+@pytest.mark.parametrize("files", [["nvidia0"], []], ids=["device file", "none"])
+def test_a_driver_that_is_too_old_is_told_in_torchs_words_and_lasts_in_no_record(
+    gpu_run, monkeypatch, tmp_path, files
+) -> None:
+    def init() -> None:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 11040).")
+
+    monkeypatch.setattr("torch.cuda.init", init)
+    monkeypatch.setattr(image, "digest_from_within", lambda: None)
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(LaunchError, match=r"too old \(found version 11040\)") as raised:
+        choose(gpu_run)
+    assert "GPU node" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "built_for", "runs"),
+    [
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_90"], False),
+        ((7, 0), ["sm_50", "sm_60", "sm_70"], True),
+        ((8, 6), ["sm_80"], True),
+        ((8, 0), ["sm_86"], False),
+        ((9, 0), ["sm_80", "sm_90a"], True),
+        ((10, 0), ["sm_90", "compute_90"], True),
+        ((12, 0), ["sm_100", "sm_120"], True),
+        ((9, 0), ["gfx90a"], True),
+        ((9, 0), [], True),
+    ],
+)
+def test_a_gpu_needs_kernels_for_its_architecture(capability, built_for, runs) -> None:
+    reason = devices.without_kernels(capability, built_for)
+    assert (reason is None) == runs
+    if reason is not None:
+        assert f"{capability[0]}.{capability[1]}" in reason and "BASE_IMAGE" in reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from pipeline import models, strategies
 from pipeline.corpus.objectives import Masked, NextSentence
@@ -31,6 +32,7 @@ from pipeline.study.spec import ATTENTION, ModelSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 from tests.parity.cases import ARCHITECTURES, CUT, UNTRIED, Case
+from tests.unit.models.conftest import here, in_another_process
 
 GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
 LLAMA = replace(
@@ -126,13 +128,19 @@ def test_sizes_of_bert_are_those_of_its_layers() -> None:
     assert models.num_parameters(BERT) == sum(p.numel() for p in build_model(BERT, 0).parameters())
 
 
+def both(spec: ModelSpec) -> tuple[Any, Any]:
+    """Our model and transformers' own of a class of BERT, with the same weights."""
+    torch.manual_seed(0)
+    ours: Any = build_model(spec, 0)
+    config = transformers.BertConfig(**ours.model.config.to_dict())
+    theirs = getattr(transformers, str(spec.architecture))(config).eval()
+    theirs.load_state_dict(ours.model.state_dict())
+    return ours, theirs
+
+
 def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
     """With the masks of its own data collator, which also pads."""
-    torch.manual_seed(0)
-    ours: Any = build_model(BERT, 0)
-    config = transformers.BertConfig(**ours.model.config.to_dict())
-    theirs = transformers.BertForMaskedLM(config).eval()
-    theirs.load_state_dict(ours.model.state_dict())
+    ours, theirs = both(BERT)
     vocabulary = {f"w{n}": n for n in range(300)} | {"[PAD]": 300, "[MASK]": 301}
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(vocabulary)), pad_token="[PAD]", mask_token="[MASK]"
@@ -149,11 +157,7 @@ def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
 
 
 def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_padding() -> None:
-    torch.manual_seed(0)
-    ours: Any = build_model(PAIRS, 0)
-    config = transformers.BertConfig(**ours.model.config.to_dict())
-    theirs = transformers.BertForPreTraining(config).eval()
-    theirs.load_state_dict(ours.model.state_dict())
+    ours, theirs = both(PAIRS)
     windows = torch.randint(0, 9, (16, 17)).numpy()  # 0 ends a document: some are short
     masked = Masked(0.3, mask_token=301, special=frozenset({0, *range(298, 302)}), vocab_size=298)
     pairs = NextSentence(masked, 300, 299, 298, separator=0)
@@ -243,9 +247,15 @@ def test_a_model_that_cannot_be_made_is_refused(change, said) -> None:
         build_model(replace(LLAMA, **change), 0)
 
 
-def test_what_the_other_process_refuses_is_said_in_this_one() -> None:
+def test_what_the_other_process_counts_or_refuses_is_said_in_this_one() -> None:
+    """It is the one with the library loaded; the other tests count in their own."""
+    known, unknown = (
+        json.dumps(asdict(replace(LLAMA, architecture=name)))
+        for name in ("LlamaForCausalLM", "Lama")
+    )
+    assert in_another_process(known) == here(known)
     with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no language"):
-        models.num_parameters(replace(LLAMA, architecture="Lama"))
+        in_another_process(unknown)
 
 
 def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> None:
@@ -311,11 +321,8 @@ def test_a_class_that_a_strategy_cannot_cut_says_why(strategy, name, config, rea
         strategies.check([replace(Case(strategy).spec(2), model=model)])
 
 
-def test_the_documents_have_the_table_of_this_checkout(monkeypatch) -> None:
+def test_the_documents_have_the_table_of_this_checkout() -> None:
     """The parity suite trains the models that the strategies take."""
-    monkeypatch.setattr(
-        arithmetic, "_count", lambda model: facts.facts(ModelSpec(**json.loads(model)))
-    )
     text = Path("docs/models.md").read_text(encoding="utf-8")
     begin, end = marks("models")
     table = text.partition(f"{begin}\n")[2].partition(f"\n{end}")[0]
@@ -328,3 +335,73 @@ def test_the_documents_have_the_table_of_this_checkout(monkeypatch) -> None:
         for name in {*re.findall(r"`(\w+)`", head)} - {*UNTRIED}:
             trained = ["gpt2", *CUT.get(name, ARCHITECTURES)]
             assert {*trained} <= {*taken} if name == "hybrid" else trained == taken, name
+
+
+IDS = torch.randint(0, 302, (4, 16), generator=torch.Generator().manual_seed(1))
+HALVES = IDS.chunk(2)
+
+
+def own_loss(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The router's loss as transformers has it, over all tokens of a call."""
+    made = model.model(input_ids=ids, output_router_logits=True)
+    loss: torch.Tensor = load_balancing_loss_func(made.router_logits, 4, 2)
+    assert made.aux_loss == loss
+    return loss
+
+
+def test_each_sequence_has_the_loss_of_transformers_and_their_mean_is_trained() -> None:
+    model: Any = build_model(MIXTRAL, 0)
+    balance = torch.stack([own_loss(model, one[None]) for one in IDS]).mean()
+    plain = model.loss(model.logits(IDS), IDS)
+    torch.testing.assert_close(model(IDS, IDS), plain + 0.1 * balance, rtol=1e-6, atol=0)
+    weighed = model(IDS, IDS, torch.ones(IDS.shape)) / IDS.numel()
+    torch.testing.assert_close(weighed, model(IDS, IDS), rtol=1e-6, atol=0)
+
+
+def test_halves_of_a_batch_add_up_to_it_which_those_of_transformers_do_not() -> None:
+    model: Any = build_model(MIXTRAL, 0)
+    gradients = []
+    for parts in ((IDS,), HALVES):
+        model.zero_grad()
+        sum(model(ids, ids) / len(parts) for ids in parts).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
+    apart = sum(own_loss(model, ids) for ids in HALVES) / 2 - own_loss(model, IDS)
+    assert abs(apart) > 1e-3
+
+
+def test_a_token_counts_with_its_experts_alone_and_memory_holds_all() -> None:
+    width, wide, groups = MIXTRAL.width, 48, 4 * MIXTRAL.width // MIXTRAL.num_heads
+    expert, vocabulary = 3 * width * wide, MIXTRAL.vocab_size * width
+    attention, router = 2 * width**2 + 2 * width * groups, 4 * width
+    norms = (2 * MIXTRAL.num_layers + 1) * width
+    whole, used = (
+        2 * vocabulary + norms + MIXTRAL.num_layers * (attention + router + n * expert)
+        for n in (4, 2)
+    )
+    counted = arithmetic.num_parameters(MIXTRAL), arithmetic.active_parameters(MIXTRAL)
+    assert counted == (whole, used)
+    products = used - norms - vocabulary
+    assert arithmetic.product_weights(MIXTRAL) == products - MIXTRAL.num_layers * 2 * expert
+    scores = 12 * MIXTRAL.num_layers * width * MIXTRAL.context
+    assert models.flops_per_token(MIXTRAL) == 6 * products + scores
+
+
+def test_experts_keep_what_was_counted_without_memory() -> None:
+    """More than Llama's layers of the same attention, which torch does otherwise without memory."""
+    formats = Formats(FP32, FP32, copies_weights=False)
+    specs = [models.examples()[name] for name in ("MixtralForCausalLM", "LlamaForCausalLM")]
+    counted = [arithmetic.activation_bytes(spec, 1, formats) for spec in specs]
+    built: list[Any] = [build_model(spec, 0) for spec in specs]
+    kept = [facts._kept(model, IDS[:1], autocast=False)["whole"] for model in built]
+    assert kept[0] - kept[1] == counted[0] - counted[1] > 0
+
+
+def test_experts_have_the_same_gradients_when_recomputed() -> None:
+    gradients = []
+    for recompute in (False, True):
+        model = build_model(MIXTRAL, 3)
+        recompute_blocks(model, recompute)
+        model(IDS, IDS).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)

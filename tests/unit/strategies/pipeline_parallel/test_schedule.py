@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any, cast
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pipeline.errors import StudyError
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
+from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 
 
 @pytest.mark.parametrize(("ranks", "chunks", "layers"), [(1, 1, 2), (3, 1, 8), (2, 3, 7)])
@@ -57,6 +59,18 @@ def test_activations_in_flight_are_bounded_by_the_schedule() -> None:
     assert [make(asked=8).in_flight(rank) for rank in range(4)] == [4, 3, 2, 1]
     interleaved = make(name="interleaved", stages=Stages(4, 2, 8), asked=8)
     assert [interleaved.in_flight(rank) for rank in range(4)] == [11, 9, 7, 5]
+
+
+@pytest.mark.parametrize("name", schedules.CHUNKS)
+@pytest.mark.parametrize(("ranks", "count"), [(1, 4), (2, 4), (4, 8), (4, 4), (3, 9)])
+def test_activations_in_flight_are_those_of_the_order_of_passes(name, ranks, count) -> None:
+    chunks = schedules.CHUNKS[name]
+    schedule = Schedule(name, Stages(ranks, chunks, ranks * chunks), count)
+    frees = WEIGHTS if name == "zero_bubble" else BACKWARD
+    for rank in range(ranks):
+        changes = [{FORWARD: 1, frees: -1}.get(one[0], 0) for one in schedule.passes(rank)]
+        assert sum(changes) == 0
+        assert max(accumulate(changes)) == schedule.in_flight(rank)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -13,35 +13,22 @@ from pipeline.precision import make_precision
 from pipeline.strategies.parameter_server.step import Star
 from pipeline.study.spec import WorldSpec
 
-RANKS, LARGE = 8, 32_768.0
 
+def test_large_scaled_gradients_do_not_overflow_in_the_sum_of_a_root(monkeypatch) -> None:
+    """Eight times 32,768 is more than float16 holds; their mean is not, nor is it with DDP.
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """What is sent to the root; it receives the same from each of the others."""
-    found: list[torch.Tensor] = []
-
-    def receive(into: torch.Tensor, rank: int) -> None:
-        into.copy_(found[0])
-
-    monkeypatch.setattr("torch.distributed.send", lambda flat, rank: found.append(flat.clone()))
-    monkeypatch.setattr("torch.distributed.recv", receive)
-    return found
-
-
-def test_large_scaled_gradients_do_not_overflow_in_the_sum(sent: list[torch.Tensor]) -> None:
-    """Eight times 32,768 is more than float16 holds; their mean is not, nor is it with DDP."""
-    gradient = torch.full((3,), LARGE, dtype=torch.float16)
+    The root receives from each of the others what this rank has sent before.
+    """
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.distributed.send", lambda flat, rank: sent.append(flat.clone()))
+    monkeypatch.setattr("torch.distributed.recv", lambda into, rank: into.copy_(sent[0]))
+    gradient = torch.full((3,), 32_768.0, dtype=torch.float16)
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
     for is_root in (False, True):
-        model = SimpleNamespace(parameters=lambda: [SimpleNamespace(grad=gradient)])
-        rank: Any = SimpleNamespace(
-            group=SimpleNamespace(size=RANKS),
-            is_root=is_root,
-            model=model,
-            precision=SimpleNamespace(reduced=None),
-        )
+        rank: Any = SimpleNamespace(is_root=is_root, model=model, group=SimpleNamespace(size=8))
+        rank.precision = SimpleNamespace(reduced=None)
         Star.push(rank)
-    assert gradient.tolist() == [LARGE] * 3
+    assert gradient.tolist() == [32_768.0] * 3
 
 
 class Model(torch.nn.Module):

@@ -36,14 +36,10 @@ class Layer(nn.Module):
         return (x * self.weight).sum()
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Layer()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.blocks[0](x)
-        return out
+class Model(nn.Sequential):
+    @property
+    def blocks(self) -> nn.Sequential:
+        return self
 
 
 @pytest.fixture(params=[2, 4, 8, 16, 32, 64])
@@ -61,14 +57,12 @@ def summed(whole: Tensor, ranks: int) -> Tensor:
     return total
 
 
-def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(
-    ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(ranks, monkeypatch) -> None:
     monkeypatch.setattr(
         "pipeline.strategies.sharded.step.ring_reduce_scatter",
         lambda whole, group: summed(whole, ranks),
     )
-    model, mesh = Model(), init_device_mesh("cpu", (ranks,))
+    model, mesh = Model(Layer()), init_device_mesh("cpu", (ranks,))
     precision: Any = SimpleNamespace(narrow_weights=torch.float16, gradients=None, reduced=None)
     shard(model, mesh, precision, reshard=True, offload=False)
     model(torch.full((ROWS,), GRADIENT, dtype=torch.float16)).backward()
@@ -112,9 +106,7 @@ def test_the_host_s_work_of_stage_1_does_not_grow_with_the_ranks() -> None:
     assert plain < many == few < 3 * plain
 
 
-def test_updated_rows_travel_while_the_next_forward_pass_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_updated_rows_travel_while_the_next_forward_pass_runs(monkeypatch) -> None:
     """Each part of a model waits for its own weights alone; who reads them between steps, for all.
 
     With one bucket for each weight.
@@ -139,13 +131,7 @@ def test_updated_rows_travel_while_the_next_forward_pass_runs(
         names = [name for name, _ in parts.model.named_parameters()]
         own = [bucket.own.data_ptr() for bucket in trainable.optimiser.buckets]
         name_of = dict(zip(own, names[::-1], strict=True))
-        modules = [
-            "wte",
-            "wpe",
-            *(f"h.{n}" for n in range(MODEL.num_layers)),
-            "ln_f",
-            "lm_head",
-        ]
+        modules = ["wte", "wpe", *(f"h.{n}" for n in range(MODEL.num_layers)), "ln_f", "lm_head"]
         for piece in modules:
             parts.model.get_submodule(piece).register_forward_pre_hook(
                 lambda *_, piece=piece: events.append(f"{piece} begins")
