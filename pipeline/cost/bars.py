@@ -23,7 +23,7 @@ _HOST = (
 )
 _MEMORY = (
     "a set without constants of its own has the default's activations; `internevo_a100` prints no "
-    "sequence length for its memory"
+    "sequence length"
 )
 _UNSEEN = (
     "`alpa_gpt_e2e` is compiled by XLA, `bai2022` is eager with a loop over parameters; no other "
@@ -127,8 +127,8 @@ BARS = (
     ),
     _error("ptdp_figure11", 0.10),
     _error(
-        "mtnlg", 0.10, "a quarter slower than the same model in PTD-P table 1; the publication "
-        "does not say why",
+        "mtnlg", 0.10,
+        "a quarter slower than the same model in PTD-P table 1; why is not published",
     ),
     _error("bai2022", 0.15, _UNSEEN),
     _error("alpa_gpt_e2e", 0.10, _UNSEEN),
