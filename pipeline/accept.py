@@ -59,7 +59,7 @@ def _check_link(run: RunSpec) -> None:
     link, steps = run.world.link, run.workload.steps
     if link is None or run.repeat or run.world.ranks_per_node > 1:
         return
-    sent = sum(one.wire_bytes for one in predict_sent(resolve(run)))
+    sent = sum(one.bytes for one in predict_sent(resolve(run)))
     least = steps * 8 * sent / (1e6 * link.rate_mbits)
     if least > run.timeout_seconds:
         raise StudyError(

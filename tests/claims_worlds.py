@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,10 @@ from pipeline.claims.load import parse
 from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
-from pipeline.metrics.build import build
 from pipeline.metrics.contrasts import FASTER, SLOWER, UNDECIDED
 from pipeline.metrics.results import Results
 from pipeline.study.study import Study
-from tests.fake_records import make_study, write_records
+from tests.fake_records import make_records, make_study, table_of
 
 Bounds = tuple[float, float, float]
 """Low, value and high; two of six repeats have each, so that an interval has these bounds."""
@@ -66,8 +63,7 @@ def world_study(**changes: Any) -> dict[str, Any]:
 def make_world(**changes: Any) -> Evidence:
     """The study above and its table of metrics, in which every run finished."""
     study = world_study(**changes)
-    with TemporaryDirectory() as folder:
-        table = build(Study.of(study), write_records(Path(folder), study, lambda spec: None))
+    table = table_of(study, make_records(study, lambda spec: None))
     # Effects are arranged cell by cell; then `agree` or `decide` says what the rank test found.
     table = _lengthened(table)
     table.loc[table["metric"] == "num_parameters", "value"] = float(PARAMETERS)

@@ -2,5 +2,5 @@
 
 `points` reads and writes rows of `job`s, `predict` is the model: `computation`, `communication`,
 `schedule` and `memory`, with the constants of `constants.json`; `score` holds it against what was
-published. No torch.
+published. Strategies say by `traffic` what they send. No torch.
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pipeline.cost.devices import Device
 from pipeline.cost.job import Job
+from pipeline.cost.traffic import ALL_REDUCE, GATHER, Traffic, ring
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,27 @@ class RankGroup:
         return cls(size, inside, math.ceil(size / inside))
 
 
-@dataclass(frozen=True)
 class Network:
-    """Links between a job's ranks; rates in bytes/s, latencies in s."""
+    """Links between a job's ranks; rates in bytes/s, latencies in s.
 
-    job: Job
-    device: Device
+    `groups`: the ranks of an axis. Besides `tensor` and `data` there are `shards`, over which ZeRO
+    cuts, `replicas` of these, and `ends`, first and last stage of a pipeline.
+    """
+
+    def __init__(self, job: Job, device: Device) -> None:
+        self.job, self.device = job, device
+        sizes = {
+            "tensor": (job.tp, 1),
+            "data": (job.dp, job.tp),
+            "shards": (job.shard, job.tp),
+            "replicas": (job.dp // job.shard, job.shard * job.tp),
+            # Of a pipeline on several nodes they are on two of these.
+            "ends": (min(job.pp, 2), job.gpus_per_node if job.gpus > job.gpus_per_node else 1),
+        }
+        self.groups = {
+            axis: RankGroup.of(size, stride, job.gpus_per_node)
+            for axis, (size, stride) in sizes.items()
+        }
 
     def link_rate(self, group: RankGroup) -> float:
         """Rate of a ring inside a node."""
@@ -49,45 +65,51 @@ class Network:
         cards = 1e9 / 8 * self.job.node_net_gbps * self.device.constants["network_share"]
         return min(cards / groups, self.link_rate(group))
 
-    def ring(self, group: RankGroup, size: float, passes: int, rate: float = 0.0) -> float:
-        """Seconds of a ring that moves `size` bytes `passes` times round (2: an all-reduce).
+    def seconds(self, sent: Traffic, rate: float = 0.0) -> float:
+        """Seconds of collectives round a ring, one after the other.
 
-        `rate`, where it is given, is the most that the network gives this collective.
+        `rate`, where it is given, is the most that the network gives them.
         """
-        if group.size < 2 or size <= 0:
+        group, of = self.groups[sent.axis], self.device.constants
+        if group.size < 2 or sent.bytes <= 0:
             return 0.0
-        share = passes * (group.size - 1) / group.size
-        of = self.device.constants
+        # An all-reduce goes round twice.
+        passes = 1 if sent.kind == GATHER else 2
         if group.nodes == 1:
-            steps = passes * (group.size - 1)
-            return share * size / self.link_rate(group) + 1e-6 * of["link_us"] * steps
+            latency = 1e-6 * of["link_us"] * passes * (group.size - 1)
+            return sent.bytes / self.link_rate(group) + sent.messages * latency
         hops = passes * (group.nodes - 1)
-        if passes == 2:
+        if sent.kind == ALL_REDUCE:
             # NCCL reduces over a tree where a ring would take longer to go round.
             hops = min(hops, 4 * math.ceil(math.log2(group.nodes)))
         slow = 1.0 + of["congestion"] * math.log2(group.nodes)
         latency = 1e-6 * (of["network_us"] * hops + of["link_us"] * passes * (group.inside - 1))
         most = min(rate or math.inf, self.node_rate(group))
-        return share * size * slow / most + latency
+        return sent.bytes * slow / most + sent.messages * latency
 
-    def all_reduce(self, group: RankGroup, size: float) -> float:
+    def all_reduce(self, axis: str, size: float) -> float:
         """Seconds of an all-reduce of `size` bytes."""
-        return self.ring(group, size, 2)
+        return self.seconds(Traffic(axis, "", 2 * ring(size, self.groups[axis].size)))
 
-    def gather(self, group: RankGroup, size: float, card_share: float = 0.0) -> float:
+    def gather(self, axis: str, size: float, card_share: float = 0.0) -> float:
         """Seconds of an all-gather or a reduce-scatter of `size` bytes in all.
 
         `card_share`: it goes over one card of a node, one a device, and reaches this share of it.
         """
         card = 1e9 / 8 * self.job.node_net_gbps / self.job.gpus_per_node
-        return self.ring(group, size, 1, card_share * card)
+        sent = Traffic(axis, "", ring(size, self.groups[axis].size), kind=GATHER)
+        return self.seconds(sent, card_share * card)
 
-    def send(self, size: float, stride: int) -> float:
-        """Seconds of a stage's send to the next one, `stride` ranks away."""
-        of = self.device.constants
-        if stride >= self.job.gpus_per_node or self.job.gpus > self.job.gpus_per_node:
-            # Every rank of the stage that lies on the node sends to its peer over the same cards.
-            groups = min(self.job.gpus_per_node, stride)
-            rate = 1e9 / 8 * self.job.node_net_gbps * of["network_share"] / groups
-            return size / rate + 1e-6 * of["network_us"]
-        return size / (0.5 * self.device.link_rate) + 1e-6 * of["link_us"]
+    def sends(self, size: float) -> list[float]:
+        """Seconds of each pipeline rank's send to the next one, of the last one to the first."""
+        job, of, stride = self.job, self.device.constants, self.job.dp * self.job.tp
+        # Every rank of the stage that lies on the node sends to its peer over the same cards.
+        groups = min(job.gpus_per_node, stride)
+        cards = 1e9 / 8 * job.node_net_gbps * of["network_share"] / groups
+        nodes = [rank * stride // job.gpus_per_node for rank in range(job.pp)]
+        return [
+            size / (0.5 * self.device.link_rate) + 1e-6 * of["link_us"]
+            if here == there
+            else size / cards + 1e-6 * of["network_us"]
+            for here, there in zip(nodes, nodes[1:] + nodes[:1], strict=True)
+        ]

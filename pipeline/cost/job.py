@@ -37,7 +37,7 @@ class Job:
     """Sizes of one step; `micro` and `accum` are sequences and micro-batches of a data rank.
 
     `per_micro`: what is asked for is not the step but its share of one micro-batch. `shard`: ranks
-    over which ZeRO cuts. `counts`: layers of each stage, where they are stated.
+    over which ZeRO cuts. `counts`: layers of each stage, where they are stated, and `schedule`.
     """
 
     hardware: str
@@ -72,6 +72,12 @@ class Job:
     framework: str
     note: str
     counts: tuple[int, ...] = ()
+    schedule: str = ""
+
+    @property
+    def order(self) -> str:
+        """Schedule of the pipeline, 1F1B or its interleaving where none is stated."""
+        return self.schedule or ("interleaved" if self.vpp > 1 else "1f1b")
 
     @property
     def tokens(self) -> int:
@@ -222,7 +228,8 @@ def _job(
         ffn=int(_number(row, "ffn") or 4 * hidden), gated=bool(_number(row, "gated")),
         vocab=int(_needed(row, "vocab")), seq=int(_needed(row, "seq")),
         tied=_number(row, "tied") != 0, dp=dp, tp=tp, pp=pp,
-        vpp=int(_number(row, "vpp") or 1), zero=int(_number(row, "zero") or 0), shard=shard,
+        vpp=int(_number(row, "vpp") or 1) if pp > 1 else 1,
+        zero=int(_number(row, "zero") or 0), shard=shard,
         seq_parallel=bool(_number(row, "seq_parallel")), micro=micro, accum=accum,
         per_micro=per_micro, precision=(row.get("precision") or "").lower(), recompute=recompute,
         flash=bool(_number(row, "flash")), optimiser=(row.get("optimiser") or "adam").lower(),

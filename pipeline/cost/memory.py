@@ -11,20 +11,21 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pipeline.cost.job import Job
+from pipeline.cost.schedule import in_flight
 
 GIBIBYTE = 2**30
 
 
-def largest(job: Job, profile: Mapping[str, float], counts: Sequence[int], element: int) -> float:
-    """Bytes of whichever end of the pipeline needs more."""
-    ends = ((counts[0], 0), (counts[-1], job.pp - 1))
+def largest(job: Job, profile: Mapping[str, float], layers: Sequence[float], element: int) -> float:
+    """Bytes of whichever end of the pipeline needs more; `layers` of each stage."""
+    ends = [(sum(layers[rank :: job.pp]), rank) for rank in (0, job.pp - 1)]
     return max(sum(parts(job, profile, *end, element).values()) for end in ends)
 
 
-def parameters_of(job: Job, count: int, stage: int) -> float:
-    """Parameters of a rank in a stage of `count` layers; the ends hold embedding and head."""
+def parameters_of(job: Job, count: float, first: bool, last: bool) -> float:
+    """Parameters of a rank of `count` layers; the ends of a pipeline hold embedding and head."""
     table = job.vocab * job.hidden
-    held = (stage == 0) + (stage == job.pp - 1 and not (job.tied and job.pp == 1))
+    held = first + (last and not (job.tied and first))
     return (count * job.layer_parameters + held * table) / job.tp
 
 
@@ -41,16 +42,14 @@ def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> f
 
 
 def parts(
-    job: Job, profile: Mapping[str, float], count: int, stage: int, element: int
+    job: Job, profile: Mapping[str, float], count: float, rank: int, element: int
 ) -> dict[str, float]:
-    """Bytes of a rank in a stage of `count` layers, part by part."""
-    n = parameters_of(job, count, stage)
+    """Bytes of a pipeline rank that has `count` layers, part by part."""
+    n = parameters_of(job, count, rank == 0, rank == job.pp - 1)
     amp = job.autocast and profile["amp_masters"] > 0
     weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
     shards = [job.shard if job.zero >= level else 1 for level in (3, 2, 1)]
-    flight = max(1.0, min(job.pp - stage, job.accum))
-    if job.vpp > 1:
-        flight *= 1 + (job.pp - 1) / (job.pp * job.vpp)
+    flight = in_flight(job.order, job.pp, job.vpp, max(1, int(job.accum)), rank) / job.vpp
     layer = layer_activations(job, profile, element)
     if job.recompute == "full":
         kept = job.tokens * job.hidden * element / (job.tp if job.seq_parallel else 1)
@@ -63,7 +62,7 @@ def parts(
     # One block is gathered whole while it is used, another one is on its way.
     gathered = 2 * 2 * job.layer_parameters / job.tp if job.zero == 3 else 0.0
     tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
-    logits = tokens * job.vocab / job.tp * profile["logit_bytes"] if stage == job.pp - 1 else 0.0
+    logits = tokens * job.vocab / job.tp * profile["logit_bytes"] if rank == job.pp - 1 else 0.0
     return {
         "weights": n * weight / shards[0] + gathered,
         "gradients": n * profile["gradient_memory"] / shards[1],

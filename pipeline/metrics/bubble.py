@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.errors import RecordError
+from pipeline.cost.schedule import in_turn, replayed
 from pipeline.parallel.mesh import PIPELINE, Layout
 from pipeline.records import RunRecord, Step
-from pipeline.study.profiling import BACKWARD, FORWARD
 
 Pass = Sequence[Any]
 """Kind, stage, micro-batch, seconds."""
@@ -53,35 +52,7 @@ def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
 
 def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
     """Seconds from the first pass to the end of the last, where messages take none."""
-    last_stage = max(stage for own in lines.values() for _, stage, *_ in own)
-    ended: dict[tuple[str, int, int], float] = {}
-    free = dict.fromkeys(lines, 0.0)
-    left = {rank: list(reversed(own)) for rank, own in lines.items()}
-    while any(left.values()):
-        moved = False
-        for rank, own in left.items():
-            while own:
-                kind, stage, microbatch, seconds = own[-1]
-                # Activations come from the stage before, gradients from the one after. The half of
-                # a split backward pass that gives gradients of weights needs its own stage alone.
-                inner = stage > 0 if kind == FORWARD else kind == BACKWARD and stage < last_stage
-                start = free[rank]
-                if inner:
-                    needed = (kind, stage + (-1 if kind == FORWARD else 1), microbatch)
-                    if needed not in ended:
-                        break
-                    start = max(start, ended[needed])
-                own.pop()
-                free[rank] = ended[kind, stage, microbatch] = start + seconds
-                moved = True
-        # Every rank waits for a pass that no other rank can begin: no schedule does that.
-        if not moved:
-            rank, own = next((rank, own) for rank, own in left.items() if own)
-            raise RecordError(
-                f"steps.jsonl: rank {rank} waits for ever before its pass {tuple(own[-1][:3])}; "
-                "its passes are not those of one step of a pipeline"
-            )
-    return max(free.values())
+    return replayed((one[3], before, needed) for one, before, needed in in_turn(lines))
 
 
 def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> list[float]:

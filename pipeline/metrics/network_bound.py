@@ -9,11 +9,11 @@ model, and links of unknown rate, have no such bound.
 
 from __future__ import annotations
 
+from pipeline.cost.traffic import ring
 from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.parity import lossy
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.models import HALF
-from pipeline.parallel.wire import ring
 from pipeline.precision.widths import widths
 
 

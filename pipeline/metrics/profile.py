@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.cost.traffic import Traffic
 from pipeline.metrics.bubble import step_bubbles
 from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
@@ -21,7 +22,7 @@ from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
-from pipeline.parallel.wire import RECEIVE, Sends
+from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.study.profiling import IN_STEP, PHASES
@@ -96,8 +97,8 @@ def _sent(run: Run) -> list[dict[str, Any]]:
         counted = () if calls is None else [each["axis"] for each in calls]
         about = {"rank": rank["rank"]}
         for axis in dict.fromkeys([*predicted, *counted]):
-            formula = predicted.get(axis, Sends(axis, "", 0.0))
-            values.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.wire_bytes,
+            formula = predicted.get(axis, Traffic(axis, "", 0.0))
+            values.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.bytes,
                               text=formula.formula or None, **about))  # fmt: skip
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):

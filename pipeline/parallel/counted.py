@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pipeline.cost.traffic import SEND
 from pipeline.emulation import tcp
 from pipeline.errors import LaunchError
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.wire import RECEIVE, SEND, SHARES, Call, axis_of, tallied
+from pipeline.parallel.wire import RECEIVE, SHARES, Call, axis_of, tallied
 
 ENTRIES_VARIABLE, ENTRIES = "TORCH_FR_BUFFER_SIZE", 20_000
 """Number of collectives that the flight recorder keeps; torch's default is 2,000."""

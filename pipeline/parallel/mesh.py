@@ -32,7 +32,8 @@ class Degrees:
     `chunks`: stages of a pipeline rank. `microbatches`: those of a step on a data rank. `zero`:
     stage of ZeRO along the data axis, over groups of `shard` of its ranks, 0 for all of them.
     `sequence`: sequence parallelism along the tensor axis.
-    `layers`: those of each stage; none where they are as even as can be.
+    `layers`: those of each stage; none where they are as even as can be. `schedule`: of the
+    pipeline; none stated, it is 1F1B, interleaved where ranks have chunks.
     """
 
     data: int = 1
@@ -43,6 +44,7 @@ class Degrees:
     microbatches: int = 1
     sequence: bool = False
     layers: tuple[int, ...] = ()
+    schedule: str = ""
     shard: int = 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cost.traffic import SEND, ring
 from pipeline.parallel.mesh import Layout
 
 SHARES = {
@@ -28,27 +29,7 @@ The payload is the whole tensor: what is reduced, or what has been gathered. A r
 reduce-scatter and an all-gather; a broadcast is n-1 messages, whatever its tree.
 """
 
-SEND, RECEIVE, ANSWERED = "send", "receive", "answered"
-ALL_REDUCE, HALVES = "all_reduce", "halves"
-
-
-@dataclass(frozen=True)
-class Sends:
-    """A prediction: what a rank sends along one axis of its layout in a step.
-
-    `formula` has the symbols that `pipeline.strategies` explains; `wire_bytes` is its value. They
-    go in `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers,
-    each of which is half of one; messages to one rank, or such that are answered by one as large.
-    `overlap`: sent during the backward pass; of messages to one rank, which begin with the forward
-    pass, during both, and where they are answered the answers alone.
-    """
-
-    axis: str
-    formula: str
-    wire_bytes: float
-    messages: float = 1.0
-    kind: str = ALL_REDUCE
-    overlap: bool = False
+RECEIVE = "receive"
 
 
 @dataclass(frozen=True)
@@ -67,11 +48,6 @@ class Call:
             return float(self.payload_bytes if self.kind == SEND else 0)
         share = SHARES.get(self.kind)
         return None if share is None else ring(self.payload_bytes * share, self.ranks)
-
-
-def ring(payload: float, ranks: int) -> float:
-    """(n-1)/n of the payload: what a rank sends when a ring of n scatters or gathers it once."""
-    return payload * (ranks - 1) / ranks
 
 
 def axis_of(layout: Layout, ranks: Iterable[int]) -> str:

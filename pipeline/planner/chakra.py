@@ -20,14 +20,23 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cost.predict import Prediction
+from pipeline.cost.schedule import order
+from pipeline.cost.traffic import ALL_REDUCE, HALVES, SEND
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, write_text
 from pipeline.parallel.mesh import PIPELINE, Degrees, Layout
-from pipeline.parallel.wire import ALL_REDUCE, HALVES, RECEIVE, SEND
+from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
+from pipeline.study.profiling import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    OPTIMISER,
+    REST,
+    WEIGHTS,
+)
 
 COMPUTE, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7  # NodeType
 COLLECTIVES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4,
@@ -98,29 +107,33 @@ def of_record(record: RunRecord) -> tuple[Layout, list[RankStep]]:
 def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, list[RankStep]]:
     """A predicted step: what the strategy says that it sends, and the same parts on every rank.
 
-    A forward pass is a third of the computation. Stages run all forward passes, then all backward
-    ones, whatever the schedule; the bubble is what follows from that, so it is no node.
+    A forward pass is a third of the computation, and passes have their schedule's order; the
+    bubble is what follows from that, so it is no node.
     """
     spec, layout = run.spec, run.layout
     size = dict(layout.axes).get(PIPELINE, 1)
     pieces = run.strategy.pieces(spec, layout) if size > 1 else 1
-    chunks = (run.strategy.degrees(spec, layout) or Degrees()).chunks
+    degrees = run.strategy.degrees(spec, layout) or Degrees()
+    schedule, chunks = degrees.schedule or "1f1b", degrees.chunks
     each = prediction.computation / (pieces * chunks) / 3
+    lengths = {FORWARD: each, BACKWARD: 2 * each}
+    if schedule == "zero_bubble":
+        lengths |= {BACKWARD: each, WEIGHTS: each}
     after = {OPTIMISER: prediction.optimiser, "host": prediction.host}
     steps = []
     for rank in range(layout.num_processes):
-        stages = range(layout.coordinate(rank).get(PIPELINE, 0), size * chunks, size)
-        passes = [(FORWARD, stage, m, each) for stage in stages for m in range(pieces)]
-        passes += [(BACKWARD, s, m, 2 * each) for s in reversed(stages) for m in range(pieces)]
+        place = layout.coordinate(rank).get(PIPELINE, 0)
+        own = order(schedule, size, chunks, pieces, place)
+        passes = [(*one, lengths[one[0]]) for one in own]
         calls = []
         for one in predict_sent(run, rank):
             ranks, kinds = len(_line(layout, one.axis, rank)), KINDS.get(one.kind, (SEND,))
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
             times = ranks / (ranks - 1) / 2 if one.kind in KINDS else 1.0
             alike = {"axis": one.axis, "ranks": ranks, "count": max(1, round(one.messages)),
-                     "payload_bytes": round(times * one.wire_bytes)}  # fmt: skip
+                     "payload_bytes": round(times * one.bytes)}  # fmt: skip
             for number, kind in enumerate(kinds):
-                wire_bytes = _share(round(one.wire_bytes), len(kinds), number)
+                wire_bytes = _share(round(one.bytes), len(kinds), number)
                 calls.append({"kind": kind, **alike, "wire_bytes": wire_bytes})
         steps.append(RankStep(passes, prediction.communication, after, calls))
     return layout, steps

@@ -18,13 +18,13 @@ from typing import Any
 from pipeline import models, schemas
 from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
-from pipeline.cost.schedule import exposed
+from pipeline.cost.schedule import exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
+from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.parallel.wire import ALL_REDUCE, ANSWERED, HALVES, SEND, Sends
 from pipeline.planner.memory import MEBIBYTE, formats, predict_sent
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.operators import (
@@ -138,24 +138,30 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
     for one in predict_sent(run):
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
-    # The schedule's own formula is for equal stages: all but the slowest wait for it. A pipeline
-    # fills and drains through all that a stage does for a micro-batch, messages too.
-    idle = strategy.idle_share(spec) or 0.0
-    others = work.pieces * (sum(stages) - slowest) / max(1, len(stages) - 1)
-    others += sum(exchanged[axis] for axis in (PIPELINE, TENSOR))
-    again, share = 0.0, spec.recomputed_share
+    # A forward pass is a third of both.
+    forward = [stage / 3 for stage in stages]
+    backward = [2 * each for each in forward]
     if spec.workload.recompute:
-        again = (share or 1.0) * max(
-            calibration.total(
-                Counter({o: n for o, n in stage.items() if share or o.kind == "attention"})
-            )
-            for stage in work.stages
+        share = spec.recomputed_share
+        for place, stage in enumerate(work.stages):
+            again = {o: n for o, n in stage.items() if share or o.kind == "attention"}
+            backward[place] += (share or 1.0) * calibration.total(Counter(again)) / 3
+    computing = work.pieces * max(f + b for f, b in zip(forward, backward, strict=True))
+    bubble = 0.0
+    if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
+        # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
+        # of a rank share its passes.
+        sent = exchanged[PIPELINE] + exchanged[TENSOR]
+        ahead, back = (
+            [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
+            for own in (forward, backward)
         )
+        whole = pipelined(degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
+        bubble = max(0.0, whole - computing - sent)
     return Prediction(
-        # A forward pass is a third of both.
-        computation=work.pieces * (slowest + again / 3) + added,
+        computation=computing + added,
         communication=sum(exchanged.values()),
-        bubble=idle / (1 - idle) * others,
+        bubble=bubble,
         host=0.0,
         optimiser=calibration.total(work.update),
         memory=peak(run),
@@ -187,7 +193,7 @@ def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibra
 
 
 def _seconds(
-    sends: Sends, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
+    sends: Traffic, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
 ) -> float:
     """Seconds of what a rank sends along an axis that computing does not hide."""
     if not sends.messages:
@@ -198,11 +204,11 @@ def _seconds(
     overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
     hideable = overlap * backward * spare
     if sends.kind in (SEND, ANSWERED):
-        one_way = sends.messages * each(SEND, sends.wire_bytes / sends.messages)
+        one_way = sends.messages * each(SEND, sends.bytes / sends.messages)
         # Late ones begin with the forward pass, which takes half as long as the backward pass.
         late = max(0.0, one_way - 1.5 * hideable) if sends.overlap else one_way
         return late + (one_way if sends.kind == ANSWERED else 0.0)
-    payload = sends.wire_bytes * ranks / (2 * (ranks - 1))
+    payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))

@@ -11,12 +11,13 @@ not measured.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
@@ -151,7 +152,7 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     return sizes.activation_bytes(*work) - alone, models.input_bytes(*work), again
 
 
-def predict_sent(run: ResolvedRun, rank: int = 0) -> tuple[Sends, ...]:
+def predict_sent(run: ResolvedRun, rank: int = 0) -> Sequence[Traffic]:
     """Bytes that a rank sends in a step along each axis, by its strategy's formulas."""
     gradients = widths(run.spec.precision).reduced * models.num_parameters(run.spec.model)
     return run.strategy.sends(run.spec, run.layout, rank, gradients)

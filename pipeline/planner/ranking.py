@@ -24,7 +24,7 @@ from pipeline.cost.constants import Constants, content
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import USABLE, fits, kind_of
 from pipeline.cost.predict import Prediction, on_gpus, predict
-from pipeline.cost.schedule import even
+from pipeline.cost.schedule import MOST_STAGES, even
 from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
@@ -316,19 +316,20 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
     head = 6.0 * model.vocab_rows * model.width
     layer = (models.family(model).flops_per_token(model) - head) / model.num_layers
     flops = (layer,) * (model.num_layers - 1) + (layer + head,)
+    deepest = min(model.num_layers, MOST_STAGES)
     for tensor in divisors(cluster.gpus_per_node if cluster.gpus_per_node > 1 else gpus):
         for pipeline in divisors(gpus):
             if model.num_heads % tensor or gpus % (tensor * pipeline):
                 continue
             data = gpus // (tensor * pipeline)
-            if pipeline > model.num_layers or batch % data:
+            if pipeline > deepest or batch % data:
                 continue
             layers = even(flops, pipeline)
             pieces_of = [batch // data // micro for micro in micros if batch // data % micro == 0]
             chunks_of, zeros = (1, 2)[:pipeline], range(4 if data > 1 else 1)
             uses = product(pieces_of, chunks_of, zeros, (False, True)[:tensor])
             for pieces, chunks, zero, sequence in uses:
-                if chunks > 1 and (pieces % pipeline or chunks * pipeline > model.num_layers):
+                if chunks > 1 and (pieces % pipeline or chunks * pipeline > deepest):
                     continue
                 degrees = Degrees(data, tensor, pipeline, chunks, zero, pieces, sequence)
                 yield degrees
@@ -356,7 +357,7 @@ def job_of(
         per_micro=False, precision=FORMATS.get(precision, precision),
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
         flash=True, optimiser="adamw",
-        framework="samestep", note="", counts=degrees.layers,
+        framework="samestep", note="", counts=degrees.layers, schedule=degrees.schedule,
     )  # fmt: skip
 
 

@@ -12,15 +12,15 @@ import importlib.util
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.cost.traffic import ALL_REDUCE, HALVES, Traffic, ring
 from pipeline.errors import MissingError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import ALL_REDUCE, HALVES, Sends, ring
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ SYMBOLS = {
 def along(
     layout: Layout, axis: str, formula: str, payload: float, messages: float = 1.0,
     *, overlap: bool = False, halves: bool = False,
-) -> tuple[Sends, ...]:  # fmt: skip
+) -> Sequence[Traffic]:  # fmt: skip
     """(n-1)/n of `payload` on the n ranks of an axis; nothing where it has one rank alone.
 
     `halves`: by reduce-scatters and all-gathers, not all-reduces.
@@ -86,7 +86,7 @@ def along(
     if ranks < 2:
         return ()
     kind = HALVES if halves else ALL_REDUCE
-    return (Sends(axis, formula, ring(payload, ranks), messages, kind, overlap),)
+    return (Traffic(axis, formula, ring(payload, ranks), messages, kind, overlap),)
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Strategy(ABC):
         """
         return Footprint(gradients)
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Bytes that `rank` sends in a step along each axis, for gradients that travel as so many.
 
         One all-reduce of the gradients over the data axis, unless overridden; what it adds up in

@@ -7,16 +7,16 @@ pass (Li et al., VLDB 2020), or compressed by one of torch's communication hooks
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -115,7 +115,7 @@ class Ddp(Strategy):
         # What was held back stays for the next step; of one bucket at a time there is a copy.
         return Footprint(bucket, holds_gradients=True, gathered_bytes=gradients)
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """One all-reduce of the gradients, or of their factors, in buckets in the backward pass."""
         buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
         if self.compression == POWERSGD:

@@ -7,14 +7,15 @@ axis, over which ZeRO's stage 1 may shard the optimiser's state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, nearest
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
@@ -111,7 +112,7 @@ class Hybrid(Pipelined):
         state = ", the optimiser state once more over data" * bool(self.zero_stage)
         return f"layers, by stages and within them{state}"
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """As `tensor` of this rank's stages, between them, and along the data axis.
 
         With sequence parallelism stages send parts of sequences, and a rank all-reduces along the

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -41,7 +42,7 @@ class Single(Strategy):
         """One rank reduces nothing, so it needs no buffer."""
         return Footprint(0)
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """One rank sends nothing."""
         return ()
 

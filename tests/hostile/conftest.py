@@ -9,9 +9,9 @@ import pytest
 from tests.hostile.entries import Laid, lay
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def laid(tmp_path_factory: pytest.TempPathFactory) -> Laid:
-    """One good file of every kind."""
+    """One good file of every kind, not to be changed."""
     return lay(tmp_path_factory.mktemp("good"))
 
 

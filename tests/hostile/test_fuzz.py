@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -134,7 +135,8 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
     study |= {"title": text, "claims": ["bai2022"]}
     for cell, label in zip(study["cells"], (text, other), strict=True):
         cell["label"] = label
-    made, runs = Study.of(study), laid.results / "runs"
+    made, runs = Study.of(study), folder / "runs"
+    shutil.copytree(laid.results / "runs", runs, dirs_exist_ok=True)
     frame = build(made, runs)
     verdict = a_verdict()["verdicts"][0]
     verdict |= {"id": "sps-slower-than-one", "kind": "ratio"}

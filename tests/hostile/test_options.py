@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -87,28 +86,6 @@ def test_every_option(laid: Laid, here: Path, stage: str) -> None:
             assert status == 2 or free or action.type is None, (given, status, said)
 
 
-def stores(action: argparse.Action) -> bool:
-    """Whether an option keeps one value, so that a second one would replace it in silence."""
-    return (
-        bool(action.option_strings) and action.nargs != 0 and "Append" not in type(action).__name__
-    )
-
-
-def twice() -> Iterator[tuple[str, argparse.Action]]:
-    """Command, and an option to give twice."""
-    return ((stage, action) for stage in ALL for action in actions(stage) if stores(action))
-
-
-def overwritten() -> Iterator[tuple[str, argparse.Action, argparse.Action]]:
-    """Command, an option for what it writes, and one for what it reads."""
-    for stage in ALL:
-        for out in actions(stage):
-            for read in actions(stage):
-                named = getattr(out.type, "__name__", ""), getattr(read.type, "__name__", "")
-                if named in WRITTEN and read.option_strings:
-                    yield stage, out, read
-
-
 WRITTEN = {
     ("new_file", "path"), ("new_file", "study"), ("new_file", "file"), ("new_file", "folder"),
     ("new_folder", "folder"), ("new_folder", "path"), ("new_folder", "study"),
@@ -133,25 +110,31 @@ def line_of(laid: Laid, stage: str, given: dict[str, list[str]]) -> list[str]:
 
 
 def test_an_option_that_is_given_twice(here: Path) -> None:
-    wrong = []
-    for stage, action in twice():
+    """One that keeps a single value, which a second one would replace in silence."""
+    wrong, known = [], [(stage, action) for stage in ALL for action in actions(stage)]
+    for stage, action in known:
+        flags, kind = action.option_strings, type(action).__name__
+        if not flags or action.nargs == 0 or "Append" in kind:
+            continue
         named = getattr(action.type, "__name__", "")
         words = {"folder": ".", "file": "file", "study": "smoke", "share": "0.1",
                  "tolerance": "bit", "rate": "1gbit", "memory": "1GiB"}  # fmt: skip
         choice = str(next(iter(action.choices or [words.get(named, "1")])))
-        flag = action.option_strings[0]
-        status, said = call(here, stage, f"{flag}={choice}", f"{flag}={choice}")
+        status, said = call(here, stage, *[f"{flags[0]}={choice}"] * 2)
         if status != 2 or "is given twice" not in said:
-            wrong.append((stage, flag, status, said))
+            wrong.append((stage, flags[0], status, said))
     assert not wrong, wrong
 
 
 def test_what_is_written_is_none_of_what_is_read(laid: Laid, here: Path) -> None:
-    wrong = []
-    for stage, out, read in overwritten():
-        kind = getattr(read.type, "__name__", "")
-        both = here / "both"
-        if kind == "folder" or "folder" in getattr(out.type, "__name__", ""):
+    wrong, both = [], here / "both"
+    known = [(stage, actions(stage)) for stage in ALL]
+    pairs = [(stage, out, read) for stage, own in known for out in own for read in own]
+    for stage, out, read in pairs:
+        made, kind = (getattr(one.type, "__name__", "") for one in (out, read))
+        if (made, kind) not in WRITTEN or not read.option_strings:
+            continue
+        if kind == "folder" or "folder" in made:
             (both / "below").mkdir(parents=True)
             (both / "below/kept").write_text("precious")
         else:

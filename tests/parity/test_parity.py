@@ -367,7 +367,7 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
     """Counted in every step, against the formula: SENT is for paddings and single numbers."""
     resolved = resolve(case.spec(world))
     for rank, run in enumerate(runs.ranks(case)):
-        predicted = {one.axis: one.wire_bytes for one in predict_sent(resolved, rank)}
+        predicted = {one.axis: one.bytes for one in predict_sent(resolved, rank)}
         counted = dict.fromkeys(predicted, 0)
         for one in run["sent"]["collectives"]:
             each = one["wire_bytes"] / run["sent"].get("period", 1)

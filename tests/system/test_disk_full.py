@@ -36,7 +36,9 @@ find "$disk" -name 'run.json*' -o -name '*.tmp*' >&2
 )
 def test_a_full_disk(tmp_path: Path, small_tokens: Path, size: str, steps: int) -> None:
     run = Case("single").spec(1)
-    run = replace(run, workload=replace(run.workload, steps=steps))
+    # Of two threads each waits for the other where other tests have the cores.
+    world = replace(run.world, threads_per_rank=1)
+    run = replace(run, world=world, workload=replace(run.workload, steps=steps))
     disk = tmp_path / "disk"
     disk.mkdir()
     words = words_of(run, small_tokens, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,38 +101,32 @@ class Project:
             ours["TMPDIR"] = own_temporary_folder()
         return inherited | ours | {"HF_TOKEN": HUB_TOKEN}
 
+    def call(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A program in the folder, with these variables besides; what it says is kept."""
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment() | variables, capture_output=True,
+            text=True, timeout=600,
+        )  # fmt: skip
+
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        done = self.call(*self.command(*arguments))
         assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return done
 
     def make(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run make with the environment that is there, which is not set up anew."""
-        return subprocess.run(
-            ["make", *arguments, "STAMP="],
-            cwd=self.folder,
-            env=self.environment() | variables,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        return self.call("make", *arguments, "STAMP=", **variables)
 
     def jobs(self, *arguments: str) -> dict[str, int]:
         """Rule -> number of jobs that a dry run would start."""
-        shown = self.run("--cores", "2", "--dry-run", *arguments).stdout
-        if "Job stats:" not in shown:
-            return {}
-        pairs = [line.split() for line in shown.split("Job stats:")[1].splitlines()]
-        counts = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-        rules = {rule for rule in counts if rule.isidentifier() and rule != "total"}
-        return {rule: int(counts[rule]) for rule in rules}
+        return job_counts(self.run("--cores", "2", "--dry-run", *arguments).stdout)
+
+
+def job_counts(shown: str) -> dict[str, int]:
+    """Rule -> number of jobs, by the statistics that Snakemake shows first."""
+    lines = shown.partition("Job stats:")[2].splitlines()
+    pairs = [line.split() for line in lines if re.fullmatch(r"\w+ +\d+ *", line)]
+    return {rule: int(count) for rule, count in pairs if rule != "total"}
 
 
 def make_project(folder: Path, **changes: object) -> Project:
@@ -140,7 +135,8 @@ def make_project(folder: Path, **changes: object) -> Project:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "generated", "site.yaml")
+            # What is compiled is as old as its source there too; half a file of it goes away.
+            ignore = shutil.ignore_patterns("*.pyc.*", "generated", "site.yaml")
             shutil.copytree(source, folder / part, ignore=ignore)
         else:
             shutil.copy2(source, folder / part)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -46,16 +45,9 @@ def project(tmp_path_factory) -> Project:
 
 def run(project: Project, *command: str, both: bool = False) -> str:
     """What a command of this environment prints: on stdout, or on both streams."""
-    environment = project.environment()
-    environment["PATH"] = f"{project.folder / 'bin'}:{environment['PATH']}"
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name(command[0])), *command[1:]],
-        cwd=project.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    program = str(Path(sys.executable).with_name(command[0]))
+    path = f"{project.folder / 'bin'}:{project.environment()['PATH']}"
+    done = project.call(program, *command[1:], PATH=path)
     assert done.returncode == 0, done.stderr[-3000:]
     text = done.stdout + (done.stderr if both else "")
     return text.replace(str(project.folder), "PROJECT").replace(sys.executable, "PYTHON")

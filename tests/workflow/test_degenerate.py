@@ -15,11 +15,18 @@ from pipeline.archive.layout import MANIFEST_FILE, STUDY_FILE
 from pipeline.commands.rehearse import after_training
 from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
-from pipeline.records import RunRecord, write_record
+from pipeline.records import RunRecord
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, a_cell, make_manifest, make_record, make_study
+from tests.fake_records import (
+    EMULATED,
+    a_cell,
+    make_manifest,
+    make_record,
+    make_study,
+    put_record,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -86,8 +93,8 @@ STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
          "title": LONG, "cluster": {"nodes": [1, 2, 4]}},
         lambda spec: ("failed", "a " * 4000) if spec.cell == "c1" else None,
     ),
-    "thirty cells": (
-        {"cells": [cell(n) for n in range(30)], "repeats": 1, "claims": [], "profile": None,
+    "twenty cells": (
+        {"cells": [cell(n) for n in range(20)], "repeats": 1, "claims": [], "profile": None,
          "cluster": {"nodes": [1]}},
         none,
     ),
@@ -115,7 +122,7 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
         steps = [] if ended and ended[0] == "unsupported" else make_record(spec, None, place).steps
         if alike:
             steps = [replace(step, seconds=0.25, phases=None) for step in steps]
-        write_record(folder, RunRecord(run, steps[: spec.world.size * 3] if ended else steps))
+        put_record(folder, RunRecord(run, steps[: spec.world.size * 3] if ended else steps))
         write_text(folder / "spec.json", spec.to_json())
         write_text(folder / "log.txt", "a line\n" * 30)
     return made

@@ -7,14 +7,15 @@ placements` prints them, and the record holds them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.strategies.annotated.annotations import mesh_axes, resolve, share
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
@@ -121,7 +122,7 @@ class Annotated(Strategy):
         """None where annotations cut something: DTensor chooses what is sent."""
         return None if self.annotations else super().degrees(spec, layout)
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Gradients over the data axis; not stated where annotations cut something."""
         return () if self.annotations else super().sends(spec, layout, rank, gradients)
 

@@ -7,15 +7,16 @@ backward pass adds up their gradients and scatters them (arXiv 2407.21783, secti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic, ring
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends, ring
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -84,7 +85,7 @@ class Context(Strategy):
             block_share=kept,
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Keys and values along the context axis, and one all-reduce of the gradients over all.
 
         Both are gathered in each block, once more where it is recomputed, and the sums of their
@@ -103,7 +104,7 @@ class Context(Strategy):
         buckets = max(1.0, gradients / BUCKET_BYTES)
         return (
             *along(layout, CONTEXT, f"(n-1)/n {formula}", exchanged, messages, halves=True),
-            Sends(all_ranks, "2(n-1)/n G", reduced, buckets, overlap=True),
+            Traffic(all_ranks, "2(n-1)/n G", reduced, buckets, overlap=True),
         )
 
     def build(self, parts: Parts) -> Trainable:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import MissingError, StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
@@ -96,7 +97,7 @@ class Deepspeed(Strategy):
             gathered_bytes=min(gradients, FP32 * LIVE) if self.stage == 3 else rows,
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Gradients all-reduced, by stages 2 and 3 in every micro-batch, and weights gathered.
 
         Stage 3 reduces and scatters, which Gloo does by an all-reduce. It gathers each weight once

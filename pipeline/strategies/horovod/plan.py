@@ -12,15 +12,16 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.cost.traffic import Traffic
 from pipeline.emulation import pacing
 from pipeline.errors import LaunchError, MissingError, StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -114,7 +115,7 @@ class Horovod(Strategy):
         largest = TUNED_MB if self.autotune else self.fusion_threshold_mb
         return Footprint(copy + min(largest * 2**20, travels))
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """The gradients once, all-reduced as they become ready; the negotiation is not counted."""
         return along(layout, DATA, "2(n-1)/n G", 2 * self._travels(spec, gradients), overlap=True)
 

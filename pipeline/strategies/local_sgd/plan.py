@@ -6,13 +6,14 @@ have moved by is the gradient of an outer SGD (Douillard et al. 2023, arXiv 2311
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
@@ -58,7 +59,7 @@ class LocalSgd(Strategy):
         kept = weights * (2 if self.outer_momentum else 1)
         return Footprint(min(BUCKET_BYTES, weights), gathered_bytes=kept)
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """One all-reduce of all weights in a round, of which each step has its part."""
         weights, steps = FP32 * models.num_parameters(spec.model), self.inner_steps
         formula = "2(n-1)/n W" + f" / {steps}" * (steps > 1)

@@ -7,14 +7,15 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
+from pipeline.cost.traffic import ANSWERED, SEND, Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
-from pipeline.parallel.wire import ANSWERED, SEND, Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -116,7 +117,7 @@ class ParameterServer(Strategy):
         """No published step was made with a star."""
         return None
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """The weights from the root to each other rank, and their gradients to the root.
 
         Weights travel in the type that the passes have them in. What DataParallel copies between
@@ -130,7 +131,7 @@ class ParameterServer(Strategy):
         messages = others if rank == 0 else 1
         kind = SEND if self.staleness == 2 else ANSWERED  # both ways are taken at once
         overlap = self.staleness > 0
-        return (Sends(DATA, "root: (n-1) W, others: G", sent, messages, kind, overlap),)
+        return (Traffic(DATA, "root: (n-1) W, others: G", sent, messages, kind, overlap),)
 
     def build(self, parts: Parts) -> Trainable:
         """A star of sends and receives, or nn.DataParallel around the shared step."""

@@ -8,14 +8,15 @@ chunks (Narayanan et al. 2021, arXiv 2104.04473; GPipe: Huang et al. 2019, arXiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from pipeline import models
+from pipeline.cost.traffic import SEND, Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, axis_size
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import SEND, Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Choices, Footprint, Strategy, along
 from pipeline.strategies.pipeline_parallel import schedule as schedules
@@ -68,9 +69,11 @@ class Pipelined(Strategy):
         return self.schedule_of(spec, layout).microbatches
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the chunks of a rank, and the layers of its stages where they are stated."""
+        """Also the schedule, the chunks of a rank, and the layers of stages that are stated."""
         stages, found = self.schedule_of(spec, layout).stages, super().degrees(spec, layout)
-        return replace(found, chunks=stages.chunks, layers=stages.sizes) if found else None
+        if found is None:
+            return None
+        return replace(found, chunks=stages.chunks, layers=stages.sizes, schedule=self.schedule)
 
     def passes(self, degrees: Degrees) -> dict[str, Any]:
         """Knobs of the schedule: interleaved where a rank has several stages.
@@ -141,7 +144,7 @@ class Pipelined(Strategy):
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Activations to the next stage, their gradients to the one before; sums of gradients."""
         tied = models.family(spec.model).ends(spec.model).shared
         tied_share = tied / models.num_parameters(spec.model)
@@ -153,7 +156,7 @@ class Pipelined(Strategy):
 
     def sends_between_stages(
         self, spec: RunSpec, layout: Layout, rank: int, tied: float, parts: int = 1
-    ) -> tuple[Sends, ...]:
+    ) -> Sequence[Traffic]:
         """Bytes that a rank sends along the pipeline; nothing where it has one rank alone.
 
         The first and the last rank add up the gradients of a tied embedding, `tied` bytes.
@@ -180,7 +183,7 @@ class Pipelined(Strategy):
             return ()
         # The tied embedding's gradients are counted in the size of the others.
         messages = (ahead + back) * self.pieces(spec, layout)
-        return (Sends(PIPELINE, formula, sent, messages, SEND),)
+        return (Traffic(PIPELINE, formula, sent, messages, SEND),)
 
 
 @dataclass(frozen=True)

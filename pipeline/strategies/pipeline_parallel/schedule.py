@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipeline.cost.schedule import ONE_STAGE, Pass, in_flight, order
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import divisors, nearest
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
 """Stages of a rank by schedule, unless the study says otherwise."""
-
-ONE_STAGE = ("gpipe", "1f1b")
-"""Schedules in which a rank has one stage."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +84,13 @@ class Schedule:
         """Idle time of a rank / time of the step, which has the bubble in it."""
         return self.bubble / (1 + self.bubble)
 
+    def passes(self, rank: int) -> list[Pass]:
+        """Kind, stage and micro-batch of each pass of a pipeline rank, in their order."""
+        return order(self.name, self.stages.ranks, self.stages.chunks, self.microbatches, rank)
+
     def in_flight(self, rank: int) -> int:
         """Stages x micro-batches whose activations a pipeline rank keeps at its peak."""
-        passes = self.stages.chunks * self.microbatches
-        after = self.stages.ranks - 1 - rank
-        if self.name == "gpipe":
-            return passes
-        if self.name == "1f1b":
-            return min(passes, after + 1)
-        rounds = max(1, self.microbatches // self.stages.ranks)
-        first = (self.stages.chunks - 1) * (self.microbatches // rounds)
-        if self.name == "interleaved":
-            return min(passes, first + 2 * after + 1)
-        # what the gradients of the weights wait for is kept: a pass for each rank before this one
-        return min(passes, first + after + 1 + rank)
+        return in_flight(self.name, self.stages.ranks, self.stages.chunks, self.microbatches, rank)
 
 
 def check_name(schedule: str, chunks: int) -> int:

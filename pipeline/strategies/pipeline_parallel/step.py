@@ -20,6 +20,7 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
 )
 
+from pipeline.cost.schedule import ONE_STAGE
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group, mesh_of
@@ -29,7 +30,7 @@ from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
-from pipeline.strategies.pipeline_parallel.schedule import ONE_STAGE, Stages, check_name, pieces
+from pipeline.strategies.pipeline_parallel.schedule import Stages, check_name, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers

@@ -9,15 +9,16 @@ groups by an all-reduce: HSDP, FSDP2's mesh of two axes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, REPLICA, Degrees, Layout, divisors
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -161,7 +162,7 @@ class Sharded(Strategy):
             kept, optimiser_share=0.0, weight_share=0.0, master_share=0.0, gradient_share=0.0
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Weights are gathered, gradients reduced and scattered, their shards all-reduced.
 
         FSDP2 gathers in every micro-batch and reduces in the last one.
@@ -209,7 +210,7 @@ def shards_by_fsdp(spec: RunSpec, stage: int, ranks: int, block: float, rest: fl
 
 def sent_by_fsdp(
     spec: RunSpec, layout: Layout, stage: int, gradients: float, block: float, rest: float
-) -> tuple[Sends, ...]:
+) -> Sequence[Traffic]:
     """Along the data axis under stage 2 or 3, of so many parameters a block and besides.
 
     Weights are gathered in every micro-batch, gradients reduced in the last one.

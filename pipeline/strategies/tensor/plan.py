@@ -7,10 +7,12 @@ has once more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import (
@@ -24,7 +26,6 @@ from pipeline.parallel.mesh import (
     nearest,
 )
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.parallel.wire import Sends
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.strategies.sharded.plan import Sharded, sent_by_fsdp, shards_by_fsdp
@@ -233,7 +234,7 @@ class Tensor(Strategy):
             logit_share=1 / size,
         )
 
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> tuple[Sends, ...]:
+    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Activations, all-reduced along the tensor axis; gradients of the parts along the other.
 
         With cut sequences also the gradients of what no axis cuts.

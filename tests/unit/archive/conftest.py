@@ -26,11 +26,11 @@ from pipeline.files import note_made, sha256_of_file, write_text
 from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.emulation import load_uncertainty
-from pipeline.records import RunRecord, write_record
+from pipeline.records import RunRecord
 from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from tests.fake_bench import make_yardstick
-from tests.fake_records import a_cell, make_manifest, make_record, make_study
+from tests.fake_records import a_cell, make_manifest, make_record, make_study, put_record
 
 Members = dict[str, bytes]
 
@@ -49,7 +49,7 @@ def finished_study(results: Path, **changes: Any) -> Path:
         record = make_record(spec, failure)
         run = {**record.run, "data": {**record.run["data"], "manifest_sha256": tokens}}
         folder = results / "runs" / spec.folder
-        write_record(folder, RunRecord(run, record.steps))
+        put_record(folder, RunRecord(run, record.steps))
         write_text(folder / "spec.json", spec.to_json())
     for name in products(Study.of(study)):
         write_text(results / name, f"stand-in for {name}\n")

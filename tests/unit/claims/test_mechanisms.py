@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -24,7 +22,6 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
-from pipeline.metrics.build import build
 from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.page.index import studies_here
@@ -35,7 +32,7 @@ from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
-from tests.fake_records import edit_steps, write_records
+from tests.fake_records import make_records, table_of
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -249,11 +246,13 @@ def slower_first(step: Step) -> Step:
 
 def evidence(repeats: int) -> Evidence:
     study = world_study(cells=CELLS, profile={"steps": 4, "repeats": repeats})
-    with TemporaryDirectory() as folder:
-        root = write_records(Path(folder), study, lambda spec: None)
-        for run in root.glob("uneven/n1/p*"):
-            edit_steps(run, lambda step: slower_first(step) if step.phases else step)
-        return Evidence(Study.of(study), Results(build(Study.of(study), root)))
+    records = [
+        replace(one, steps=[*map(slower_first, one.steps)])
+        if one.spec.cell == "uneven" and one.spec.profile
+        else one
+        for one in make_records(study, lambda spec: None)
+    ]
+    return Evidence(Study.of(study), Results(table_of(study, records)))
 
 
 @pytest.mark.parametrize(("repeats", "verdict"), [(1, UNDECIDED), (6, REPRODUCED)])

@@ -203,8 +203,11 @@ def titles(figure: Figure) -> list[str]:
 def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(name, linked) -> None:
     figure = draw(name, linked)
     assert titles(figure) == [f"links of {link}" for link in LINKS]
-    first, second = ([_points(line) for line in axes.lines if _is_of_an_arm(line)]
-                     for axes in figure.axes)  # fmt: skip
+    # The caps of intervals have no line between them.
+    arms = [[line for line in axes.lines
+             if np.size(line.get_xdata()) == 3 and line.get_linestyle() != "None"]
+            for axes in figure.axes]  # fmt: skip
+    first, second = ([np.asarray(line.get_xydata()).tolist() for line in own] for own in arms)
     assert len(first) == len(second) == 4
     for one, other in zip(first, second, strict=True):
         assert one[0] == other[0] and one[1:] != other[1:]
@@ -234,23 +237,6 @@ def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, pane
         assert "1 Gbit/s" not in said
 
 
-def _is_of_an_arm(line: Any) -> bool:
-    """The caps of intervals have no line between them."""
-    return len(line.get_xdata()) == 3 and line.get_linestyle() != "None"
-
-
-def _points(line: Any) -> list[tuple[float, float]]:
-    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
-
-
-PROFILED = {"profile": {"steps": 8}, "repeats": 2}
-
-
-@pytest.fixture(scope="module")
-def figure(drawn: Callable[[str], Figure]) -> Figure:
-    return drawn("time_split")
-
-
 def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
     """The pieces of one bar, from left to right."""
     found = [p for p in figure.axes[panel].patches if isinstance(p, Rectangle)]
@@ -261,7 +247,8 @@ def value(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> float:
     return float(row_of(table, metric, cell, nodes)["value"])
 
 
-def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, figure) -> None:
+def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, drawn) -> None:
+    figure = drawn("time_split")
     # The cells that ran, in the order of the study: single, sps, dps, horovod, dps-amp.
     bar = parts(figure, panel=2, place=2)
     spent = [value(table, f"phase_mean_seconds:{name}", "dps", 4) for name in IN_STEP]
@@ -275,21 +262,17 @@ def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, figure) -> 
     assert parts(figure, panel=1, place=0) == [], "the single device ran on one node alone"
 
 
-def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, figure) -> None:
-    said = words(figure)
+def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, drawn) -> None:
+    said = words(drawn("time_split"))
     assert "exposed communication" in said
     assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
     assert re.search(r"Reading the batch, before the step, took [\d.]+ ms at most", said)
     own = table.copy()
-    without_marks(own)
+    marked = own["metric"].str.startswith("phase_mean_seconds:") & (own["cell"] == "dps")
+    own.loc[marked & ~own["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
     assert "Without phases, drawn as rest: dps." in words(draw("time_split", own))
     unprofiled = draw("time_split", make_table(repeats=1))
     assert "no profiled run finished" in words(unprofiled)
-
-
-def without_marks(table: pd.DataFrame) -> None:
-    marked = table["metric"].str.startswith("phase_mean_seconds:") & (table["cell"] == "dps")
-    table.loc[marked & ~table["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
 
 
 BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
@@ -379,16 +362,14 @@ def test_it_says_what_the_conditions_are_and_what_they_are_held_against(
     assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
 
 
-def visible_ticks(axes: Axes) -> list[Text]:
-    low, high = axes.get_xlim()
-    return [text for text in axes.get_xticklabels() if low <= text.get_position()[0] <= high]
-
-
 def overlapping(what_if: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that lie over one another, with what lies outside of the what_if."""
+    """Pairs of texts that lie over one another, with what lies outside of the figure."""
     what_if.draw_without_rendering()
-    texts = [text for axes in what_if.axes if axes.get_visible() for text in
-             [*axes.texts, *visible_ticks(axes), axes.title, axes.xaxis.label]]  # fmt: skip
+    texts = list[Text]()
+    for axes in (axes for axes in what_if.axes if axes.get_visible()):
+        low, high = axes.get_xlim()
+        ticks = (one for one in axes.get_xticklabels() if low <= one.get_position()[0] <= high)
+        texts += [*axes.texts, *ticks, axes.title, axes.xaxis.label]
     texts = [text for text in texts if text.get_text() and text.get_visible()]
     shown = [(text.get_text(), text.get_window_extent()) for text in texts]
     width = what_if.bbox.width

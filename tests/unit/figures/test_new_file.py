@@ -23,7 +23,7 @@ def test_the_figure_of_the_page_on_own_studies_is_one_file(tmp_path: Path) -> No
     page = Path("docs/own-study.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     for name in ("pipeline", "paper", "workflow"):
-        copytree(name, tmp_path / name, ignore=ignore_patterns("__pycache__"))
+        copytree(name, tmp_path / name, ignore=ignore_patterns("*.pyc.*"))
     (tmp_path / "pipeline/figures/peak.py").write_text(code)
     typo = code.replace("peak_memory_bytes", "peak_memory")
     (tmp_path / "pipeline/figures/typo.py").write_text(typo)

@@ -1,6 +1,5 @@
 """The commands that start ranks."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,17 +26,6 @@ def run() -> RunSpec:
     emulated = next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
     world = replace(emulated.world, network="loopback", link=None, cores_per_node=None)
     return replace(emulated, world=world)
-
-
-def test_one_torchrun_for_each_node(run) -> None:
-    launch = planned(run, StartPlace(num_cores=2, port=1234))
-    assert len(launch.commands) == 4
-    for node, command in enumerate(launch.commands):
-        assert command[1:3] == ("-m", "torch.distributed.run")
-        assert {f"--node-rank={node}", "--nnodes=4", "--nproc-per-node=1"} <= set(command)
-        assert "--master-port=1234" in command and "--max-restarts=0" in command
-    assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
-    assert launch.environment["OMP_NUM_THREADS"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -155,16 +143,6 @@ def over_nodes(run: RunSpec) -> RunSpec:
 
 def planned(run: RunSpec, place: StartPlace) -> Launch:
     return plan(on_this_machine(resolve(run)), PATHS, place)
-
-
-def test_one_command_of_the_scheduler_starts_all_nodes(run, monkeypatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    launch = planned(over_nodes(run), StartPlace(2, 1234, "10.0.0.1", SRUN))
-    (command,) = launch.commands
-    assert command[:4] == SRUN
-    assert command[4:7] == (sys.executable, "-m", "pipeline.launch.slurm.node")
-    assert {"--nnodes=4", "--master-addr=10.0.0.1", "--master-port=1234"} <= set(command)
-    assert not any(word.startswith("--node-rank") for word in command)
 
 
 @pytest.mark.parametrize("scheduler", [(), SRUN])

@@ -56,6 +56,11 @@ def table(runs: Path) -> pd.DataFrame:
     return build(Study.of(make_study()), runs)
 
 
+def test_the_table_of_records_that_were_not_written_is_that_of_files(table: pd.DataFrame) -> None:
+    """Most tests make theirs so; what is read has passed the schemas and all rules of records."""
+    pd.testing.assert_frame_equal(make_table(), table)
+
+
 def test_node_hours_to_a_loss_are_steps_of_the_run_to_the_end_at_the_time_of_each_cell() -> None:
     """The fake losses fall along one curve, so 60 steps reach what 55 do not."""
     whole = {"steps": 8, "whole": ["single/n1"]}

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import build
 from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
     contrast_rows,
@@ -22,7 +21,7 @@ from pipeline.metrics.results import Results, SpeedTest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.statistics import Interval, interval_of_ratio
 from pipeline.metrics.table import check
-from pipeline.records import RunRecord, Step, write_record
+from pipeline.records import RunRecord, Step
 from pipeline.study.expansion import expand
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -38,6 +37,7 @@ from tests.fake_records import (
     make_table,
     pick,
     spec_of,
+    table_of,
     with_steps,
 )
 
@@ -50,15 +50,14 @@ def spread(centre: float, repeat: int) -> float:
     return centre * (1 + 0.01 * ((repeat * 5) % 7 - 3))
 
 
-def measure(folder: Path, seconds: Seconds, **changes: Any) -> pd.DataFrame:
+def measure(seconds: Seconds, **changes: Any) -> pd.DataFrame:
     """The table of a study of three cells whose runs have steps of these many seconds."""
     study = make_study(**{"cells": CELLS, "repeats": 6, **changes})
-    for spec in expand(Study.of(study)):
-        record = make_record(spec)
-        steps = [timed(step, seconds(spec)) for step in record.steps]
-        target = folder / spec.cell / f"n{spec.world.nodes}" / f"r{spec.repeat}"
-        write_record(target, with_steps(record.run, steps))
-    table = build(Study.of(study), folder)
+    made = (make_record(spec) for spec in expand(Study.of(study)))
+    records = [
+        with_steps(one.run, [timed(step, seconds(one.spec)) for step in one.steps]) for one in made
+    ]
+    table = table_of(study, records)
     tidy.check(table, "test")
     return table
 
@@ -77,8 +76,8 @@ def faster(table: pd.DataFrame, one: str, other: str, nodes: int) -> SpeedTest:
     return found
 
 
-def test_cells_apart_are_faster_and_slower_both_ways(tmp_path: Path) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.4))
+def test_cells_apart_are_faster_and_slower_both_ways() -> None:
+    table = measure(by_cell(a=0.1, b=0.2, c=0.4))
     found = faster(table, "b", "c", 2)
     assert found.verdict == "faster"
     assert found.low <= found.ratio <= found.high
@@ -93,15 +92,15 @@ def test_cells_apart_are_faster_and_slower_both_ways(tmp_path: Path) -> None:
     assert faster(table, "a", "c", 1).p_value == pytest.approx(3 * 2 / 924)
 
 
-def test_cells_that_mix_are_undecided(tmp_path: Path) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.2, c=0.201))
+def test_cells_that_mix_are_undecided() -> None:
+    table = measure(by_cell(a=0.1, b=0.2, c=0.201))
     found = faster(table, "b", "c", 4)
     assert found.verdict == "undecided"
     assert found.low < 1 < found.high
 
 
-def test_an_interval_apart_decides_nothing_without_the_test(tmp_path: Path) -> None:
-    table = measure(tmp_path, by_cell(a=0.2, b=0.2, c=0.2075))
+def test_an_interval_apart_decides_nothing_without_the_test() -> None:
+    table = measure(by_cell(a=0.2, b=0.2, c=0.2075))
     found = faster(table, "a", "c", 1)
     assert found.low > 1 and found.p_value > 0.05
     assert found.verdict == "undecided"
@@ -111,7 +110,7 @@ def test_an_interval_apart_decides_nothing_without_the_test(tmp_path: Path) -> N
     ("bias", "verdict"), [(None, "undecided"), (0.1, "faster"), (0.3, "undecided")]
 )
 def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
-    tmp_path: Path, bias: float | None, verdict: str
+    bias: float | None, verdict: str
 ) -> None:
     """The second is slower by a quarter; a ratio between real nodes has no such bias."""
     groups = {}
@@ -133,8 +132,8 @@ def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
         assert told == [verdict if network == "emulated" else "faster"]
 
 
-def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None:
-    table = measure(tmp_path, by_cell(a=0.1, b=0.01, c=0.4))
+def test_a_cell_is_compared_with_the_base_of_its_speedup() -> None:
+    table = measure(by_cell(a=0.1, b=0.01, c=0.4))
     faster_one, slower_one = (Results(table).compared((cell, 4), ("a", 1)) for cell in ("b", "c"))
     assert faster_one and slower_one
     assert (faster_one.verdict, slower_one.verdict) == ("faster", "slower")
@@ -145,15 +144,13 @@ def test_a_cell_is_compared_with_the_base_of_its_speedup(tmp_path: Path) -> None
     assert Results(table).compared(("a", 1), ("a", 1)) is None
 
 
-def test_unequal_work_is_not_compared_unless_declared(tmp_path: Path) -> None:
+def test_unequal_work_is_not_compared_unless_declared() -> None:
     cells = [*CELLS[:2], CELLS[2] | {"workload": {"global_batch": 32}}]
-    table = measure(tmp_path / "a", by_cell(a=0.1, b=0.2, c=0.4), cells=cells)
+    table = measure(by_cell(a=0.1, b=0.2, c=0.4), cells=cells)
     found = faster(table, "b", "c", 2)
     assert found.verdict == "not compared: global_batch differ" and not found.compared
     assert faster(table, "a", "b", 1).verdict == "faster"
-    declared = measure(
-        tmp_path / "b", by_cell(a=0.1, b=0.2, c=0.4), cells=cells, compares=["global_batch"]
-    )
+    declared = measure(by_cell(a=0.1, b=0.2, c=0.4), cells=cells, compares=["global_batch"])
     # Twice the work in twice the time: the rates are the same.
     assert faster(declared, "b", "c", 2).ratio == pytest.approx(1.0)
 
@@ -169,9 +166,9 @@ def test_another_training_is_not_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"cluster": EMULATED}], ids=["loopback", "two links"])
-def test_the_largest_family_is_predicted_from_the_study(tmp_path: Path, changes: Any) -> None:
+def test_the_largest_family_is_predicted_from_the_study(changes: Any) -> None:
     """Of three cells on one node and two on more: three pairs on one, and four with their base."""
-    table = measure(tmp_path, lambda spec: 0.1, **changes)
+    table = measure(lambda spec: 0.1, **changes)
     texts = pick(table, "comparison", "p_value")["text"]
     found = max(int(text.partition("corrected for ")[2].split()[0]) for text in texts)
     assert largest_family(Study.of(make_study(cells=CELLS, **changes))) == (

@@ -12,17 +12,24 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import SamestepError
-from pipeline.metrics.build import build
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.headline import bias_sentence
 from pipeline.metrics.results import Results, records
-from pipeline.records import RunRecord, write_record
+from pipeline.records import RunRecord
 from pipeline.study.real_time import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests import fake_records
 from tests.fake_bench import make_yardstick
-from tests.fake_records import EMULATED, a_cell, make_record, make_study, pick, with_steps
+from tests.fake_records import (
+    EMULATED,
+    a_cell,
+    make_record,
+    make_study,
+    pick,
+    table_of,
+    with_steps,
+)
 from tests.fake_records import made as made_table
 
 CELLS = [
@@ -30,11 +37,11 @@ CELLS = [
     a_cell("dps", "ddp", "DDP", nodes=[2]),
     a_cell("sps", "parameter_server", "SPS", nodes=[2, 4]),
 ]
-CLUSTER = EMULATED | {"links": EMULATED["links"][1:], "real_time": True}
+WITHOUT = EMULATED | {"links": EMULATED["links"][1:]}
+CLUSTER = WITHOUT | {"real_time": True}
 
 
 def made(
-    folder: Path,
     failure: Any = None,
     several_failure: Any = None,
     uncertainty: float = 0.0,
@@ -45,27 +52,33 @@ def made(
 
     All emulated ones take `level` times as long.
     """
-    study = Study.of(make_study(**{"cells": CELLS, "cluster": CLUSTER, "repeats": 6, **changes}))
-    for spec in every_run(study):
+    study = make_study(**{"cells": CELLS, "cluster": CLUSTER, "repeats": 6, **changes})
+
+    def record_of(spec: RunSpec) -> RunRecord:
         failed = failure or (several_failure if spec.world.nodes > 1 else None)
         record = make_record(spec, failed if spec.kind == REAL_TIME else None)
         scale = 1.0 if spec.kind == REAL_TIME else level
         steps = [replace(step, seconds=scale * seconds(spec)) for step in record.steps]
-        write_record(folder / spec.folder, with_steps(record.run, steps))
-    return build(study, folder, uncertainty)
+        return with_steps(record.run, steps)
+
+    return table_of(study, map(record_of, every_run(Study.of(study))), uncertainty)
 
 
 def seconds(spec: RunSpec) -> float:
     return (0.1 if spec.kind == REAL_TIME or spec.cell != "dps" else 0.125) + 1e-3 * spec.repeat
 
 
+@pytest.fixture(scope="module")
+def plain() -> pd.DataFrame:
+    return made()
+
+
 def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = {key: value for key, value in CLUSTER.items() if key != "real_time"}
-    table = made(tmp_path / "two", cluster=plain, cells=CELLS[:2])
+    table = made(cluster=WITHOUT, cells=CELLS[:2])
     assert Results(table).bias == 0.0 and "no time was dilated" in bias_sentence(Results(table))
-    assert Results(made(tmp_path / "four", cluster=plain)).bias is None
+    assert Results(made(cluster=WITHOUT)).bias is None
 
     def with_a_neighbour(spec: RunSpec, failure: Any) -> RunRecord:
         record = fake_records.make_record(spec, failure)
@@ -73,33 +86,30 @@ def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
         return record
 
     monkeypatch.setattr(f"{__name__}.make_record", with_a_neighbour)
-    table = made(tmp_path / "busy", cluster=plain, cells=CELLS[:2])
+    table = made(cluster=WITHOUT, cells=CELLS[:2])
     assert Results(table).bias is None and "nothing is decided" in bias_sentence(Results(table))
 
 
-def test_the_bias_is_the_far_end_of_the_worst_pair(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    accurate = {one["cell"]: one for one in records(pick(table, "cell", "accuracy"))}
+def test_the_bias_is_the_far_end_of_the_worst_pair(plain: pd.DataFrame) -> None:
+    accurate = {one["cell"]: one for one in records(pick(plain, "cell", "accuracy"))}
     single, sps, worst = (accurate[name] for name in ("single", "sps", "dps"))
     assert worst["value"] == pytest.approx(0.1275 / 0.1025)
     assert single["value"] == sps["value"] == pytest.approx(1)
-    assert 1.24 < worst["high"] < 1 + (Results(table).bias or 0) < 1.3
-    said = bias_sentence(Results(table))
+    assert 1.24 < worst["high"] < 1 + (Results(plain).bias or 0) < 1.3
+    said = bias_sentence(Results(plain))
     assert "1.24 [" in said and "in DDP on 2 nodes" in said
-    shown = made_table("accuracy", table)[1]
+    shown = made_table("accuracy", plain)[1]
     assert list(shown["Cell"]) == ["Single", "DDP", "SPS"]
     assert shown["Ratio"][1].startswith("1.24 [")
 
 
-def test_a_level_that_all_cells_share_is_no_bias(tmp_path: Path) -> None:
+def test_a_level_that_all_cells_share_is_no_bias(plain: pd.DataFrame) -> None:
     """The yardstick's: a ratio of two times does not have it."""
-    plain, higher = made(tmp_path / "a"), made(tmp_path / "b", level=1.3)
-    assert Results(higher).bias == pytest.approx(Results(plain).bias)
+    assert Results(made(level=1.3)).bias == pytest.approx(Results(plain).bias)
 
 
-def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
-    plain, more = made(tmp_path / "a"), made(tmp_path / "b", uncertainty=0.01)
-    biases = [Results(table).bias or 0 for table in (plain, more)]
+def test_a_yardstick_adds_its_uncertainty(plain: pd.DataFrame) -> None:
+    biases = [Results(table).bias or 0 for table in (plain, made(uncertainty=0.01))]
     assert biases[0] > 0 and 1 + biases[1] == pytest.approx(1.01 * (1 + biases[0]))
 
 
@@ -107,31 +117,26 @@ def test_a_yardstick_adds_its_uncertainty(tmp_path: Path) -> None:
     "changes",
     [
         {"repeats": 5},
-        {"cluster": CLUSTER | {"real_time": None}},
+        {"cluster": WITHOUT},
         {"failure": ("unsupported", "2 nodes in real time need 2 cores")},
         # The single device has its truth, the cells on four nodes have none.
         {"several_failure": ("unsupported", "4 nodes in real time need 4 cores")},
     ],
 )
-def test_where_it_was_not_measured_nothing_is_decided(tmp_path: Path, changes: Any) -> None:
-    cluster = {k: v for k, v in changes.get("cluster", CLUSTER).items() if v is not None}
-    table: pd.DataFrame = made(tmp_path, **{**changes, "cluster": cluster})
+def test_where_it_was_not_measured_nothing_is_decided(changes: Any) -> None:
+    table: pd.DataFrame = made(**changes)
     assert Results(table).bias is None
     assert not {"faster", "slower"} & {*pick(table, "comparison", "speed_verdict")["text"]}
     assert "two free cores" in bias_sentence(Results(table))
 
 
-def test_no_time_of_these_runs_goes_anywhere_else(tmp_path: Path) -> None:
-    with_them = made(tmp_path / "a")
-    cluster = {k: v for k, v in CLUSTER.items() if k != "real_time"}
-    without = made(tmp_path / "b", cluster=cluster)
-    own = (with_them["level"] == "real_time") | with_them["metric"].isin(
+def test_no_time_of_these_runs_goes_anywhere_else(plain: pd.DataFrame) -> None:
+    without = made(cluster=WITHOUT)
+    own = (plain["level"] == "real_time") | plain["metric"].isin(
         ["real_time_step_seconds", "accuracy", "emulation_bias", "speed_verdict", "order_kept"]
     )
     rest = without[~without["metric"].isin(["speed_verdict", "order_kept"])]
-    pd.testing.assert_frame_equal(
-        with_them[~own].reset_index(drop=True), rest.reset_index(drop=True)
-    )
+    pd.testing.assert_frame_equal(plain[~own].reset_index(drop=True), rest.reset_index(drop=True))
 
 
 ROUNDS = 40

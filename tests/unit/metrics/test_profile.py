@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
 from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
-from pipeline.metrics.build import build
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.headline import missing, not_profiled
 from pipeline.metrics.profile import phase_steps, slowest
@@ -25,7 +24,7 @@ from pipeline.strategies import load
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import IN_STEP
-from pipeline.study.spec import WorldSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
 from tests.fake_records import (
     a_cell,
@@ -91,13 +90,11 @@ def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_p
     assert rows.loc["profile_slowdown", "value"] == pytest.approx(2, rel=0.1)
 
 
-def test_a_profiled_run_that_failed_is_named(tmp_path: Path) -> None:
-    runs = write_records(
-        tmp_path,
-        STUDY,
-        lambda spec: ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec),
-    )
-    table = build(Study.of(STUDY), runs)
+def test_a_profiled_run_that_failed_is_named() -> None:
+    def failures(spec: RunSpec) -> tuple[str, str] | None:
+        return ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec)
+
+    table = make_table(failures=failures, **PROFILE)
     [note] = not_profiled(Results(table))
     assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
     assert not any("no memory" in note for note in missing(Results(table)))
@@ -222,6 +219,10 @@ def test_a_longer_last_stage_lengthens_it() -> None:
     assert makespan(passes) == 27
     assert bubble(passes) == pytest.approx(2 * 27 / 36 - 1)
     assert bubble(equalised(passes)) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
+
+
+def test_a_pass_that_is_recorded_twice_takes_its_time_twice() -> None:
+    assert makespan({0: [(F, 0, 0, 1.0), (F, 0, 0, 1.0), (B, 0, 0, 2.0)]}) == 4
 
 
 def test_passes_that_wait_for_ever_are_refused() -> None:

@@ -41,11 +41,11 @@ def test_a_winner_of_many_is_compared_with_three() -> None:
 
 def test_many_without_a_winner_are_counted() -> None:
     table = make_table(
-        cells=cells(*["ddp"] * 60), cluster=make_study()["cluster"] | {"nodes": [1]}, repeats=1,
+        cells=cells(*["ddp"] * 20), cluster=make_study()["cluster"] | {"nodes": [1]}, repeats=1,
         workload=SHORT,
     )  # fmt: skip
     lead = headline(Results(table))["lead"]
-    assert lead.endswith("at 1 node in fp32, the data do not decide which of 60 cells is fastest.")
+    assert lead.endswith("at 1 node in fp32, the data do not decide which of 20 cells is fastest.")
 
 
 def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:

@@ -16,7 +16,6 @@ from pipeline import figures, tables
 from pipeline.claims.write import count, counted, read_verdicts
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
-from pipeline.metrics.build import build
 from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
 from pipeline.paper import export, facts
@@ -24,7 +23,7 @@ from pipeline.paper.export import TYPST
 from pipeline.paper.manuscript import SOURCES, render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, a_cell, make_study, make_table, write_records
+from tests.fake_records import EMULATED, a_cell, make_study, make_table
 from tests.fake_records import made as made_table
 from tests.fake_results import make_results, stage
 
@@ -293,12 +292,11 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     assert "only what is outside of that is decided: emulated over real time" in text
 
 
-def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path, tmp_path: Path) -> None:
-    study = make_study(**PROFILED)
-    runs = write_records(
-        tmp_path, study, lambda spec: ("oom", "no memory") if spec.profile else None
+def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
+    made = make_table(
+        failures=lambda spec: ("oom", "no memory") if spec.profile else None, **PROFILED
     )
-    text = text_of(study, build(Study.of(study), runs), folder)
+    text = text_of(make_study(**PROFILED), made, folder)
     split = text.partition("## Where the time of a step goes")[2].partition("## Step time")[0]
     assert "No profiled run finished" in split and "Figure" not in split
     assert "oom in 3 of 3 runs" in split

@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
+from pipeline.cost.traffic import ring
 from pipeline.parallel.collectives import collective, heard_by
 from pipeline.parallel.counted import Counted, kind_of, payload_bytes
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import NOT_PROFILED, Phases
-from pipeline.parallel.wire import Call, axis_of, ring, tallied
+from pipeline.parallel.wire import Call, axis_of, tallied
 from pipeline.training.clock import Clock
 from pipeline.training.phases import PhaseTimer
 from tests.ranks import group_alone

@@ -154,7 +154,7 @@ def test_each_strategy_s_prediction_can_be_traced(study: str, tmp_path: Path) ->
         chakra.write(out, layout, steps, spec.run_id, "predicted")
         ranks = checked(out)
         for rank, nodes in enumerate(ranks):
-            formula = {one.axis: round(one.wire_bytes) for one in predict_sent(run, rank)}
+            formula = {one.axis: round(one.bytes) for one in predict_sent(run, rank)}
             assert sent(nodes) == {axis: size for axis, size in formula.items() if size}
             work = sum(node["micros"] for node in nodes if node["type"] == COMPUTE)
             assert abs(work - 1e6 * (0.093 + 0.02 * (not sent(nodes)))) <= len(nodes)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.cost.traffic import SEND
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.models import flops_per_token, num_parameters
-from pipeline.parallel.wire import SEND
 from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import resolve

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.distributed.pipelining import PipelineStage
 
+from pipeline.cost.schedule import order
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import NOT_PROFILED
 from pipeline.strategies.pipeline_parallel import schedule as schedules
 from pipeline.strategies.pipeline_parallel.schedule import Schedule, Stages
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
+from pipeline.strategies.pipeline_parallel.step import SCHEDULES
+from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 from pipeline.study.spec import ModelSpec
 from pipeline.training.worker import kind_of
 from tests.parity.cases import CUT, EXAMPLES
@@ -67,6 +71,18 @@ def test_activations_in_flight_are_bounded_by_the_schedule() -> None:
     assert [make(asked=8).in_flight(rank) for rank in range(4)] == [4, 3, 2, 1]
     interleaved = make(name="interleaved", stages=Stages(4, 2, 8), asked=8)
     assert [interleaved.in_flight(rank) for rank in range(4)] == [11, 9, 7, 5]
+
+
+@pytest.mark.parametrize("name", schedules.CHUNKS)
+@pytest.mark.parametrize(("ranks", "count"), [(1, 4), (2, 4), (4, 8), (4, 4), (3, 9)])
+def test_activations_in_flight_are_those_of_the_order_of_passes(name, ranks, count) -> None:
+    chunks = schedules.CHUNKS[name]
+    schedule = Schedule(name, Stages(ranks, chunks, ranks * chunks), count)
+    frees = WEIGHTS if name == "zero_bubble" else BACKWARD
+    for rank in range(ranks):
+        changes = [{FORWARD: 1, frees: -1}.get(one[0], 0) for one in schedule.passes(rank)]
+        assert sum(changes) == 0
+        assert max(accumulate(changes)) == schedule.in_flight(rank)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -170,3 +186,33 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"
+
+
+KINDS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHTS}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_passes_have_the_order_in_which_torch_runs_them(schedule) -> None:
+    """Of torch's own tables, which interleaved schedules run and the others state."""
+    for ranks, chunks, count in [(1, 1, 2), (2, 1, 4), (4, 1, 8), (2, 2, 5), (4, 2, 10), (3, 3, 9)]:
+        if chunks > 1 and schedule in ("gpipe", "1f1b"):
+            continue
+        made: Any = object.__new__(SCHEDULES[schedule])
+        made._num_stages = made.pp_group_size = ranks
+        made._n_microbatches, made.n_local_stages = count, chunks
+        made.number_of_rounds = max(1, count // ranks)
+        made.microbatches_per_round = count // made.number_of_rounds
+        if hasattr(made, "_get_pipeline_order"):
+            table = made._get_pipeline_order()
+        else:
+            table = {r: made._calculate_single_rank_operations(r) for r in range(ranks)}
+        for rank in range(ranks):
+            passes = [
+                (KINDS[one.computation_type.value], one.stage_index, one.microbatch_index)
+                for one in table[rank]
+                if one is not None and one.computation_type.value in KINDS
+            ]
+            own = order(schedule, ranks, chunks, count, rank)
+            # torch runs 1F1B without its table, which begins at 1 on the last rank.
+            known = 1 if schedule == "1f1b" else 3
+            assert [one[:known] for one in passes] == [one[:known] for one in own]

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from pipeline import models, strategies
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch, Faults, Parts
-from pipeline.parallel.wire import Sends
 from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.resolved import resolve
@@ -37,8 +37,8 @@ def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
     return memory.predict(resolve(spec), rank)
 
 
-def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Sends, ...]:
-    return memory.predict_sent(resolve(spec), rank)
+def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Traffic, ...]:
+    return tuple(memory.predict_sent(resolve(spec), rank))
 
 
 def sized(ranks: int) -> WorldSpec:
@@ -214,7 +214,7 @@ def test_a_knob_at_its_bounds_is_refused_or_can_be_counted_with(name) -> None:
                 strategies.check([run])
             except StudyError:
                 continue
-            sent = [part.wire_bytes for part in predict_sent(run)]
+            sent = [part.bytes for part in predict_sent(run)]
             assert all(map(math.isfinite, [predict(run).model_peak, *sent])), options
 
 
@@ -304,7 +304,7 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
     run = a_run("local_sgd", world=sized(4))
     weights = 4 * models.num_parameters(run.model)
     [one] = predict_sent(replace(run, options={"inner_steps": 8}))
-    assert (one.wire_bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
+    assert (one.bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
     single, diloco, averaged = (
         predict(replace(run, strategy=name, options=options)).parameters
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
@@ -322,7 +322,7 @@ def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
             late = replace(run, options={"staleness": staleness})
             assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
             [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
-            assert (one.formula, one.wire_bytes) == (same.formula, same.wire_bytes)
+            assert (one.formula, one.bytes) == (same.formula, same.bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
@@ -366,7 +366,7 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         cut = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
         count = models.num_parameters(cut.model)
         [full], [narrow] = (predict_sent(replace(cut, precision=p)) for p in ("bf16", "amp_o2"))
-        assert (narrow.wire_bytes, narrow.formula) == (full.wire_bytes / 2, full.formula)
+        assert (narrow.bytes, narrow.formula) == (full.bytes / 2, full.formula)
         held = [predict(replace(cut, precision=p)) for p in ("fp32", "amp_o2")]
         # A quarter of fp32 weights, gradients and slots; what is gathered is narrow.
         assert held[0].gradients == pytest.approx(held[1].gradients, abs=4)
@@ -374,9 +374,9 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         assert gathered[0] == pytest.approx(2 * gathered[1], rel=1e-6)
         assert held[0].optimiser == held[1].optimiser
         [wide] = predict_sent(replace(cut, precision="bf16_masters"))
-        assert wide.wire_bytes == narrow.wire_bytes + 2 * count * 3 / 4, "gradients are fp32"
+        assert wide.bytes == narrow.bytes + 2 * count * 3 / 4, "gradients are fp32"
         [less] = predict_sent(replace(cut, precision="bf16_reduced"))
-        assert less.wire_bytes == narrow.wire_bytes
+        assert less.bytes == narrow.bytes
         masters = predict(replace(cut, precision="bf16_masters"))
         assert masters.parameters == held[1].parameters
 
@@ -439,9 +439,9 @@ def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides
     assert predict(cut).optimiser == predict(few).optimiser
     assert predict(cut).parameters == predict(few).parameters > predict(all_of_four).parameters
     [alone], [inside, between] = predict_sent(few), predict_sent(cut)
-    assert (inside.axis, inside.wire_bytes) == ("data", alone.wire_bytes)
+    assert (inside.axis, inside.bytes) == ("data", alone.bytes)
     gradients = 4 * models.num_parameters(cut.model)
-    assert (between.axis, between.wire_bytes) == ("replica", gradients / 2)
+    assert (between.axis, between.bytes) == ("replica", gradients / 2)
     same = replace(all_of_four, options={"stage": stage, "ranks": 4})
     assert resolve(same).layout == resolve(all_of_four).layout
 
@@ -454,14 +454,14 @@ def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
     assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
     assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
     tensor, data = predict_sent(cut)
-    assert predict_sent(run)[0].wire_bytes == tensor.wire_bytes
+    assert predict_sent(run)[0].bytes == tensor.bytes
     [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
     assert (data.axis, data.formula) == ("data", sharded.formula)
-    assert 0.5 < data.wire_bytes / sharded.wire_bytes < 0.51
+    assert 0.5 < data.bytes / sharded.bytes < 0.51
     whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
     alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
     assert predict(whole) == predict(alone)
-    assert [one.wire_bytes for one in predict_sent(whole)] == [sharded.wire_bytes]
+    assert [one.bytes for one in predict_sent(whole)] == [sharded.bytes]
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
@@ -470,11 +470,11 @@ def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() 
     work = {"accumulation_steps": 2}
     run = a_run("deepspeed", {}, sized(2), "bai2022", work=work, model=model)
     [sent] = predict_sent(run)
-    assert sent.wire_bytes == 19_497_984  # counted: 8 more, single numbers
+    assert sent.bytes == 19_497_984  # counted: 8 more, single numbers
     assert sent.formula == "(n-1)/n (2 m G + W + (m-1) P)"
     [nccl] = predict_sent(replace(run, world=replace(run.world, device="cuda", backend="nccl")))
     assert nccl.formula == "(n-1)/n (m G + W + (m-1) P)"
-    assert nccl.wire_bytes == sent.wire_bytes - 4 * models.num_parameters(run.model)
+    assert nccl.bytes == sent.bytes - 4 * models.num_parameters(run.model)
     assert predict_sent(replace(run, model=replace(run.model, num_layers=1300))) == ()
 
 
@@ -555,7 +555,7 @@ def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> N
     how = {"precision": precision, "work": {"recompute": recompute}}
     knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
     hybrid, tensor = (
-        {one.axis: one.wire_bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
+        {one.axis: one.bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)

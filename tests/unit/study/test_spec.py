@@ -186,11 +186,6 @@ def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
             check_study(study, "study.yaml")
 
 
-def test_weak_scaling_multiplies_the_global_batch(study) -> None:
-    study["workload"] |= {"scaling": "weak", "global_batch": 2}
-    assert {r.workload.global_batch for r in expand(Study.of(study)) if r.world.nodes == 4} == {8}
-
-
 @pytest.mark.parametrize(
     ("strategy", "options", "devices"),
     [

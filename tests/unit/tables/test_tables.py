@@ -11,7 +11,6 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FULL
-from pipeline.metrics.build import build
 from pipeline.metrics.format import (
     NONE,
     limit,
@@ -30,7 +29,7 @@ from pipeline.planner.memory import (
     formula_24,
     predict,
 )
-from pipeline.records import RunRecord, Step, write_record
+from pipeline.records import RunRecord, Step
 from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
@@ -43,11 +42,12 @@ from tests.fake_records import (
     EMULATED,
     made,
     make_record,
+    make_records,
     make_study,
     make_table,
     pick,
     spec_of,
-    write_records,
+    table_of,
     write_table,
 )
 
@@ -317,22 +317,24 @@ PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatch
 
 
 @pytest.fixture(scope="module")
-def piped(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def piped() -> pd.DataFrame:
     """Of the fake study with a pipeline of two stages in place of DDP, whose passes are known."""
     plain = make_study(profile={"steps": 4})
     cells = [c | (PIPELINE | {"nodes": [4]} if c["name"] == "dps" else {}) for c in plain["cells"]]
     study = plain | {"cells": cells}
-    runs = write_records(tmp_path_factory.mktemp("runs"), study)
     spec = spec_of(nodes=4, profile={"steps": 4}, cells=cells)
-    record = make_record(spec)
     calls = [{"kind": "send", "axis": axis, "ranks": 2, "count": 1,
               "payload_bytes": 3_000_000, "wire_bytes": 3_000_000}
              for axis in ("pipeline", "data")]  # fmt: skip
     sent = {"steps": 4, "differing_steps": 0, "collectives": calls}
-    ranks = [rank | {"sent": sent} for rank in record.run["ranks"]]
-    steps = [with_passes(step) for step in record.steps]
-    write_record(runs / spec.folder, RunRecord({**record.run, "ranks": ranks}, steps))
-    return build(Study.of(study), runs)
+
+    def counted(record: RunRecord) -> RunRecord:
+        ranks = [rank | {"sent": sent} for rank in record.run["ranks"]]
+        return RunRecord({**record.run, "ranks": ranks}, [*map(with_passes, record.steps)])
+
+    return table_of(study, [
+        counted(one) if one.spec == spec else one for one in make_records(study)
+    ])  # fmt: skip
 
 
 def with_passes(step: Step) -> Step:

@@ -20,18 +20,6 @@ def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
     return resolve(next(r for r in runs if r.cell == cell and r.world.nodes == nodes))
 
 
-def test_gpus_and_nodes_are_those_of_the_spec() -> None:
-    two = request(run_of("bai2022", "horovod-apex", 2), HERE)
-    assert (two.nodes, two.gpus) == (2, 4)
-    assert two.slurm_extra == "--exclusive --gpus-per-node=4 --signal=B:USR1@120"
-    assert two.srun[0] == "srun"
-    assert {"--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=4"} <= set(two.srun)
-    one = request(run_of("bai2022", "single", 1), HERE)
-    assert (one.nodes, one.gpus) == (1, 1)
-    # One process may own all GPUs of its node.
-    assert request(run_of("bai2022", "sps", 1), HERE).gpus == 4
-
-
 def test_nodes_on_the_loopback_are_one_machine() -> None:
     four = request(run_of("smoke", "dps", 4), HERE)
     assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive --signal=B:USR1@120")

@@ -1,0 +1,36 @@
+"""What a rank sends in a step: the word in which strategies say it and by which it is priced.
+
+A strategy's `sends` gives its own; `Network` prices it by links and cards of GPUs, a calibration by
+what was timed here. Arithmetic, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SEND, ANSWERED = "send", "answered"
+ALL_REDUCE, HALVES, GATHER = "all_reduce", "halves", "all_gather"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a rank puts on the wire along one axis of its layout, as collectives round a ring.
+
+    `formula` has the symbols that `pipeline.strategies` explains; `bytes` is its value. They go in
+    `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers, each
+    of which is half of one; gathers or reduce-scatters alone; messages to one rank, or such that
+    are answered by one as large. `overlap`: sent during the backward pass; of messages to one rank,
+    which begin with the forward pass, during both, and where they are answered the answers alone.
+    """
+
+    axis: str
+    formula: str
+    bytes: float
+    messages: float = 1.0
+    kind: str = ALL_REDUCE
+    overlap: bool = False
+
+
+def ring(payload: float, ranks: int) -> float:
+    """(n-1)/n of the payload: what a rank sends when a ring of n scatters or gathers it once."""
+    return payload * (ranks - 1) / ranks
