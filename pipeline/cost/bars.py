@@ -52,8 +52,7 @@ LIMITS = (
     "Noise: one configuration measured twice by the source of `nanotron_h100` differs by up to "
     "25 %.",
     "Allocator retries, stragglers, routes of a busy network, data loading.",
-    "Pipelines of more than 256 stages: refused. Points name no schedule and are taken for 1F1B or "
-    "its interleaving; of the others GPipe and zero bubble are replayed.",
+    "Schedules but GPipe, 1F1B, its interleaving and zero bubble; over 256 stages.",
     "Of this machine: compiled blocks, `context`, other families than GPT-2, other objectives than "
     "causal, strategies without a formula of what they send, but for the annotations that `--auto` "
     "itself finds (GPT-2 alone).",

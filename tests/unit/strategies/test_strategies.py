@@ -38,7 +38,7 @@ def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
 
 
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Traffic, ...]:
-    return tuple(memory.predict_sent(resolve(spec), rank))
+    return memory.predict_sent(resolve(spec), rank)
 
 
 def sized(ranks: int) -> WorldSpec:
