@@ -1,0 +1,107 @@
+"""Orders of passes, their replay against that of the measured bubble, and cuts of stages."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cost.schedule import ROUNDS, even, order, pipelined, stages
+from pipeline.metrics.bubble import makespan
+from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
+
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
+
+
+def measured(schedule, ranks, forward, backward, count):
+    """Seconds of these passes as the bubble of a profiled run has them."""
+    parts = 2 if schedule == "zero_bubble" else 1
+    seconds = {FORWARD: forward, BACKWARD: [b / parts for b in backward]}
+    seconds[WEIGHTS] = seconds[BACKWARD]
+    lines = {
+        rank: [(*one, seconds[one[0]][one[1]])
+               for one in order(schedule, ranks, len(forward) // ranks, count, rank)]
+        for rank in range(ranks)
+    }  # fmt: skip
+    return makespan(lines)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(st.integers(1, 4), st.integers(1, 2 * ROUNDS), st.data())
+@settings(deadline=None, max_examples=25)
+def test_a_predicted_step_takes_what_its_passes_take_as_if_they_were_measured(
+    schedule, ranks, rounds, data
+) -> None:
+    stage = st.lists(st.floats(0.8, 2), min_size=ranks * SCHEDULES[schedule],
+                     max_size=ranks * SCHEDULES[schedule])  # fmt: skip
+    forward, backward = data.draw(stage), data.draw(stage)
+    count = ranks * rounds
+    exact = measured(schedule, ranks, forward, backward, count)
+    # Rounds beyond those that are replayed are like the last one.
+    within = 1e-9 if rounds <= ROUNDS else 0.01
+    assert pipelined(schedule, ranks, forward, backward, count) == pytest.approx(exact, rel=within)
+
+
+@pytest.mark.parametrize("count", [4, 5, 16, 64])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_even_stages_take_what_the_closed_form_says(ranks, count) -> None:
+    for schedule in ("gpipe", "1f1b"):
+        seconds = pipelined(schedule, ranks, [1.0] * ranks, [2.0] * ranks, count)
+        assert seconds == pytest.approx(3.0 * (count + ranks - 1))
+    if count % ranks == 0:
+        stages_of = 2 * ranks
+        seconds = pipelined("interleaved", ranks, [0.5] * stages_of, [1.0] * stages_of, count)
+        assert seconds == pytest.approx(3.0 * (count + (ranks - 1) / 2))
+
+
+def test_a_slow_last_stage_costs_more_than_a_slow_first_one() -> None:
+    """A closed form gives both 81 s: a micro-batch through the others, and all through this one.
+
+    A slow first stage has four forward passes to do before it first waits for a gradient.
+    """
+    for place, expected in ((0, 76.5), (3, 81.0)):
+        forward = [1.0 + (stage == place) / 2 for stage in range(4)]
+        backward = [2 * each for each in forward]
+        assert pipelined("1f1b", 4, forward, backward, 16) == pytest.approx(expected)
+
+
+def test_a_part_of_a_micro_batch_and_a_part_of_a_round_take_their_share() -> None:
+    whole, more = (pipelined("1f1b", 4, [1.0] * 4, [2.0] * 4, count) for count in (8, 8.5))
+    assert more - whole == pytest.approx(1.5)
+    cut = [pipelined("interleaved", 4, [0.5] * 8, [1.0] * 8, count) for count in (8, 11)]
+    assert cut[1] - cut[0] == pytest.approx(9.0)
+
+
+def test_layers_of_stages() -> None:
+    assert stages(78, 12, 1.0, balance=False) == [6] * 3 + [7] * 6 + [6] * 3
+    assert stages(32, 4, 0.0, balance=True) == [8, 8, 8, 8]
+    assert stages(32, 4, 4.0, balance=True) == [9, 9, 9, 5]
+    assert stages(16, 8, 4.0, balance=True) == [3, 2, 3, 2, 3, 2, 1, 0]
+    assert stages(5, 1, 4.0, balance=True) == [5]
+
+
+def slowest(seconds, sizes):
+    """Seconds of the slowest of stages of so many layers."""
+    ends = [0, *(sum(sizes[: n + 1]) for n in range(len(sizes)))]
+    return max(sum(seconds[a:b]) for a, b in pairwise(ends))
+
+
+LAYERS = st.lists(st.sampled_from([1.0, 2.5]) | st.floats(0, 9), min_size=1, max_size=9)
+
+
+@settings(deadline=None)
+@given(LAYERS, st.data())
+def test_stages_cut_by_dynamic_programming_are_the_best_of_all(seconds, data) -> None:
+    count = data.draw(st.integers(1, len(seconds)))
+    sizes = even(tuple(seconds), count)
+    assert (len(sizes), sum(sizes)) == (count, len(seconds)) and min(sizes) > 0
+    every = combinations(range(1, len(seconds)), count - 1)
+    cuts = [[b - a for a, b in pairwise((0, *cut, len(seconds)))] for cut in every]
+    assert slowest(seconds, sizes) <= min(slowest(seconds, cut) for cut in cuts) + 1e-9
+
+
+def test_a_stage_with_the_output_layer_has_fewer_layers() -> None:
+    assert even((1.0,) * 23 + (5.0,), 4) == (7, 7, 7, 3)
+    assert even((1.0,) * 7, 3) == (3, 2, 2), "where all are alike the first ones have more"
+    with pytest.raises(ValueError, match="2 layers do not make 3 stages"):
+        even((1.0, 1.0), 3)

@@ -1,0 +1,75 @@
+"""Parts of a pipeline's step that need no second rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.distributed.pipelining import PipelineStage
+
+from pipeline.cost.schedule import order
+from pipeline.parallel.types import NOT_PROFILED
+from pipeline.strategies.pipeline_parallel.stages import MarkedStage, Waits
+from pipeline.strategies.pipeline_parallel.step import SCHEDULES
+from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
+from pipeline.training.worker import kind_of
+
+
+def test_logits_are_held_against_no_stated_shape(monkeypatch) -> None:
+    """torch before 2.13 does so of the last stage too, which sends nothing."""
+    held = []
+    monkeypatch.setattr(
+        PipelineStage, "_validate_fwd_outputs", lambda *given: held.append(given), raising=False
+    )
+    stage = MarkedStage.__new__(MarkedStage)
+    stage.num_stages = 2
+    for stage.stage_index in (0, 1):
+        stage._validate_fwd_outputs(())
+    assert len(held) == 1
+
+
+def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
+    """torch wraps it; the status of the record is read from the error itself."""
+
+    def wrapped(*_: Any, **__: Any) -> None:
+        try:
+            raise RuntimeError("can't allocate memory")
+        except RuntimeError as error:
+            raise RuntimeError("[Stage 0] failed to run forward") from error
+
+    monkeypatch.setattr(PipelineStage, "forward_one_chunk", wrapped)
+    stage = MarkedStage.__new__(MarkedStage)
+    stage.waits, stage.stage_index = Waits(NOT_PROFILED), 0
+    with pytest.raises(RuntimeError) as raised:
+        stage.forward_one_chunk(0)
+    assert kind_of(raised.value) == "oom"
+
+
+KINDS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHTS}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_passes_have_the_order_in_which_torch_runs_them(schedule) -> None:
+    """Of torch's own tables, which interleaved schedules run and the others state."""
+    for ranks, chunks, count in [(1, 1, 2), (2, 1, 4), (4, 1, 8), (2, 2, 5), (4, 2, 10), (3, 3, 9)]:
+        if chunks > 1 and schedule in ("gpipe", "1f1b"):
+            continue
+        made: Any = object.__new__(SCHEDULES[schedule])
+        made._num_stages = made.pp_group_size = ranks
+        made._n_microbatches, made.n_local_stages = count, chunks
+        made.number_of_rounds = max(1, count // ranks)
+        made.microbatches_per_round = count // made.number_of_rounds
+        if hasattr(made, "_get_pipeline_order"):
+            table = made._get_pipeline_order()
+        else:
+            table = {r: made._calculate_single_rank_operations(r) for r in range(ranks)}
+        for rank in range(ranks):
+            passes = [
+                (KINDS[one.computation_type.value], one.stage_index, one.microbatch_index)
+                for one in table[rank]
+                if one is not None and one.computation_type.value in KINDS
+            ]
+            own = order(schedule, ranks, chunks, count, rank)
+            # torch runs 1F1B without its table, which begins at 1 on the last rank.
+            known = 1 if schedule == "1f1b" else 3
+            assert [one[:known] for one in passes] == [one[:known] for one in own]
