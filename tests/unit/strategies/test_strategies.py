@@ -38,7 +38,7 @@ def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
 
 
 def predict_sent(spec: RunSpec, rank: int = 0) -> tuple[Traffic, ...]:
-    return memory.predict_sent(resolve(spec), rank)
+    return tuple(memory.predict_sent(resolve(spec), rank))
 
 
 def sized(ranks: int) -> WorldSpec:
