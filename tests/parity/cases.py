@@ -35,8 +35,10 @@ OVERFLOW_STEP = 1
 WORLDS = (1, 2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
-MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4), ("bf16_reduced", 4)]
+MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4)]
 """Precisions and micro-batches that every setting is trained in, on every number of ranks."""
+ON_TWO = [("bf16_reduced", 4)]
+"""The same on two ranks alone: what travels is rounded besides."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
 TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
@@ -424,12 +426,17 @@ def longer_cases(strategy: str, world: int) -> list[Case]:
     ]
 
 
+def matrix(world: int) -> list[tuple[str, int]]:
+    """`MATRIX`, and on two ranks `ON_TWO` besides."""
+    return MATRIX + (ON_TWO if world == 2 else [])
+
+
 def brief_cases(strategy: str, world: int) -> list[Case]:
     """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
     if world == 1:
         return []
     longer, variants = longer_cases(strategy, world), variants_of(strategy, world)
-    cells = [(v, p, a) for v in variants for p, a in MATRIX if trains_in(strategy, v, p)]
+    cells = [(v, p, a) for v in variants for p, a in matrix(world) if trains_in(strategy, v, p)]
     return [
         case_of(strategy, world, v, p, a, brief=True)
         for v, p, a in cells
