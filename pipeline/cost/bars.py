@@ -62,14 +62,14 @@ LIMITS = (
 
 @dataclass(frozen=True)
 class Bar:
-    """A bound on what is found without a set's own constants (`out`), or with all (`own`).
+    """A bound on a `value` without a set's own constants (`out`), or with all (`own`).
 
     `wrong` names the part of the model at fault, where the bar is missed. Values are shares, in per
     cent as text, but of an order.
     """
 
     what: str
-    found: Callable[[str], float]
+    value: Callable[[str], float]
     most: float = math.inf
     least: float = -math.inf
     wrong: str = ""
@@ -85,12 +85,12 @@ class Bar:
             for word, end in (("at least", self.least), ("at most", self.most))
             if math.isfinite(end)
         ]
-        value = self.found("out")
+        value = self.value("out")
         return {
             "what": self.what,
             "bar": ", ".join(ends),
             "found": self.text(value),
-            "own": self.text(self.found("own")),
+            "own": self.text(self.value("own")),
             "verdict": "met" if self.least <= value <= self.most else "missed",
             "wrong": self.wrong,
         }
@@ -99,11 +99,11 @@ class Bar:
 def _error(source: str, most: float, wrong: str = "", vpp: str = "", chunks: str = "") -> Bar:
     """A bar for the mean error of a set, of one number of chunks a stage (`vpp`) where given."""
 
-    def found(which: str) -> float:
+    def mean_error(which: str) -> float:
         rows = [row for row in by_source()[source] if vpp in ("", row.row["vpp"])]
         return mean(row.error(which) for row in rows)
 
-    return Bar(f"{source}{chunks}", found, most=most, wrong=wrong)
+    return Bar(f"{source}{chunks}", mean_error, most=most, wrong=wrong)
 
 
 def _memory(place: int, which: str) -> float:

@@ -1,4 +1,4 @@
-"""What a rank sends in a step: the word in which strategies say it and by which it is priced.
+"""Traffic of a rank in a step: strategies state it, and the cost room prices it.
 
 A strategy's `sends` gives its own; `Network` prices it by links and cards of GPUs, a calibration by
 what was timed here. Arithmetic, no torch.

@@ -15,7 +15,8 @@ from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
 from pipeline.emulation import NOTE
 from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
-from pipeline.launch.outcome import LOST, Ended, Judgement, judge, make_record, signals_of_ranks
+from pipeline.launch.log import LOST, signals_of_ranks
+from pipeline.launch.outcome import Ended, Judgement, judge, make_record
 from pipeline.launch.torchrun import (
     Launch,
     RunPaths,

@@ -219,36 +219,33 @@ LOSS_STEPS = 50
 def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
     """Rows of level `cell`: steps and node hours until the loss falls to `target` (nats).
 
-    The steps are those of a run to the end with the same global batch, since every strategy takes
-    the same ones; a cell has the time of its own steps. No rows where no such run gets there.
+    The steps are those of a run to the end of equal work, but for its precision; the time of a step
+    is the cell's own. No rows for a cell of which no such run gets there, or that takes another
+    step on purpose.
     """
-    steps: dict[float, tuple[int, CellRuns]] = {}
+    reached: list[tuple[CellRuns, int]] = []
     for group in groups.values() if target is not None else ():
         for run in group.ok:
             sums = np.cumsum(np.concatenate([[0.0], run.loss]))
             means = (sums[LOSS_STEPS:] - sums[:-LOSS_STEPS]) / LOSS_STEPS
-            if (reached := np.flatnonzero(means <= target)).size:
-                batch = group.context["global_batch_tokens"]
-                steps.setdefault(batch, (int(reached[0]) + LOSS_STEPS, group))
+            if (steps := np.flatnonzero(means <= target)).size:
+                reached.append((group, int(steps[0]) + LOSS_STEPS))
     frames = []
     for group in groups.values():
-        found = steps.get(group.context["global_batch_tokens"])
-        if group.ok and found is not None:
-            count, base = found
-            hours = group.step_seconds.times(count * group.context["nodes"] / 3600)
-            name = base_name(base.context)
+        own = group.context
+        for base, count in reached if group.ok else ():
+            # Under weak scaling work is equal where the batch of a device is, and steps differ.
+            same_batch = base.context["global_batch_tokens"] == own["global_batch_tokens"]
+            if not same_batch or unequal_work(own, base.context, ()):
+                continue
+            at = {"base": base_name(base.context), "text": f"{target:g}"}
+            hours = group.step_seconds.times(count * own["nodes"] / 3600)
             values = [
-                row(
-                    "steps_to_loss",
-                    "count",
-                    float(count),
-                    n=LOSS_STEPS,
-                    base=name,
-                    text=f"{target:g}",
-                ),
-                interval_row("node_hours", "h", hours, base=name),
+                row("steps_to_loss", "count", float(count), n=LOSS_STEPS, **at),
+                interval_row("node_hours", "h", hours, **at),
             ]
-            frames.append(rows({**group.context, "level": "cell"}, values))
+            frames.append(rows({**own, "level": "cell"}, values))
+            break
     return frames
 
 

@@ -146,10 +146,10 @@ def end_of_training(results: Results) -> str:
             f"{abs(entropy - loss):.3f} {'less' if loss < entropy else 'more'} than the unigram "
             f"entropy of that text ({entropy:.3f})"
         )
-    said = []
+    sentences = []
     if texts:
         last = int(losses["n"].max())
-        said.append(
+        sentences.append(
             f"Loss of the last {last} steps, on text that no step before had: {listed(texts)}."
         )
     # One cell of each batch: all of a batch take the same steps.
@@ -159,11 +159,11 @@ def end_of_training(results: Results) -> str:
             f"{one['value']:.0f} steps of {one['global_batch_tokens']:,.0f} tokens"
             for one in records(needed)
         ]
-        said.append(
+        sentences.append(
             f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} "
             f"nats after {listed(counts)}; the table of scaling has the node hours of each cell."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def bias_sentence(results: Results) -> str:

@@ -109,7 +109,7 @@ class Hybrid(Pipelined):
     @property
     def split(self) -> str:
         """Layers by stages, each of them by its products."""
-        state = ", the optimiser state once more over data" * bool(self.zero_stage)
+        state = ", the optimiser state also over data" * bool(self.zero_stage)
         return f"layers, by stages and within them{state}"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:

@@ -156,7 +156,7 @@ class Horovod(Strategy):
 
 
 def settled(log: str, dilation: float) -> dict[str, float]:
-    """What Horovod's search keeps: the row of its log after those of the points that it tried.
+    """Settings that Horovod's search keeps: the row of its log after those of the points it tried.
 
     Raises LaunchError where there is none. In a cluster's milliseconds, of which `dilation` pass
     here.

@@ -119,7 +119,7 @@ class HorovodStepper(Stepper):
             )
         self.log: Path | None = None
         self.autotuned: dict[str, float] | None = None
-        """What the search of Horovod has settled on, on the root once the run is closed."""
+        """Settings that the search of Horovod kept, on the root once the run is closed."""
         if settings.get("HOROVOD_AUTOTUNE"):
             self.log = Path(tempfile.mkdtemp(prefix="samestep-horovod-"), "points.csv")
             settings = {**settings, "HOROVOD_AUTOTUNE_LOG": str(self.log)}

@@ -163,7 +163,7 @@ class Tensor(Strategy):
         """The cut layers with all that belongs to them."""
         most = "" if self.sequence else "most "
         again = {2: "optimiser state and gradients", 3: "optimiser state, gradients and weights"}
-        more = f"; {again[self.zero_stage]} once more over data" if self.zero_stage else ""
+        more = f"; {again[self.zero_stage]} also over data" if self.zero_stage else ""
         return f"layers: weights, gradients, optimiser state, {most}activations{more}"
 
     def check(self) -> None:

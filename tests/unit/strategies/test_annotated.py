@@ -301,18 +301,12 @@ cells:
 """
 
 
-class Outside(Collectives):
-    """Counts those alone that start outside of DTensor's own operators."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_dispatch__(func, (), args, kwargs)
-
-
-def test_the_shipped_annotations_send_nothing_that_gloo_sends_twice() -> None:
-    """A reduce-scatter over Gloo is an all-reduce and a cut; what `layouts` counts has none."""
+def test_the_shipped_annotations_cause_ten_reduce_scatters_which_gloo_sends_twice() -> None:
+    """Over Gloo each is an all-reduce and a cut, a limit that docs/strategies.md names."""
     runs = expand(load_study(Path("workflow/config/layouts/study.yaml")))
     run = next(run for run in runs if run.cell == "annotated")
-    with Outside() as sent:
+    with Collectives() as sent:
         propagate(resolve(run))
-    assert sent.moved.keys() >= {"all_reduce", "all_gather_into_tensor"}
-    assert not any("reduce_scatter" in name for name in sent.moved)
+    sequences = run.workload.global_batch // 2  # the axis `data` has two ranks
+    activation = sequences * run.model.context * run.model.width
+    assert sent.moved["reduce_scatter_tensor"] == 10 * activation
