@@ -40,8 +40,10 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
     t, tokens, h = job.tp, job.tokens, job.hidden
     kv = 2 * job.kv_heads * job.head_size
     width = job.ffn * (2 if job.gated else 1)
+    # BERT's query, key and value are products of their own, where nothing fuses them.
+    inputs = 3 if job.bert and profile["unfused_biases"] > 0 else 1
     products = (
-        product(device, tokens, (h + kv) / t, h)
+        inputs * product(device, tokens, (h + kv) / t / inputs, h)
         + product(device, tokens, h, h / t)
         + product(device, tokens, width / t, h)
         + product(device, tokens, h, job.ffn / t)
@@ -51,16 +53,25 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
     # the products of a block by the tensor axis.
     whole = 10.5 * h / (t if job.seq_parallel else 1)
     inner = (6 * h + (3 if job.gated else 2) * job.ffn) / t
-    seconds = (whole + inner) * tokens * device.element * profile["traffic"] / device.memory_rate
+    a_width = tokens * device.element / device.memory_rate
+    seconds = (whole + inner) * a_width * profile["traffic"]
     f = products / profile["efficiency"] + forward + seconds
     b = 2 * products / profile["efficiency"] + backward + 2 * seconds
+    if job.biased and profile["unfused_biases"] > 0:
+        # Each product's bias is written before it and read by it, or read and written after it; the
+        # backward pass reads gradients for its sum. Two dropouts read, write, and keep a byte.
+        outputs, dropouts = (h + kv + width) / t + 2 * h, 2 * 2.5 * h
+        f += (2 * outputs + dropouts) * a_width
+        b += (outputs + dropouts) * a_width
     if job.recompute == "full":
         b += f
+    elif job.flash and job.recompute == "selective":
+        # torchtitan's policy keeps attention and every second product of a block: keys, output and
+        # the second one of the MLP are made again, and what lies between them.
+        again = h * (kv / 2 + h + job.ffn) / job.layer_parameters
+        b += again * products / profile["efficiency"] + seconds
     elif job.recompute in ("selective", "attention"):
         b += forward
-        if job.flash and job.recompute == "selective":
-            # torchtitan's, which recomputes every second product besides.
-            b += profile["selective_products"] * products / profile["efficiency"]
     return Passes(f, b)
 
 
@@ -70,7 +81,7 @@ def attention(job: Job, device: Device, profile: Profile) -> tuple[float, float]
     if job.flash:
         # A fused kernel skips the half that causality masks, and recomputes in its backward pass.
         flops = 4.0 * heads * job.seq**2 * job.head_size * (1.0 if job.bert else 0.5)
-        of = device.constants["fused_attention_share"] * device.peak * profile["attention"]
+        of = device.constants["fused_attention_share"] * device.peak
         return flops / of + device.kernel_seconds, 2.5 * flops / (0.85 * of) + device.kernel_seconds
     products = 2 * product(device, job.seq, job.seq, job.head_size, heads)
     scores = heads * job.seq**2 * device.element
@@ -97,6 +108,9 @@ def accumulation(parameters: float, device: Device, profile: Profile) -> float:
 def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> float:
     """Seconds of norm, clipping and update of a rank's `parameters`."""
     size = profile["optimiser_bytes"] * (1.5 if "lamb" in job.optimiser else 1.0)
+    if device.element == 4 or job.wide_weights(profile):
+        # No gradient is copied to fp32 (2 + 4), and no weight from there (4 + 2).
+        size = max(28.0, size - 12)
     return parameters * size / device.memory_rate
 
 

@@ -1,8 +1,9 @@
 """Constants of the cost model: `Constants(leave_out)[device or profile, name]`, from a data file.
 
-Each has a value, a unit, a source (data sheet, measured, assumed), the sets of points it was
-derived from, and physical limits that it is held to. A set of points is predicted with none that
-was derived from it: the constant then takes the value under `without`, or that of the default.
+Each has a value, a unit, a source (data sheet, published, measured, assumed), the sets of points
+that it was derived from, and physical limits that it is held to. A set of points is predicted with
+none that was derived from it: the constant then takes the value under `without`, or that of the
+default.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ def content() -> dict[str, Any]:
     return made
 
 
-def profile_of(framework: str) -> str:
-    """The profile of an implementation: the first whose pattern its name has, or `default`."""
-    for name, entry in content()["profiles"].items():
-        if name != "default" and re.search(entry["pattern"], framework, re.IGNORECASE):
-            return str(name)
-    return "default"
+def profiles_of(framework: str) -> list[dict[str, Any]]:
+    """Constants of an implementation: the default's, those of what it is `like`, its own.
+
+    Its profile is the first one whose pattern its name has.
+    """
+    profiles = dict(content()["profiles"])
+    default = profiles.pop("default")
+    chain, names = [default["constants"]], list(profiles)
+    name = next((n for n in names if re.search(profiles[n]["pattern"], framework, re.I)), "")
+    while name:
+        chain.insert(1, profiles[name]["constants"])
+        name = profiles[name].get("like", "")
+    return chain
 
 
 class Constants:
@@ -58,9 +66,8 @@ class Constants:
 
     def knows(self, framework: str) -> bool:
         """True where an implementation has constants of its own, none from the set left out."""
-        name = profile_of(framework)
-        own = content()["profiles"][name]["constants"].values()
-        return name != "default" and not any(self.leave_out in one["from"] for one in own)
+        own = [one for constants in profiles_of(framework)[1:] for one in constants.values()]
+        return bool(own) and not any(self.leave_out in one["from"] for one in own)
 
     def device(self, name: str) -> dict[str, float]:
         """Constants of a device by its id in `constants.json`."""
@@ -74,12 +81,11 @@ class Constants:
     def profile(self, framework: str) -> dict[str, float]:
         """Constants of the implementation that a framework's name tells, the default for others.
 
-        What a profile does not state is the default's.
+        What a profile does not state is that of the one it is `like`, or the default's.
         """
-        profiles = content()["profiles"]
         values = {}
-        for name in dict.fromkeys(("default", profile_of(framework))):
-            for key, constant in profiles[name]["constants"].items():
+        for constants in profiles_of(framework):
+            for key, constant in constants.items():
                 value = self.value(constant)
                 if value is not None:
                     values[key] = value

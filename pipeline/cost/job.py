@@ -36,8 +36,9 @@ class Impossible(Refused):
 class Job:
     """Sizes of one step; `micro` and `accum` are sequences and micro-batches of a data rank.
 
-    `per_micro`: what is asked for is not the step but its share of one micro-batch. `shard`: ranks
-    over which ZeRO cuts. `counts`: layers of each stage, where they are stated, and `schedule`.
+    `per_micro`: what is asked for is not the step but its share of one micro-batch. `biased`: the
+    blocks have biases and dropout, as those of BERT and GPT. `shard`: ranks over which ZeRO cuts.
+    `counts`: layers of each stage, where they are stated, and `schedule`.
     """
 
     hardware: str
@@ -46,6 +47,7 @@ class Job:
     gpus_per_node: int
     node_net_gbps: float
     bert: bool
+    biased: bool
     layers: int
     hidden: int
     heads: int
@@ -88,6 +90,10 @@ class Job:
     def autocast(self) -> bool:
         """True where products are narrow and weights are not, as precision or framework says."""
         return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
+
+    def wide_weights(self, profile: Mapping[str, float]) -> bool:
+        """True where weights are in fp32 and products are not; not by every autocast."""
+        return self.autocast and profile["amp_masters"] > 0
 
     @property
     def layer_parameters(self) -> float:
@@ -208,6 +214,7 @@ def _job(
     per_micro: bool,
 ) -> Job:  # fmt: skip
     hidden, heads = int(_needed(row, "hidden")), int(_needed(row, "heads"))
+    family = (row.get("family") or "").lower()
     a_node = int(_number(row, "gpus_per_node") or min(gpus, 8))
     recompute = (row.get("recompute") or "").strip().lower() or "none"
     if recompute not in ("none", "selective", "full"):
@@ -223,7 +230,8 @@ def _job(
     return Job(
         hardware=row.get("hardware") or "", device_gib=_number(row, "device_gib") or 0.0,
         gpus=gpus, gpus_per_node=a_node, node_net_gbps=network or 0.0,
-        bert="bert" in (row.get("family") or "").lower(), layers=int(_needed(row, "layers")),
+        bert="bert" in family, biased=re.search("bert|gpt", family) is not None,
+        layers=int(_needed(row, "layers")),
         hidden=hidden, heads=heads, kv_heads=int(_number(row, "kv_heads") or heads),
         ffn=int(_number(row, "ffn") or 4 * hidden), gated=bool(_number(row, "gated")),
         vocab=int(_needed(row, "vocab")), seq=int(_needed(row, "seq")),

@@ -32,8 +32,10 @@ def parameters_of(job: Job, count: float, first: bool, last: bool) -> float:
 def layer_activations(job: Job, profile: Mapping[str, float], element: int) -> float:
     """Bytes that a layer keeps of a micro-batch for its backward pass."""
     h, t = job.hidden, job.tp
-    # Sequence parallelism cuts what is whole, but for inputs that are kept as they were gathered.
-    whole = h * (5 / t + profile["gathered_inputs"] if job.seq_parallel else 5)
+    # Inputs of norms and products, and the masks of two dropouts. Sequence parallelism cuts what is
+    # whole, but for inputs that are kept as they were gathered.
+    kept = 5 if job.biased else 4
+    whole = h * (kept / t + profile["gathered_inputs"] if job.seq_parallel else kept)
     kv = 2 * job.kv_heads * job.head_size
     inner = (2 * h + kv + job.ffn * (4 if job.gated else 2)) / t
     none = job.flash or job.recompute in ("selective", "attention")
@@ -46,8 +48,8 @@ def parts(
 ) -> dict[str, float]:
     """Bytes of a pipeline rank that has `count` layers, part by part."""
     n = parameters_of(job, count, rank == 0, rank == job.pp - 1)
-    amp = job.autocast and profile["amp_masters"] > 0
-    weight, master = (4.0, 8.0) if amp or element == 4 else (2.0, 12.0)
+    wide = element == 4 or job.wide_weights(profile)
+    weight, master = (4.0, 8.0) if wide else (2.0, 12.0)
     shards = [job.shard if job.zero >= level else 1 for level in (3, 2, 1)]
     flight = in_flight(job.order, job.pp, job.vpp, max(1, int(job.accum)), rank) / job.vpp
     layer = layer_activations(job, profile, element)

@@ -65,21 +65,23 @@ def read(path: Path) -> list[dict[str, str]]:
 def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
     """Columns added to a row; empty values and a reason where it cannot be predicted."""
     try:
-        options = [(job, predict(job, constants)) for job in jobs_of(row)]
+        job, best, most = fastest(row, constants)
     except Refused as refused:
         fits_nowhere = "false" if isinstance(refused, Impossible) else ""
         return dict.fromkeys(ADDED, "") | {"reason": str(refused), "fits": fits_nowhere}
-    return answer(options, constants)
-
-
-def answer(options: Sequence[tuple[Job, Prediction]], constants: Constants) -> dict[str, str]:
-    """The values of the added columns, of one layout or of the fastest that fits of several."""
-    fitting = [one for one in options if fits(*one)]
-    job, best = min(fitting or options, key=lambda one: one[1].seconds)
-    most = 1.0
-    if len(options) > 1:
-        most = min(RANGE, max(p.seconds for _, p in fitting or options) / best.seconds)
     return answer_of(job, best, content()["band"][kind_of(job, constants)], most)
+
+
+def fastest(row: Mapping[str, str], constants: Constants) -> tuple[Job, Prediction, float]:
+    """The fastest of a row's jobs that fits, and the ratio by which the answer reaches above it.
+
+    Raises Refused.
+    """
+    options = [(job, predict(job, constants)) for job in jobs_of(row)]
+    fitting = [one for one in options if fits(*one)] or options
+    job, best = min(fitting, key=lambda one: one[1].seconds)
+    slowest = max(prediction.seconds for _, prediction in fitting)
+    return job, best, min(RANGE, slowest / best.seconds) if len(options) > 1 else 1.0
 
 
 def answer_of(

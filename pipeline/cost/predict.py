@@ -90,6 +90,9 @@ class Model:
         if "async tp" in job.note:
             one *= 0.35
         again = 2 * one if job.recompute == "full" else 0.0
+        if job.recompute == "selective" and job.flash:
+            # What was gathered is gathered again, half of an all-reduce each; sums are kept.
+            again = one
         return Passes(2 * one, 2 * one + again)
 
     def sharded(self) -> Passes:
@@ -126,10 +129,15 @@ class Model:
         ends = [end for end, here in ((self.embedding, first), (self.head, last)) if here]
         forward = count * self.layer.forward + sum(end.forward for end in ends)
         backward = count * self.layer.backward + sum(end.backward for end in ends)
+        parameters = memory.parameters_of(job, count, first, last)
+        parameters /= job.shard if job.zero >= 2 else 1
         if job.accum > 1:
-            parameters = memory.parameters_of(job, count, first, last)
-            shards = job.shard if job.zero >= 2 else 1
-            backward += computation.accumulation(parameters / shards, self.device, profile)
+            backward += computation.accumulation(parameters, self.device, profile)
+        if job.wide_weights(profile):
+            # A narrow copy of each weight is made, and a wide gradient of the narrow one.
+            cast = (4 + 2) * parameters / self.device.memory_rate
+            forward += cast
+            backward += cast
         # Of the tensor axis the embedding and the logits have a collective each.
         sent = (count + len(ends) / 4) * self.tensor.forward + count * self.zero.forward
         back = count * (self.tensor.backward + self.zero.backward)
@@ -144,8 +152,7 @@ class Model:
         back += profile["sends_exposed"] * (after or 0.0)
         if job.pp > 1 and job.tp > 1 and job.gpus > job.gpus_per_node:
             # The host waits for sends between nodes while rings of the tensor axis wait for it.
-            a_rank = profile["sends_micro_us"] / job.vpp + count * profile["sends_layer_us"]
-            host += 1e-6 * job.tp * a_rank
+            host += 1e-6 * job.tp * count * profile["sends_layer_us"]
         busy = forward + backward + sent + back
         waiting = max(0.0, host / busy - 1)
         return (
@@ -156,9 +163,7 @@ class Model:
     def gradients(self, parameters: float, backward: float) -> float:
         """Seconds of what is reduced once a step and the backward pass does not hide."""
         job, profile = self.job, self.profile
-        # Autocast keeps weights in fp32, and so are their gradients.
-        autocast = job.autocast and profile["amp_masters"] > 0
-        wide = 4.0 if self.device.element == 4 or autocast else 2.0
+        wide = 4.0 if self.device.element == 4 or job.wide_weights(profile) else 2.0
         if "bf16" in job.precision:
             # Some sum bf16 gradients in fp32 and send them so.
             wide = max(wide, profile["reduce_bytes"])
@@ -169,11 +174,12 @@ class Model:
             return between_ends
         whole = self.network.all_reduce("data", parameters * wide)
         exposed = whole
-        if profile["overlap"] > 0:
+        overlap = profile["overlap"] * (profile["states_overlap"] if job.zero else 1)
+        if overlap > 0:
             buckets = parameters * wide / (1e6 * profile["bucket_mb"])
             # The embedding's gradient is the last one.
             last = min(1.0, table / parameters)
-            exposed = schedule.exposed(whole, profile["overlap"] * backward, buckets, last)
+            exposed = schedule.exposed(whole, overlap * backward, buckets, last)
         if job.zero == 1:
             gathered = self.network.gather("shards", parameters * self.device.element)
             exposed += profile["gather_exposed"] * gathered
@@ -184,9 +190,14 @@ class Model:
     def predict(self) -> Prediction:
         """The step: micro-batches through the stages, gradients, optimiser."""
         job, last = self.job, len(self.layers) - 1
-        size = 1.0 * job.tokens * job.hidden * self.device.element
-        size /= job.tp if job.seq_parallel or self.profile["scatters_sends"] else 1
-        between = (self.network.sends(size) * job.vpp)[:last]
+        whole = 1.0 * job.tokens * job.hidden * self.device.element
+        scattered = job.seq_parallel or self.profile["scatters_sends"] > 0
+        sends = self.network.sends(whole / job.tp if scattered else whole)
+        if scattered and not job.seq_parallel:
+            # Each rank sends its part, and those that receive gather the whole.
+            gather = self.network.gather("tensor", whole)
+            sends = [one + gather for one in sends]
+        between = (sends * job.vpp)[:last]
         kinds = list(zip(self.layers, [None, *between], [*between, None], strict=True))
         known = {kind: self.passes(*kind) for kind in dict.fromkeys(kinds)}
         stages = [known[kind] for kind in kinds]
@@ -213,12 +224,13 @@ class Model:
         if self.profile["host_runs_ahead"] > 0:
             # The device is still busy with an update while the host is ahead in the next passes.
             waiting = max(0.0, waiting - update)
+        host_us = self.profile["host_step_us"] + first_rank * self.profile["host_update_us"]
         step = Prediction(
             computation=computing,
             communication=communicating
             + self.gradients(parameters, first_rank * self.layer.backward),
             bubble=bubble,
-            host=waiting + 1e-6 * self.profile["host_step_us"],
+            host=waiting + 1e-6 * host_us,
             optimiser=update,
             memory=memory.largest(job, self.profile, self.layers, self.device.element),
         )

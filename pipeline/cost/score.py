@@ -21,7 +21,14 @@ from typing import Any, NamedTuple
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import Job, jobs_of
-from pipeline.cost.points import families, kind_of, predict_from_base, predict_row, read
+from pipeline.cost.points import (
+    families,
+    fastest,
+    kind_of,
+    predict_from_base,
+    predict_row,
+    read,
+)
 from pipeline.documents import read_text
 from pipeline.errors import PredictionError
 
@@ -35,8 +42,8 @@ TAU_MARGIN = 1.10
 class Scored:
     """A measured row, and what was predicted without its set (`out`) and with all constants.
 
-    `at_peak`: seconds of its model FLOPs at the peak of its devices. `features`: logarithms of its
-    sizes, of which alike configurations have near ones.
+    `kinds`: names of both bands. `at_peak`: seconds of its model FLOPs at the peak of its devices.
+    `features`: logarithms of its sizes, of which alike configurations have near ones.
     """
 
     source: str
@@ -45,6 +52,7 @@ class Scored:
     own: Mapping[str, str]
     measured: float
     job: Job
+    kinds: Mapping[str, str]
     at_peak: float
     features: tuple[float, ...]
 
@@ -54,8 +62,7 @@ class Scored:
 
     def off(self, which: str) -> float:
         """The same with its sign, 0 inside of a range."""
-        answer, leave_out = getattr(self, which), self.source if which == "out" else ""
-        band = content()["band"][kind_of(self.job, Constants(leave_out))]
+        answer, band = getattr(self, which), content()["band"][self.kinds[which]]
         low, high = (
             float(answer[f"step_s_{end}"]) / ratio / self.measured - 1
             for end, ratio in zip(("low", "high"), band, strict=True)
@@ -95,14 +102,19 @@ def scored() -> tuple[Scored, ...]:
     for source, row, answers in predicted():
         if row["status"] != "ok" or not row["step_s"] or answers["out"]["reason"]:
             continue
-        job = jobs_of(row)[0]
+        job, *others = jobs_of(row)
+        kinds = {}
+        for which, constants in (("out", Constants(source)), ("own", Constants())):
+            # Of several layouts the band is that of the one which was answered.
+            answered = fastest(row, constants)[0] if others else job
+            kinds[which] = kind_of(answered, constants)
         tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
         at_peak = tokens * job.flops_per_token / (device_of(job, Constants()).peak * job.gpus)
         # In their logarithms alike configurations are near.
         sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
         features = tuple(map(math.log2, sizes))
         kept.append(Scored(source, row, **answers, measured=float(row["step_s"]), job=job,
-                           at_peak=at_peak, features=features))  # fmt: skip
+                           kinds=kinds, at_peak=at_peak, features=features))  # fmt: skip
     return tuple(kept)
 
 
