@@ -26,7 +26,8 @@ MOST_STAGES = 256
 ROUNDS = 4
 """Rounds of a micro-batch for each rank that are replayed; the others take what the last one does.
 
-Of random stages, a quarter to twice as slow as others, this was within 0.6 % of all passes.
+Of random stages, a quarter to twice as slow as others, this was within 0.6 % of all passes, once
+(interleaved, two ranks, six rounds) 1.4 %.
 """
 
 

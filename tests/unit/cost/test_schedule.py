@@ -38,7 +38,7 @@ def test_a_predicted_step_takes_what_its_passes_take_as_if_they_were_measured(
     count = ranks * rounds
     exact = measured(schedule, ranks, forward, backward, count)
     # Rounds beyond those that are replayed are like the last one.
-    within = 1e-9 if rounds <= ROUNDS else 0.01
+    within = 1e-9 if rounds <= ROUNDS else 0.02
     assert pipelined(schedule, ranks, forward, backward, count) == pytest.approx(exact, rel=within)
 
 
