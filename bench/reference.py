@@ -226,7 +226,7 @@ def runs_here(pair: Pair) -> bool:
 
 
 def row(one: Mapping[str, Any]) -> str:
-    """A row of the table in docs/strategies.md."""
+    """A row of a Markdown table."""
     options = "".join(f", `{key}` {value:g}" for key, value in one["options"].items())
     ratio, sent = one["ratio"], one["sent_bytes"]
     each = " / ".join("-" if n is None else f"{n:,.0f}" for n in sent.values())
