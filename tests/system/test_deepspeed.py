@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.emulation.nodes import why_not
 from tests.workflow.project import ROOT
-
-REASON = why_not()
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -64,27 +61,12 @@ def install(folder: Path, places: list[str]) -> None:
     (packages / "both.pth").write_text("\n".join(places) + "\n")
 
 
-def run_suite(installed: Path, *chosen: str) -> str:
-    """The report of some tests with DeepSpeed importable; all of them must pass."""
+def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
+    chosen = ("tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2")
     done = subprocess.run(
         [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen], cwd=ROOT,
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
-    return done.stdout
-
-
-def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
-    said = run_suite(
-        installed, "tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2"
-    )
     # Of each of the three stages two numbers of micro-batches, what it sends, its
     # checkpoint, decay and packing.
-    assert "29 passed" in said, said[-3000:]
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
-def test_it_takes_the_same_steps_on_emulated_nodes(installed: Path) -> None:
-    said = run_suite(installed, "tests/system/test_emulated.py", "-k", "deepspeed3")
-    assert "1 passed" in said, said[-3000:]
+    assert done.returncode == 0 and "29 passed" in done.stdout, done.stdout[-3000:]

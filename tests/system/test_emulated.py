@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +45,15 @@ pytestmark = [
 ALONE = {preloaded.STAGES: "", preloaded.variable(1): ""}
 """Environment of a stage that loads for itself, without the processes of the fixture `loaded`."""
 
-LAYOUTS = ["zero1", "zero2", "zero3", "tensor", "gpipe", "pipe-1f1b", "interleaved", "zero-bubble"]
-LAYOUTS += ["annotated"]
-WIDER = ["tensor-data", "hybrid"]
+CELLS = ["sps", "dps", "horovod"]
+LAYOUTS = ["zero1", "zero3", "tensor", "gpipe", "zero-bubble", "annotated"]
+WIDER = "hybrid"
 """With two axes, so on more nodes than two."""
-EXTRA = pytest.param(
-    "deepspeed3",
-    marks=pytest.mark.skipif(
-        find_spec("deepspeed") is None,
-        reason="DeepSpeed is an optional extra; tests/system/test_deepspeed.py installs it",
-    ),
-)
 
 
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK, ranks: int = 1) -> RunSpec:
     """A short run of a cell of `smoke` or `layouts`, on nodes and a link that it may not have."""
-    name = "layouts" if cell in [*LAYOUTS, *WIDER, *EXTRA.values] else "smoke"
+    name = "layouts" if cell in [*LAYOUTS, WIDER] else "smoke"
     study = load_study(ROOT / f"workflow/config/{name}/study.yaml")
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
@@ -87,14 +79,11 @@ def alone(small_tokens, tmp_path_factory) -> Callable[[RunSpec], list[dict[str, 
     return steps
 
 
-def assert_same_steps(
-    steps: list[dict[str, Any]], expected: list[dict[str, Any]], precision: str
-) -> None:
+def assert_same_steps(steps: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """Loss and norm of every rank, within what tests/parity allows against a single device."""
-    band = 1e-4 if precision == "fp32" else 1e-2
     for got in steps:
         for name in ("loss", "grad_norm"):
-            assert got[name] == pytest.approx(expected[got["step"]][name], rel=band)
+            assert got[name] == pytest.approx(expected[got["step"]][name], rel=1e-4)
 
 
 def command(spec: RunSpec, tokens: Path, folder: Path) -> list[str]:
@@ -134,16 +123,16 @@ def wait_for(condition: Any, seconds: float = 30) -> None:
         time.sleep(0.1)
 
 
-CELLS = ["sps", "dps", "horovod", "dps-amp", "horovod-amp"]
-
-
-@pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS, EXTRA])
+@pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS])
 def test_a_strategy_takes_the_steps_of_a_single_device(cell, alone, small_tokens, tmp_path) -> None:
-    """Losses and gradient norms of two nodes, and what the record says of them."""
+    """Losses and gradient norms of two nodes, and what the record says of them.
+
+    Other precisions, schedules and ZeRO stages take the same way over a node's cable.
+    """
     spec = run_of(cell, 2)
     record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
     assert (record["status"], record["reason"]) == ("ok", None), said
-    assert_same_steps(steps, alone(spec), spec.precision)
+    assert_same_steps(steps, alone(spec))
     execution = record["execution"]
     assert (execution["network"], execution["launcher"]) == ("emulated", "fork")
     found = execution["emulation"]
@@ -180,7 +169,7 @@ def test_a_tensor_axis_stays_inside_of_a_node_of_two_ranks(alone, small_tokens, 
     spec = run_of("hybrid", 2, ranks=2)
     record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
     assert (record["status"], record["reason"]) == ("ok", None), said
-    assert_same_steps(steps, alone(spec), spec.precision)
+    assert_same_steps(steps, alone(spec))
     ranks = sorted(record["ranks"], key=lambda rank: rank["rank"])
     for node in (ranks[:2], ranks[2:]):
         assert_the_interface_agrees(node, "pipeline")
@@ -193,16 +182,14 @@ def test_a_tensor_axis_stays_inside_of_a_node_of_two_ranks(alone, small_tokens, 
         assert within > max(rank["sent"]["interface_bytes"] for rank in node)
 
 
-@pytest.mark.parametrize(
-    ("cell", "nodes"), [("annotated", 4), ("zero3", 4), *((cell, 8) for cell in WIDER)]
-)
+@pytest.mark.parametrize(("cell", "nodes"), [("zero3", 4), (WIDER, 8)])
 def test_more_nodes_take_the_same_steps_and_send_what_is_counted(
     cell, nodes, alone, small_tokens, tmp_path
 ) -> None:
     spec = run_of(cell, nodes)
     record, steps, said = train(replace(spec, profile=True), small_tokens, tmp_path / "emulated")
     assert (record["status"], record["reason"]) == ("ok", None), said
-    assert_same_steps(steps, alone(spec), spec.precision)
+    assert_same_steps(steps, alone(spec))
     cores = len(os.sched_getaffinity(0))
     assert record["execution"]["emulation"]["dilation"] == dilate(spec.world, cores)
     assert {step["rank"] for step in steps} == {*range(nodes)}
@@ -216,15 +203,6 @@ def test_a_waiting_horovod_leaves_its_core_to_the_others(small_tokens, tmp_path)
     record, _, _ = train(spec, small_tokens, tmp_path)
     assert record["status"] == "ok", record["reason"]
     assert max(rank["mean_utilisation"] for rank in record["ranks"]) < 0.6
-
-
-def test_a_rate_that_the_machine_cannot_reach_is_not_drawn(small_tokens, tmp_path) -> None:
-    spec = run_of("dps", 2, link=LinkSpec("400gbit", 400_000))
-    record, _, said = train(spec, small_tokens, tmp_path)
-    assert record["status"] == "unsupported"
-    expected = "a link of 400000 Mbit/s cannot be reached here"
-    assert expected in record["reason"] and expected in said
-    assert "lower the rate in cluster.links" in record["reason"]
 
 
 def test_without_tc_the_run_is_on_the_loopback_and_says_so(

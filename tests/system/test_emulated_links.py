@@ -35,11 +35,6 @@ def measured(link: LinkSpec, *order: int) -> list[float]:
     return list(ask("rates", json.dumps(link.to_dict()), *map(str, order)))
 
 
-def comes_to(expected: list[float], link: LinkSpec, *order: int) -> bool:
-    """Whether one of three measurements is as expected; the host may take a core from another."""
-    return any(measured(link, *order) == about(expected) for _ in range(3))
-
-
 def about(expected: list[float]) -> Any:
     """Rates that a busy machine reaches; 200 Mbit/s to each of four nodes it may not."""
     return pytest.approx(expected, rel=0.2)
@@ -55,9 +50,10 @@ def about(expected: list[float]) -> Any:
     ],
     ids=lambda link: link.name,
 )
-@pytest.mark.parametrize("count", [2, 4])
-def test_each_node_of_a_ring_gets_what_its_way_lets_through(link, count) -> None:
-    assert comes_to(reachable_mbits(link, count), link, *range(count))
+def test_each_node_of_a_ring_gets_what_its_way_lets_through(link) -> None:
+    expected = reachable_mbits(link, 4)
+    # One of three: the host may take a core from a measurement.
+    assert any(measured(link, *range(4)) == about(expected) for _ in range(3))
 
 
 def test_streams_between_the_halves_share_the_uplink() -> None:
@@ -68,7 +64,6 @@ def test_streams_between_the_halves_share_the_uplink() -> None:
         rates = measured(link, 0, 2, 1, 3)
         return [rates[2] + rates[3], rates[0] + rates[1]]
 
-    # One of three: the host may take a core from a measurement.
     assert any(both_ways() == about([24, 24]) for _ in range(3))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from envs.build_horovod import sha256_of
 from envs.build_image import DIGEST_FILE, git_commit
 from envs.image.builders import Buildah, Recipe
 from pipeline.schemas import validate
-from tests.parity.cases import Case
 from tests.system.image import (
     BASE,
     CACHE,
@@ -25,7 +23,6 @@ from tests.system.image import (
     versions_on_an_older_torch,
     why_no_build,
 )
-from tests.system.stage import words_of
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 REPEATED = CACHE / "repeated.json"
@@ -123,26 +120,10 @@ def test_steps_from_the_cache_name_the_commit_of_this_build(tmp_path, monkeypatc
         assert build(commit, "--no-cache") == built
 
 
-def test_a_run_inside_is_recorded_with_the_image(
-    image: Image, singularity: Path, tmp_path: Path, small_tokens: Path
-) -> None:
+def test_nccl_finds_its_libraries_for_infiniband_inside(image, singularity, tmp_path) -> None:
+    """Runs inside, and what their records say of it, are in `test_slurm_in_image.py`."""
     names = (singularity / name for name in ("apptainer", "singularity"))
     program = next(path for path in names if path.exists())
-    binds = f"{ROOT},{tmp_path},{small_tokens}"
-    options = ["exec", "--home", str(tmp_path), "--bind", binds, "--pwd", str(ROOT)]
-    words = words_of(Case("horovod").spec(2), small_tokens, tmp_path / "out")
-    train = ["python", "-m", "pipeline", *words]
-    done = subprocess.run(
-        [str(program), *options, str(image.file), *train], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["status"] == "ok", record
-    assert record["provenance"]["image_digest"] == image.facts["image_digest"]
-    inside = image.facts["versions"]
-    assert record["versions"]["torch"] == inside["torch"]
-    assert record["versions"]["python"] == inside["python"]
-    assert inside["horovod"].startswith(record["versions"]["horovod"])
-    # NCCL finds its libraries for InfiniBand and RoCE there.
+    options = ("exec", "--home", str(tmp_path), "--bind", f"{ROOT},{tmp_path}", "--pwd", str(ROOT))
     probe = "from pipeline.doctor import probes; print(probes.rdma().status)"
     assert run(str(program), *options, str(image.file), "python", "-c", probe) == "ok"

@@ -10,12 +10,11 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.system.image import STANDIN, Image
+from tests.system.image import STANDIN
 from tests.workflow.project import ROOT, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone]
@@ -23,7 +22,6 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone]
 USER = 1000
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
 CELLS = ("single", "sps", "horovod")
-DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture
@@ -41,30 +39,19 @@ def user_runtime(singularity: Path) -> Iterator[Path]:
         yield singularity
         return
     with tempfile.TemporaryDirectory(prefix="samestep-") as name:
-        Path(name).chmod(0o755)
-        _write_runtime(Path(name))
-        yield Path(name)
-
-
-def _write_runtime(folder: Path) -> None:
-    cache = folder / "cache"
-    cache.mkdir()
-    os.chown(cache, USER, USER)
-    real = shutil.which("apptainer") or shutil.which("singularity")
-    program = real or f"/usr/bin/python3 {STANDIN}"
-    script = folder / "singularity"
-    script.write_text(
-        f'#!/bin/sh\nexport SINGULARITY_CACHEDIR={cache}\nexec {AS_USER} {program} "$@"\n'
-    )
-    script.chmod(0o755)
-
-
-def contained_project(folder: Path, image: Image, **changes: Any) -> Project:
-    """A project of the user's with the image in its place."""
-    made = make_project(folder, **changes)
-    image.put_into(folder)
-    subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(folder)], check=True)
-    return made
+        folder = Path(name)
+        folder.chmod(0o755)
+        cache = folder / "cache"
+        cache.mkdir()
+        os.chown(cache, USER, USER)
+        real = shutil.which("apptainer") or shutil.which("singularity")
+        program = real or f"/usr/bin/python3 {STANDIN}"
+        script = folder / "singularity"
+        script.write_text(
+            f'#!/bin/sh\nexport SINGULARITY_CACHEDIR={cache}\nexec {AS_USER} {program} "$@"\n'
+        )
+        script.chmod(0o755)
+        yield folder
 
 
 def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -85,7 +72,7 @@ def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.Complet
 def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:
     """Text to metrics, one cell on a node, two on two nodes; the records say where it was.
 
-    All strategies run in the image in `test_slurm_in_image`.
+    All strategies take their steps while the image is built.
     """
     smoke = yaml.safe_load((ROOT / "workflow/config/smoke/study.yaml").read_text())
     cut = smoke["workload"] | {"steps": 6, "untimed_steps": 2}
@@ -98,7 +85,9 @@ def test_the_default_study_inside_the_image(image, user_runtime, open_folder) ->
     }
     changes["profile"] = None
     del changes["cluster"]["real_time"]
-    made = contained_project(open_folder, image, **changes)
+    made = make_project(open_folder, **changes)
+    image.put_into(open_folder)
+    subprocess.run(["chown", "--recursive", f"{USER}:{USER}", str(open_folder)], check=True)
     done = snakemake(made, user_runtime, "metrics")
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     found = [json.loads(p.read_text()) for p in made.results.glob("runs/*/*/*/run.json")]
@@ -112,15 +101,3 @@ def test_the_default_study_inside_the_image(image, user_runtime, open_folder) ->
         assert emulated != ("network_reason" in record["execution"])
         assert record["versions"]["torch"] == image.facts["versions"]["torch"]
     assert (made.results / "metrics/metrics.parquet").is_file()
-
-
-def test_another_image_than_the_locked_one_trains_nothing(image, user_runtime, open_folder) -> None:
-    made = contained_project(open_folder, image)
-    lock = made.folder / "images/samestep.json"
-    lock.write_text(json.dumps(image.facts | {"image_digest": DIGEST}))
-    done = snakemake(made, user_runtime, "results/tiny/runs/single/n1/r0/run.json")
-    said = done.stdout + done.stderr
-    assert done.returncode != 0
-    expected = f"must be inside image {DIGEST}, this one is {image.facts['image_digest']}"
-    assert expected in said, said[-3000:]
-    assert not (made.results / "runs/single/n1/r0/run.json").exists()

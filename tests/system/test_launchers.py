@@ -34,7 +34,7 @@ def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunR
     return record
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "parameter_server", "horovod"])
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
 def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
     try:
         strategies.load(strategy, {}).check()

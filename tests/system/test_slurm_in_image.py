@@ -15,11 +15,15 @@ from tests.workflow.project import ROOT, Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
+NODES = {"single": 1, "dps": 2, "horovod": 4}
+"""The cells that are left, each on so many: a job starts for longer than it trains, and every
+strategy takes its steps while the image is built."""
+
 
 def test_the_cluster_check_inside_the_image_equals_the_local_run(
     slurm_cluster, image, singularity, tmp_path
 ) -> None:
-    """One cell on 1 node, three on 2, two on 4; losses and norms equal bit for bit."""
+    """One cell on 1 node, one on 2, one on 4; losses and norms equal bit for bit."""
     there = contained(tmp_path / "cluster", image)
     (there.folder / CHECK).write_text(yaml.safe_dump(cut_study()))
     environment = there.environment()
@@ -31,13 +35,13 @@ def test_the_cluster_check_inside_the_image_equals_the_local_run(
     results = there.folder / "results/cluster-check"
     assert (results / "paper/paper.pdf").is_file()
     ran = records(results)
-    assert len(ran) == 6
+    assert len(ran) == len(NODES)
     for run, record in ran.items():
         assert (record["status"], record["reason"]) == ("ok", None), run
         assert record["execution"]["num_hosts"] == record["spec"]["world"]["nodes"], run
         assert record["provenance"]["image_digest"] == image.facts["image_digest"], run
     here = local_losses(tmp_path / "local")
-    assert len(here) == 6
+    assert here.keys() == ran.keys()
     for run, local in here.items():
         assert losses(results / "runs" / run) == local, run
 
@@ -51,11 +55,10 @@ def contained(folder: Path, image: Image) -> Project:
 
 
 def cut_study() -> dict[str, Any]:
-    """The study, each cell on one number of nodes: a job starts for longer than it trains."""
+    """The study with the cells of `NODES` alone."""
     study: dict[str, Any] = yaml.safe_load((ROOT / CHECK).read_text())
-    for cell in study["cells"]:
-        cell.setdefault("nodes", [4] if cell["name"] in ("sps", "horovod") else [2])
-    return study
+    cells = [cell for cell in study["cells"] if cell["name"] in NODES]
+    return study | {"cells": [cell | {"nodes": [NODES[cell["name"]]]} for cell in cells]}
 
 
 def local_losses(folder: Path) -> dict[str, Any]:

@@ -38,13 +38,6 @@ def unsupported(spec: RunSpec) -> tuple[str, str]:
     return "unsupported", "there is no CUDA device"
 
 
-def in_turn(spec: RunSpec) -> tuple[str, str]:
-    """Each in its way, one diverged."""
-    diverged = "FloatingPointError: the loss of step 3 is nan"
-    status = ("failed", "oom", "timeout", "disturbed")[int(spec.cell[1:]) + spec.world.nodes - 1]
-    return status, diverged if status == "failed" else "because"
-
-
 def none(spec: RunSpec) -> None:
     """Each run is ok."""
 
@@ -77,7 +70,6 @@ THREE = {"cells": [cell(0, strategy="single", nodes=[1]), cell(1), cell(2)], "re
 ONE = {"cells": [cell(0)], "repeats": 1, "claims": [], "cluster": {"nodes": [1]}}
 
 STUDIES: dict[str, tuple[dict[str, Any], Failure]] = {
-    "none finished, each in its way": (THREE, in_turn),
     "all unsupported": (THREE, unsupported),
     "no base": (THREE, but_the_base),
     "no timed run": (

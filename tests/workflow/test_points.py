@@ -27,7 +27,3 @@ def test_make_paper(tmp_path: Path) -> None:
     again = project.make("paper", "STUDY=planner")
     log = max((results / "logs/workflow").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     assert again.returncode == 0 and "Nothing to be done" in log.read_text()
-    refused = project.make("archive", "STUDY=planner")
-    assert refused.returncode == 2 and "a study of points has no runs" in refused.stderr
-    assert project.make("clean-results", "STUDY=planner", "CONFIRM=yes").returncode == 0
-    assert not results.exists()

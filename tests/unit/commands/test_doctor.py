@@ -82,13 +82,6 @@ def test_every_probe_answers_on_this_machine(name) -> None:
     assert bool(found.fix) or found.status != MISSING
 
 
-def test_without_programs_they_are_missing_with_a_way_to_get_them(monkeypatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
-    for probe in (probes.container, probes.slurm, probes.emulated_network):
-        found = probe()
-        assert found.status == MISSING and found.fix
-
-
 def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
     assert show.why_not(run_of("smoke", "dps-amp", 4)) is None
     apex = replace(run_of("smoke", "dps", 1), precision="apex_o1")

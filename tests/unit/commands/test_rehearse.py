@@ -20,8 +20,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of temporary files, which must be empty afterwards."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 def study(**changes: object) -> Study:
@@ -29,9 +30,15 @@ def study(**changes: object) -> Study:
     return Study.of(make_study(**{"cells": cells, "profile": {"steps": 4}, **changes}))
 
 
-def test_it_goes_through_every_stage_and_leaves_nothing(
-    litter: Path, capfd: pytest.CaptureFixture[str]
+def test_it_goes_through_every_stage_with_its_own_pandoc_and_leaves_nothing(
+    litter: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """The shell names another pandoc."""
+    (other := litter.with_name("bin") / "pandoc").parent.mkdir()
+    other.write_text("#!/bin/sh\necho pandoc 99.0\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", str(other.parent), prepend=":")
+    monkeypatch.setenv("PYPANDOC_PANDOC", str(other))
     rehearse(study(cluster=EMULATED | {"real_time": True}, claims=["bai2022"]))
     assert not [*litter.iterdir()]
     assert capfd.readouterr() == ("", "")
@@ -49,18 +56,6 @@ def test_a_tool_that_cannot_run_is_named_with_its_stage(
     with pytest.raises(SamestepError, match=r"`paper` would fail after the last run: pandoc "):
         rehearse(study())
     assert not [*litter.iterdir()]
-
-
-def test_the_pandoc_of_the_lock_is_used_whatever_the_shell_names(
-    litter: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = litter / "bin" / "pandoc"
-    other.parent.mkdir()
-    other.write_text("#!/bin/sh\necho pandoc 99.0\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("PATH", str(other.parent), prepend=":")
-    monkeypatch.setenv("PYPANDOC_PANDOC", str(other))
-    rehearse(study())
 
 
 def test_check_rehearses_until_a_run_has_a_record(

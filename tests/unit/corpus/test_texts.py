@@ -125,11 +125,6 @@ def test_runs_of_white_space_stay_whole_where_they_can(text: str, first: str) ->
     assert next(split_document([text], 9)) == (first, False)
 
 
-def test_white_space_alone_is_no_document() -> None:
-    assert list(split_document([" \n", "\t "])) == []
-    assert list(split_document([" \n" * 9, "\t "], 4)) == []
-
-
 def _tokeniser(kind: str) -> Tokenizer:
     """One token a character, after the rule for the start of a text that `kind` names."""
     vocab = {c: i for i, c in enumerate("ab \n\t漢.▁?")}
@@ -180,7 +175,7 @@ def test_tokens_are_those_of_whole_documents_whatever_the_size_of_a_piece(
 
 
 @pytest.mark.parametrize("kind", ["plain", "metaspace", "prepend", "bytes"])
-@pytest.mark.parametrize("size", range(1, 30))
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 15, 16, 17, 29])
 def test_a_document_over_the_limit_has_the_tokens_of_the_whole_one(kind, size, monkeypatch) -> None:
     tokenizer = _tokeniser(kind)
     text = "ab 漢b a.b\nab  bab\n\nab 漢漢 b." * 3

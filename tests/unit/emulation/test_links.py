@@ -1,6 +1,4 @@
-"""The commands for `ip` and `tc`."""
-
-import pytest
+"""The commands for `ip` and `tc`; tests/system measures what they come to."""
 
 from pipeline.emulation import links
 from pipeline.study.link import LinkSpec
@@ -10,9 +8,13 @@ def shaped(link: LinkSpec, factor: float) -> list[str]:
     return links.shaping_commands("eth0", link.rate_mbits, link, factor)
 
 
-def test_a_link_is_slowed_by_the_factor() -> None:
+def test_a_link_and_an_uplink_are_slowed_by_the_factor() -> None:
+    """The uplink both ways, and a delay is that of the nodes' own ends alone."""
     (command,) = shaped(LinkSpec("1gbit", 1000), 4.0)
     assert command.startswith("qdisc add dev eth0 root handle 1: tbf rate 250000000bit burst 22688")
+    ends = links.uplink_commands(LinkSpec("shared", 1000, 500, uplink_mbits=400), 4.0)
+    assert [end.split()[3] for end in ends] == ["uplinka", "uplinkb"]
+    assert all("rate 100000000bit" in end and "netem" not in end for end in ends)
 
 
 def test_both_ends_of_a_cable_take_large_packets() -> None:
@@ -24,30 +26,6 @@ def test_both_ends_of_a_cable_take_large_packets() -> None:
 def test_a_delay_is_stretched_and_lies_at_both_ends() -> None:
     _, delay = shaped(LinkSpec("far", 1000, 500), 4.0)
     assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1000us limit 100000"
-
-
-def test_an_uplink_joins_two_switches_and_is_shaped_both_ways() -> None:
-    link = LinkSpec("shared", 1000, 500, uplink_mbits=400)
-    commands = links.switch_commands(link)
-    cable = f"link add uplinka mtu {links.MTU} type veth peer name uplinkb mtu {links.MTU}"
-    assert cable in commands
-    size = f"gso_max_size {links.SEGMENT_BYTES}"
-    assert commands[-2:] == [
-        f"link set uplinka master switch {size} up",
-        f"link set uplinkb master switchb {size} up",
-    ]
-    ends = links.uplink_commands(link, 4.0)
-    assert [end.split()[3] for end in ends] == ["uplinka", "uplinkb"]
-    assert all("rate 100000000bit" in end and "netem" not in end for end in ends)
-
-
-@pytest.mark.parametrize(
-    ("count", "first"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (8, 4)]
-)  # fmt: skip
-def test_nodes_lie_in_halves_as_equal_as_possible(count, first) -> None:
-    link = LinkSpec("shared", 1000, uplink_mbits=400)
-    sides = [links.side_of(node, count, link) for node in range(count)]
-    assert sides == [0] * first + [1] * (count - first)
 
 
 def test_a_ring_reaches_what_the_narrowest_part_of_each_way_lets_through() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,23 +13,22 @@ from pathlib import Path
 import pytest
 
 from pipeline.launch import preloaded
-from pipeline.study.spec import RunSpec
+from pipeline.records import read_record
 from tests.parity.cases import Case
-from tests.system.stage import losses
 
 ROOT = Path(__file__).parents[3]
-STEPS = 300
-
-
-def a_spec() -> RunSpec:
-    spec = Case("ddp").spec(2)
-    work = replace(spec.workload, steps=STEPS, checkpoint_every=0)
-    return replace(spec, workload=work)
+STEPS = 200
+"""So many that the signal comes before the last one."""
 
 
 @pytest.fixture
 def job(tmp_path: Path, small_tokens: Path):
     """Starts a batch script that trains two ranks into a folder, as a scheduler starts one."""
+    spec = Case("ddp").spec(2)
+    work = replace(spec.workload, steps=STEPS, checkpoint_every=0)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "spec.json").write_text(replace(spec, workload=work).to_json())
     script = tmp_path / "job.sh"
     script.write_text(
         "#!/bin/sh\nset -eu\n. envs/begin_job.sh\n"
@@ -50,9 +48,7 @@ def job(tmp_path: Path, small_tokens: Path):
         preloaded.STAGES: "",  # the stage is the script's own process, as in a job
     }
 
-    def start(folder: Path) -> subprocess.Popen[str]:
-        folder.mkdir(exist_ok=True)
-        (folder / "spec.json").write_text(a_spec().to_json())
+    def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["sh", str(script), str(folder)], cwd=tmp_path, env={**os.environ, **variables},
             stderr=subprocess.PIPE, text=True,
@@ -63,9 +59,9 @@ def job(tmp_path: Path, small_tokens: Path):
 
 @pytest.mark.usefixtures("loaded")
 def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path) -> None:
-    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    process = job(stopped)
-    rows = stopped / "ranks/rank1.steps"
+    """Parity and tests/system see that it then has the losses of an undisturbed run."""
+    folder, process = tmp_path / "run", job()
+    rows = folder / "ranks/rank1.steps"
     deadline = time.monotonic() + 60
     while not (rows.exists() and rows.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -73,20 +69,19 @@ def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert "start it again and it resumes" in said
-    assert not (stopped / "run.json").exists(), "the third attempt too is no result"
-    (kept,) = (path.name for path in (stopped / "checkpoints").iterdir())
+    assert not (folder / "run.json").exists(), "the third attempt too is no result"
+    (kept,) = (path.name for path in (folder / "checkpoints").iterdir())
     done = int(kept.removeprefix("step-"))
     assert 0 < done < STEPS
     assert (tmp_path / "calls").read_text() == "show job 7\nrequeue 7\n"
 
-    for folder in (stopped, undisturbed):
-        process = job(folder)
-        _, said = process.communicate(timeout=120)
-        assert process.returncode == 0, said
+    process = job()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
     assert (tmp_path / "calls").read_text().count("requeue") == 1
-    record = json.loads((stopped / "run.json").read_text())
-    assert record["status"] == "ok" and record["execution"]["resumed_from_step"] == done
-    assert losses(stopped) == losses(undisturbed)
+    record = read_record(folder)
+    assert (record.status, len(record.steps)) == ("ok", 2 * STEPS)
+    assert record.run["execution"]["resumed_from_step"] == done
 
 
 def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Path) -> None:

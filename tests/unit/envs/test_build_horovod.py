@@ -57,14 +57,6 @@ def fake_nvcc(folder: Path) -> dict[str, str]:
     return {"CUDA_HOME": str(folder / "cuda"), "PATH": ""}
 
 
-def test_version_and_folder_of_a_wheel_name_torch_kind_and_patches(home: Path) -> None:
-    assert TARGET.full_version == "0.28.1+torch2.13.0.cpu.gloo.p3"
-    others = [Target("2.13.0+cpu", "nccl"), Target("2.13.0", "gloo"), Target("2.14.0+cpu", "gloo")]
-    folders = {target.wheel_folder for target in [TARGET, *others]}
-    assert len(folders) == 4
-    assert all(folder.is_relative_to(home / "cache") for folder in folders)
-
-
 @pytest.mark.parametrize(
     ("text", "nccl", "nvcc", "kind"),
     [

@@ -38,7 +38,6 @@ def run(
 @pytest.mark.parametrize(
     "given",
     [
-        ("--configfile", "none.yaml"),
         ("--configfile=none.yaml",),
         ("--cores", "1", "--configfile="),
         ("--configfile", "fifo"),
@@ -47,7 +46,6 @@ def run(
         ("--configfile", "a\nb"),
         ("--configfile", "$(touch made)"),
         ("--configfile", "no.yaml"),
-        ("--configfile=no.yaml", "--cores", "1"),
     ],
 )
 def test_a_study_file_that_is_none_is_one_line(tmp_path: Path, given: tuple[str, ...]) -> None:

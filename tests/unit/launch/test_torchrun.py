@@ -43,32 +43,13 @@ def emulated(run) -> RunSpec:
     return replace(run, world=world)
 
 
-@pytest.mark.parametrize("preloaded", [False, True])
-def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch, preloaded) -> None:
+def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
+    """With the threads of a node's cores, not of the machine's."""
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
-    if preloaded:
-        monkeypatch.setenv("SAMESTEP_PRELOADED_2", "name")
     launch = planned(emulated, StartPlace(num_cores=2, port=1234))
     ((_, *command),) = launch.commands
-    module = ["preloaded", "emulated"] if preloaded else ["emulated.build"]
-    assert command[: 1 + len(module)] == ["-m", f"pipeline.launch.{module[0]}", *module[1:]]
-    assert "--spec=spec.json" in command
-    here = on_this_machine(resolve(emulated))
-    assert (here.network, here.network_reason) == ("emulated", None)
-    # The threads are those of the node's cores, not of the machine's.
+    assert command[:2] == ["-m", "pipeline.launch.emulated.build"]
     assert launch.environment["OMP_NUM_THREADS"] == "2"
-    assert "GLOO_SOCKET_IFNAME" not in launch.environment
-
-
-def test_launchers_and_ranks_ask_what_is_preloaded_for_their_threads(run, monkeypatch) -> None:
-    monkeypatch.setenv("SAMESTEP_PRELOADED_1", "name")
-    for node, command in enumerate(planned(run, StartPlace(num_cores=4, port=1234)).commands):
-        assert command[1:4] == ("-m", "pipeline.launch.preloaded", "torchrun")
-        assert f"--node-rank={node}" in command
-        place = command.index("--max-restarts=0")
-        assert command[place + 1 : place + 4] == ("-m", "pipeline.launch.preloaded", "rank")
-    other = planned(run, StartPlace(num_cores=8, port=1234)).commands
-    assert not any("pipeline.launch.preloaded" in command for command in other), "of two threads"
 
 
 @pytest.mark.parametrize("where", ["image", "inside", "nodes"])
@@ -91,15 +72,6 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
         assert "pipeline.launch.preloaded" not in command
         assert ("--image-digest=sha256:1" in command) == (where != "nodes")
         assert (command[0] == "apptainer") == (where == "image"), "inside nothing enters it again"
-
-
-def test_where_nodes_cannot_be_emulated_the_loopback_says_why(emulated, monkeypatch) -> None:
-    monkeypatch.setattr(launcher, "why_not", lambda link: "there is no tc; install iproute2")
-    launch = planned(emulated, StartPlace(num_cores=2, port=1234))
-    here = on_this_machine(resolve(emulated))
-    assert (here.network, here.network_reason) == ("loopback", "there is no tc; install iproute2")
-    assert len(launch.commands) == 4
-    assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,6 @@ OTHER = {"container": {"runtime": "none"}}
     ("content", "said"),
     [
         ("", "at $: null"),
-        ("a: [", "is not YAML"),
-        (OTHER | {"partitions": "gpu"}, "unknown keys 'partitions'"),
         (OTHER | {"partition": "gpu; rm"}, "$.partition"),
         (OTHER | {"account": 123}, "quote it"),
         (OTHER | {"gpus": "--gres=gpu:h100:4"}, "$.gpus"),

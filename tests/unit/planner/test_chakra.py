@@ -1,4 +1,4 @@
-"""Chakra traces, read by a reader of our own and, where it is installed, by Chakra's schema."""
+"""Chakra traces, read by a reader of our own."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_traces_of_profiled_runs_have_the_bytes_of_the_table_sends(sample, tmp_p
             assert abs(sum(node["micros"] for node in nodes) - 1e6 * last.seconds) <= 1
 
 
-@pytest.mark.parametrize("study", ["layouts", "smoke", "alpa2022"])
+@pytest.mark.parametrize("study", ["layouts", "smoke"])
 def test_each_strategy_s_prediction_can_be_traced(study: str, tmp_path: Path) -> None:
     """With the bytes of its formula, pipelines and meshes included."""
     prediction = Prediction(0.09, 0.02, 0.01, 0.0, 0.003, 1.0)
@@ -211,21 +211,3 @@ def test_a_run_without_counts_is_refused(sample, tmp_path, capsys) -> None:
         chakra.of_record(record)
     assert main(["trace", "--study", "smoke", "--out", str(tmp_path / "x")]) == 2
     assert "--study needs --calibration" in capsys.readouterr().err
-
-
-def test_chakra_s_own_schema_reads_it(sample, tmp_path) -> None:
-    schema = pytest.importorskip(
-        "chakra.schema.protobuf.et_def_pb2",
-        reason="mlc-chakra is not installed: pip install protobuf, then pip install --no-deps "
-        "git+https://github.com/mlcommons/chakra",
-    )
-    run = sample / "runs/sps/n4/p0"
-    assert main(["trace", "--run", str(run), "--out", str(tmp_path)]) == 0
-    for rank, nodes in enumerate(read(tmp_path)):
-        head, *others = messages(tmp_path / f"trace.{rank}.et")
-        assert schema.GlobalMetadata.FromString(head).version == "0.0.4"
-        for node, message in zip(nodes, others, strict=True):
-            own = schema.Node.FromString(message)
-            assert (own.id, own.name, [*own.data_deps]) == (node["id"], node["name"], node["deps"])
-            named = {one.name: getattr(one, one.WhichOneof("value")) for one in own.attr}
-            assert named.get("comm_size") == node.get("comm_size")

@@ -43,14 +43,6 @@ def test_the_verdict_turns_at_its_margins() -> None:
         assert words == ["does not fit", "tight", "tight", "fits"]
 
 
-def test_a_larger_batch_does_not_fit_where_a_smaller_does() -> None:
-    run = plans_of("bai2022")["single", 1].spec
-    large = replace(run, workload=replace(run.workload, global_batch=64))
-    small = replace(run, workload=replace(run.workload, global_batch=4))
-    verdicts = [plan_study([spec])[0].verdict(16 * GIBIBYTE) for spec in (large, small)]
-    assert verdicts == ["does not fit", "fits"]
-
-
 def test_gpu_hours_are_those_of_all_gpus_up_to_the_time_limit() -> None:
     plan = plans_of("bai2022")["horovod", 2]
     assert plan.hours == 6 * 21600 / 3600

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 
 from pipeline import models
 from pipeline.__main__ import main
@@ -103,13 +102,6 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
         if (idle := run.strategy.idle_share(spec)) is not None:
             bubble = (job.pp - 1) / (job.vpp * job.accum)
             assert idle == pytest.approx(bubble / (1 + bubble))
-
-
-def test_the_cell_is_yaml() -> None:
-    found = on_four_nodes("1.3B")
-    text = "\n".join(line for line in answer(found) if line.startswith(("-", "  ")))
-    (cell,) = yaml.safe_load(text)
-    assert cell == {"name": "auto", "label": f"Auto: {found[0].name}"} | dict(found[0].cell)
 
 
 def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:

@@ -17,10 +17,6 @@ from tests.fake_records import make_study
 from tests.parity.cases import Case
 
 
-def test_a_study_without_the_key_has_none() -> None:
-    assert profiled(Study.of(make_study())) == []
-
-
 def test_every_cell_and_node_count_has_one_beside_its_timed_runs() -> None:
     study = make_study(profile={"steps": 8})
     found, timed = profiled(Study.of(study)), expand(Study.of(study))

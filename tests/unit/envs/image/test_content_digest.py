@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,13 +75,6 @@ def test_mount_points_are_read_with_their_escapes() -> None:
         r"240 173 254:0 /w /opt/two\040words ro,nodev - ext4 /dev/vda rw" + "\n"
     )
     assert mount_points(text) == {"/", "/opt/two words"}
-
-
-def test_it_runs_alone(root: Path) -> None:
-    command = [sys.executable, "-I", content_digest.__file__, str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
-    assert done.stdout == f"{digest(root)}\n"
-    assert len(done.stdout) == len("sha256:") + 64 + 1
 
 
 def test_a_run_reads_the_file_that_the_image_writes() -> None:

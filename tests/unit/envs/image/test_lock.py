@@ -38,20 +38,6 @@ torch==2.13.0
 """
 
 
-def test_a_base_without_torch_gets_the_whole_lock() -> None:
-    pins = [line for line in LOCK.splitlines() if "==" in line]
-    assert lock.without(LOCK, []) == [JINJA, *pins[1:]]
-
-
-def test_what_only_torch_needs_goes_with_it_and_all_else_stays() -> None:
-    assert lock.without(LOCK, ["torch"]) == [
-        JINJA,
-        "markupsafe==3.0.4",
-        "numpy==2.4.6",
-        "setuptools==84.2.1",
-    ]
-
-
 def test_the_real_lock_without_torch() -> None:
     text = (ROOT / "envs" / "requirements.lock").read_text()
     whole, rest = lock.without(text, []), lock.without(text, ["torch"])
@@ -69,7 +55,9 @@ def test_the_command_prints_what_is_to_be_installed(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if has_torch else None)
     assert lock.main([str(path)]) == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines() == lock.without(LOCK, ["torch"] if has_torch else [])
+    pins = [JINJA, *(line for line in LOCK.splitlines()[4:] if "==" in line)]
+    with_torch = {"torch==2.13.0", "sympy==1.14.0", "mpmath==1.3.0"} if has_torch else set()
+    assert shown.out.splitlines() == [pin for pin in pins if pin not in with_torch]
     assert shown.err == f"torch comes from {'the base image' if has_torch else path}\n"
 
 
