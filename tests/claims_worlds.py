@@ -1,7 +1,7 @@
 """TEST ONLY: a synthetic study that has every cell of the shipped claims, made to come out any way.
 
-No number here was measured. `make_world` is a study at the scale of Bai 2022; `arrange` sets what a
-claim's test measures, so that its effect is a chosen value with chosen bounds.
+No number here was measured. `make_world` is a study at the scale of Bai 2022; `arranged` sets what
+a claim's test measures, so that its effect is a chosen value with chosen bounds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ CELLS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def world_study(**changes: Any) -> dict[str, Any]:
-    """A study on 4 V100 a node at 1 and 2 nodes; its names of cells are its own."""
-    cluster = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2], "backend": "nccl",
-               "network": "real"}  # fmt: skip
-    cells = [{"label": cell["name"], **cell} for cell in CELLS]
+CLUSTER: dict[str, Any] = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2],
+                           "backend": "nccl", "network": "real"}  # fmt: skip
+
+
+def world_study(*names: str, **changes: Any) -> dict[str, Any]:
+    """A study on 4 V100 a node at 1 and 2 nodes, of the cells of these names or of all."""
+    cells = [
+        {"label": cell["name"], **cell} for cell in CELLS if not names or cell["name"] in names
+    ]
     study = make_study(
-        cluster=cluster, cells=cells, repeats=REPEATS, compares=["global_batch"],
+        cluster=CLUSTER, cells=cells, repeats=REPEATS, compares=["global_batch"],
         profile={"steps": 4}, seeds=list(range(1, REPEATS + 1)),
     )  # fmt: skip
     work = {**study["workload"], "steps": 12, "untimed_steps": 4}
@@ -60,9 +64,9 @@ def world_study(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if value is not None}
 
 
-def make_world(**changes: Any) -> Evidence:
+def make_world(*names: str, **changes: Any) -> Evidence:
     """The study above and its table of metrics, in which every run finished."""
-    study = world_study(**changes)
+    study = world_study(*names, **changes)
     table = table_of(study, make_records(study, lambda spec: None))
     # Effects are arranged cell by cell; then `agree` or `decide` says what the rank test found.
     table = _lengthened(table)
@@ -155,11 +159,15 @@ def copy(evidence: Evidence) -> Evidence:
     return on(evidence, evidence.results.table.copy())
 
 
-def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
-    """Make the effect of the claim's test `effect`; a kind or metric unknown here is an error."""
+def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
+    """The same study, in which the effect of the claim's test is `effect`.
+
+    A kind or metric unknown here is an error.
+    """
+    evidence = copy(evidence)
     test, table = claim.test, evidence.results.table
     match claim.kind:
-        case "ratio" | "ratio_of_ratios" | "best" | "worst" | "robust" | "trend" | "absolute":
+        case "ratio" | "ratio_of_ratios" | "best" | "worst" | "robust":
             # All at one, and the cell that the claim is about at the effect.
             metric, wanted = test.get("metric", RATE), selectors(claim)
             for selector in reversed(wanted):
@@ -169,9 +177,8 @@ def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
             if claim.kind in ("ratio", "best", "worst") and metric in (RATE, "step_seconds"):
                 agree(evidence, metric)
         case "efficiency":
-            doubled: Bounds = (2 * effect[0], 2 * effect[1], 2 * effect[2])
             for place in (p for selector in test["cells"] for p in evidence.places(selector)):
-                set_metric(evidence, place, RATE, doubled if place.nodes == 2 else ONE)
+                set_metric(evidence, place, RATE, _scaled(2, effect) if place.nodes == 2 else ONE)
         case "explained":
             # Two nodes are as fast as one, so half of the speedup is lost; a share is sending.
             for place in (p for selector in test["cells"] for p in evidence.places(selector)):
@@ -197,12 +204,7 @@ def arrange(evidence: Evidence, claim: Claim, effect: Bounds) -> None:
                 set_metric(evidence, place, "peak_memory_bytes", _scaled(values, effect))
         case _:
             raise KeyError(claim.kind)
-
-
-def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
-    """The same study, in which the effect of the claim's test is `effect`."""
-    arrange(own := copy(evidence), claim, effect)
-    return own
+    return evidence
 
 
 def without(evidence: Evidence, selector: Selector) -> Evidence:

@@ -114,6 +114,12 @@ def make_study(**changes: Any) -> dict[str, Any]:
     return {**study, **changes}
 
 
+CONDITIONS: dict[str, Any] = {
+    "repeats": 6, "cluster": CONDITIONED | {"nodes": [1, 4]}, "cells": make_study()["cells"][:4],
+}  # fmt: skip
+"""Changes of the study after which three cells are compared under each of the four conditions."""
+
+
 def spec_of(cell: str = "dps", nodes: int | None = 2, **changes: Any) -> RunSpec:
     """The first run of a cell on so many nodes; of a study with a profile a profiled run."""
     study = Study.of(make_study(**changes))
@@ -208,6 +214,17 @@ def pick(table: pd.DataFrame, level: str, *metrics: str) -> pd.DataFrame:
     return Results(table).pick(level, *metrics)
 
 
+def altered(table: pd.DataFrame, where: Mapping[str, Any], **values: Any) -> pd.DataFrame:
+    """A copy of the table with other `values` in the rows whose columns are as in `where`."""
+    rows = pd.Series(True, index=table.index)
+    for name, value in where.items():
+        rows &= table[name].eq(value).fillna(False).astype(bool)
+    copy = table.copy()
+    for name, value in values.items():
+        copy.loc[rows, name] = value
+    return copy
+
+
 def made(name: str, table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The raw numbers of a table of a study, and its text."""
     return write.made(name, Results(table))
@@ -220,12 +237,16 @@ def row_of(table: pd.DataFrame, metric: str, cell: str, nodes: int) -> pd.Series
     return rows.loc[place]
 
 
-def edit_record(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Write the record below `folder` anew after `edit` has changed the content of its run.json."""
-    record = read_record(folder)
+def edited(record: RunRecord, edit: Callable[[dict[str, Any]], object]) -> RunRecord:
+    """The record after `edit` has changed a copy of the content of its run.json."""
     run = json.loads(json.dumps(record.run))
     edit(run)
-    write_record(folder, RunRecord(run, record.steps))
+    return RunRecord(run, record.steps)
+
+
+def edit_record(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    """Write the record below `folder` anew after `edit` has changed the content of its run.json."""
+    write_record(folder, edited(read_record(folder), edit))
 
 
 def edit_steps(folder: Path, edit: Callable[[Step], Step]) -> None:

@@ -99,7 +99,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
     outcomes: list[Outcome] = []
     judged: set[World] = set()
     while True:
-        test, here = KINDS[claim.kind], evidence.after(judged)
+        test, here = KINDS[claim.kind], replace(evidence, judged=frozenset(judged))
         try:
             outcome = test(claim, here)
             # What ran in place of the software that is named decides nothing, however fast it is.

@@ -84,7 +84,7 @@ def ratio_of_two(claim: Claim, evidence: Evidence) -> Outcome:
         one, other = seconds_to_loss(evidence, places)
     else:
         one, other = (measure(evidence, place, metric) for place in places)
-    # Time goes up where speed goes down.
+    # Time goes up where speed goes down: the planned comparisons are of throughputs.
     turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
     speeds = [(turned[0], turned[1])] if turned else []
     effect, timed = ratio(one.interval, other.interval), int(metric in _TIMES)

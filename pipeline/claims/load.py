@@ -115,6 +115,7 @@ def _claim(
     source, test = entry["source"], entry["test"]
     at = f"{where}: claim {entry['id']}"
     needs = dict(entry.get("needs", {}))
+    # Seconds and bytes are of a machine; a ratio of two is not, and may be tested on any.
     if test["kind"] == "absolute":
         because = "it is no ratio, so it holds for its own machine and model alone"
         needs = {"same_hardware": True, "same_model": True, "because": because} | needs

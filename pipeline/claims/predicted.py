@@ -79,6 +79,7 @@ def predicted(claim: Claim) -> Predicted:
             low, high, unit = min(ends), max(ends), UNITS[metric]
         else:
             pairs = list(_pairs(claim))
+            # Where it has nothing to say of one pair, it says nothing of all of them.
             ratios = [_ratio(one, other, metric) for one, other in pairs]
             # As the test itself: a trend holds all along, the best is above each of the others.
             least = claim.kind == "best" or claim.test.get("comparison") == "above"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -86,10 +86,6 @@ class Evidence:
     results: Results
     judged: frozenset[World] = frozenset()
     """Worlds in which the claim was judged already, so that `choose` gives another."""
-
-    def after(self, judged: Iterable[World]) -> Evidence:
-        """This evidence where these worlds were judged."""
-        return replace(self, judged=frozenset(judged))
 
     def rows(self, place: Place, level: str, *metrics: str) -> pd.DataFrame:
         """Rows of these metrics that are of a place, ordered as by `Results.pick`."""

@@ -72,6 +72,7 @@ def question(claim: Claim) -> str:
     Claims of one publication with the same test of the same cells, of which sources say different
     things, ask the same question.
     """
+    # Sources disagree by what they say of an effect, not by the effect.
     ignored = ("comparison", "bound", "tolerance")
     test = {key: value for key, value in sorted(claim.test.items()) if key not in ignored}
     asked = [claim.document, str(claim.made_at), test]

@@ -27,7 +27,26 @@ def parting(folders: Sequence[Path], allowed: float) -> tuple[list[str], bool]:
     Raises ComparisonError where they did not finish or had other work.
     """
     records = [read_record(folder) for folder in folders]
-    _check(records, folders)
+    for record, folder in zip(records, folders, strict=True):
+        if record.status != "ok":
+            raise ComparisonError(f"{folder} is {record.status}; give two runs that finished")
+    # What makes the steps of two runs the same, whatever the strategy and the precision.
+    one_work, other_work = (
+        {
+            "model": record.spec.model,
+            "objective": record.spec.objective,
+            "optimiser": record.spec.optimiser,
+            "seed": record.spec.seed,
+            "global batch": record.spec.workload.global_batch,
+            "tokens": record.run["data"]["manifest_sha256"],
+        }
+        for record in records
+    )
+    if others := [name for name in one_work if one_work[name] != other_work[name]]:
+        raise ComparisonError(
+            f"{folders[0]} and {folders[1]} had another {' and '.join(others)}, so their steps are "
+            "not the same; give two runs of one study, both timed or both profiled, and one repeat"
+        )
     lines = [
         f"{name}: {folder}, strategy {record.spec.strategy}, "
         + plural(record.spec.world.size, "rank")
@@ -51,28 +70,6 @@ def parting(folders: Sequence[Path], allowed: float) -> tuple[list[str], bool]:
     if len(rows) == 1 + len(SERIES):
         lines.append("Gradients of blocks are kept by profiled runs alone, such as p0.")
     return [*lines, "", *align(rows)], same
-
-
-def _check(records: Sequence[RunRecord], folders: Sequence[Path]) -> None:
-    for record, folder in zip(records, folders, strict=True):
-        if record.status != "ok":
-            raise ComparisonError(f"{folder} is {record.status}; give two runs that finished")
-    work = [
-        {
-            "model": record.spec.model,
-            "objective": record.spec.objective,
-            "optimiser": record.spec.optimiser,
-            "seed": record.spec.seed,
-            "global batch": record.spec.workload.global_batch,
-            "tokens": record.run["data"]["manifest_sha256"],
-        }
-        for record in records
-    ]
-    if others := [name for name in work[0] if work[0][name] != work[1][name]]:
-        raise ComparisonError(
-            f"{folders[0]} and {folders[1]} had another {' and '.join(others)}, so their steps are "
-            "not the same; give two runs of one study, both timed or both profiled, and one repeat"
-        )
 
 
 def _series(record: RunRecord) -> dict[str, dict[int, float]]:

@@ -139,7 +139,7 @@ class Match:
                     .to_numpy(dtype=np.float64)
                     for run in pair
                 )
-                # All ranks have the loss and norm of the whole batch.
+                # All ranks have the loss and norm of the whole batch, so one stands for all.
                 if a.shape[1] != b.shape[1]:
                     a, b = a[:, :1], b[:, :1]
                 common = min(len(a), len(b))

@@ -66,6 +66,7 @@ def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
     `values` are over one link: over each the line of an arm begins with the point of its one node.
     """
     looks, arms = theme.styles(results), results.arms(values)
+    # A factor, since the axis is logarithmic: all arms together stay within a third of an octave.
     step = min(0.05, 0.36 / max(len(arms), 1))
     aside = 2 ** (step * (values["arm"].map(arms.index) - (len(arms) - 1) / 2))
     values = values.assign(x=values["nodes"].astype(float) * aside)

@@ -38,6 +38,7 @@ def draw(results: Results) -> Figure:
     shown: list[tuple[pd.DataFrame, dict[str, str]]] = [(loss, {})]
     remark = ""
     if not over_bytes.empty:
+        # Cells that send less take other steps: what a byte buys is what they are compared by.
         shown.append((over_bytes, {"xscale": "log", "xlabel": "Sent so far [MB]"}))
         nodes = plural(int(over_bytes["nodes"].iloc[0]), "node")
         remark = (
@@ -65,6 +66,7 @@ def draw(results: Results) -> Figure:
         _curves(axes, steps, results, "median")
         axes.set(ylabel="Loss [nats/token]", **looks)
     for axes in axes_of[len(shown) :]:
+        # Exact agreement has no place on a logarithmic axis, so it is drawn at its lower end.
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
         _curves(axes, deviation.assign(value=clipped), results, "max")
         for tolerance in tolerances:

@@ -57,6 +57,7 @@ def of_places(
 
     Runs on one node, which use no link, are shown with the first link only.
     """
+    # What ran on one node belongs to every link; once shown, it is not shown with the next one.
     places, shown, on_link = [], set[str](), results.cells.set_index("cell")["link"]
     for link in results.links:
         own = frame[frame["cell"].isin(set(results.over_link(link)) - shown)]

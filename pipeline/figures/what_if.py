@@ -50,6 +50,7 @@ def draw(results: Results) -> Figure:
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
         panels.rows_axis(axes, names)
         axes.tick_params(axis="y", labelsize=theme.LEAST_POINTS)
+        # Panels stand side by side: a narrow one has room for few ticks.
         most = 9 if len(nodes) == 1 else 4
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, most)
         panels.name_panel(axes, plural(count, "node"))

@@ -60,6 +60,7 @@ class CellRuns:
     @cached_property
     def run_rates(self) -> Floats:
         """Tokens per second of each finished run, shape (runs,)."""
+        # Steps of one run share what made that run fast or slow, so it counts once.
         medians = [np.median(run.throughput_seconds) for run in self.ok]
         return np.asarray(self.context["global_batch_tokens"] / np.asarray(medians))
 
@@ -100,8 +101,21 @@ def cell_rows(groups: Groups) -> list[Rows]:
                 interval_row("tokens_per_second", "tokens/s", group.rate),
                 row("timed_steps", "count", float(sum(run.timed.sum() for run in group.ok))),
                 *_ranges(group),
-                *_speedup(group, groups),
             ]
+            # Over its own smallest node count, then over the base, with what would be ideal.
+            base, first = find_base(group, groups), find_own_base(group, groups)
+            if base is not None:
+                if first is not None:
+                    name, ratio = base_name(first.context), _over(group, first)
+                    values.append(interval_row("own_speedup", "1", ratio, base=name))
+                ideal = group.context["world_size"] / base.context["world_size"]
+                name, ratio = base_name(base.context), _over(group, base)
+                values += [
+                    interval_row("speedup", "1", ratio, base=name),
+                    interval_row("efficiency", "1", ratio.times(1 / ideal), base=name),
+                    row("ideal_speedup", "1", ideal, base=name),
+                    interval_row("base_tokens_per_second", "tokens/s", base.rate, base=name),
+                ]
             # Whether the runs that are pooled were made under different circumstances, and which.
             records = [run.record for run in group.ok]
             differ = mixed([record.run for record in records])
@@ -187,24 +201,6 @@ def base_name(context: Mapping[str, Any]) -> str:
     return f"{context['cell']}, {plural(int(context['nodes']), 'node')}"
 
 
-def _speedup(group: CellRuns, groups: Groups) -> list[dict[str, Any]]:
-    base, first = find_base(group, groups), find_own_base(group, groups)
-    if base is None:
-        return []
-    ideal = group.context["world_size"] / base.context["world_size"]
-    ratio, name, own = _over(group, base), base_name(base.context), []
-    if first is not None:
-        over = _over(group, first)
-        own = [interval_row("own_speedup", "1", over, base=base_name(first.context))]
-    return [
-        *own,
-        interval_row("speedup", "1", ratio, base=name),
-        interval_row("efficiency", "1", ratio.times(1 / ideal), base=name),
-        row("ideal_speedup", "1", ideal, base=name),
-        interval_row("base_tokens_per_second", "tokens/s", base.rate, base=name),
-    ]
-
-
 def _over(group: CellRuns, base: CellRuns) -> Interval:
     """Ratio of the throughputs of two groups."""
     if base is group:
@@ -226,6 +222,7 @@ def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
     reached: list[tuple[CellRuns, int]] = []
     for group in groups.values() if target is not None else ():
         for run in group.ok:
+            # Means over windows of steps: the loss of one batch may fall below by chance.
             sums = np.cumsum(np.concatenate([[0.0], run.loss]))
             means = (sums[LOSS_STEPS:] - sums[:-LOSS_STEPS]) / LOSS_STEPS
             if (steps := np.flatnonzero(means <= target)).size:

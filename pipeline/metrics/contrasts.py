@@ -180,6 +180,7 @@ def _values(
         verdict = FASTER if ratio.value > 1 else SLOWER
     else:
         verdict = UNDECIDED
+    # The least p-value and the largest effect that so few runs can give say how to read the others.
     n, apart_at_best = test.n, "if the two did not overlap at all"
     effect = largest_effect_size(len(one.ok), len(other.ok))
     corrected = f"{RANK_SUM}, corrected for {family} (Holm)"

@@ -65,6 +65,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         facts["flops_per_token"] = flops_per_token(record)
         if any("padding_share" in rank for rank in run["ranks"]):
             facts["padding_share"] = padding_share(record)
+    # Each as a text, by which runs are told apart, and as a number where it is one.
     values: list[dict[str, Any]] = [
         {"metric": name, "text": str(fact),
          "value": float(fact) if isinstance(fact, int | float) else None}

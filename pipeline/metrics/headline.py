@@ -90,6 +90,8 @@ def headline(results: Results) -> dict[str, Any]:
     share_of = dict(zip(exposed["cell"], 100 * exposed["value"], strict=True))
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
+    table = results.table.dropna(subset=["text"])
+    calls = table[table["metric"].astype(str).str.startswith("sent_bytes:")]
     shares: dict[str, float] = {}
     sent: dict[str, float] = {}
     texts: dict[str, str] = {}
@@ -98,11 +100,13 @@ def headline(results: Results) -> dict[str, Any]:
         cell, label = row["cell"], row["arm_label"]
         if cell in share_of:
             shares[label] = share_of[cell]
-        if cell in most_of:
-            sent[label] = most_of[cell]["value"]
-            calls = listed(_calls(results, most_of[cell]))
+        if (most := most_of.get(cell)) is not None:
+            sent[label] = most["value"]
+            # The collectives of that rank in a step of that run, axis by axis.
+            own = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
+            named = listed(calls.loc[own, "text"])
             texts[label] = f"{sent[label] / 1e6:.2f} MB in {label}"
-            texts[label] += f" ({calls})" if calls else ""
+            texts[label] += f" ({named})" if named else ""
     why = []
     if sent:
         why.append(f"The rank that sends most sent {few_or_ends(texts, sent)} in a step.")
@@ -121,14 +125,6 @@ def headline(results: Results) -> dict[str, Any]:
         "bias": bias_sentence(results),
         "communication": " to ".join(dict.fromkeys(f"{s:.0f} %" for s in ends[:1] + ends[-1:])),
     }
-
-
-def _calls(results: Results, most: Mapping[str, Any]) -> list[str]:
-    """The collectives of a step of one rank of a profiled run, axis by axis."""
-    table = results.table
-    own = (table["run_id"] == most["run_id"]) & (table["rank"] == most["rank"])
-    named = table["metric"].astype(str).str.startswith("sent_bytes:")
-    return list(table.loc[own & named, "text"].dropna())
 
 
 def end_of_training(results: Results) -> str:

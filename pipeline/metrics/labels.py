@@ -62,6 +62,7 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
             ran[arm] = precision_as_ran(record.run)
     labels: dict[tuple[str, bool], dict[str, Any]] = {}
     for place, one in enumerate(cells):
+        # One arm has one precision, over whatever link: what ran in it is the same.
         own, arm = ran[one.arm], one.arm
         arm_label = one.label if one.precision == "fp32" else f"{one.label} [{own}]"
         shared = {"precision_ran": own, "arm": arm, "arm_label": arm_label}

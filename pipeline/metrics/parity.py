@@ -54,6 +54,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     None where a loss or norm of either was not finite, or no step of the first was left to compare.
     Of two lengths the steps that both have are compared.
     """
+    # A run to the end and one of its beginnings take the same first steps.
     count = min(len(run.loss), len(reference.loss))
     run, reference = run.beginning(count), reference.beginning(count)
     pair = (run, reference)

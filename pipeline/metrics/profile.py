@@ -70,6 +70,7 @@ def phase_steps(run: Run) -> pd.DataFrame:
 
     Of a strategy that sends in one step of a round alone, for each round: its mean step.
     """
+    # A median of single steps would not see the one step of a round that communicates.
     size, first = run.resolved.strategy.period, run.record.spec.workload.untimed_steps
     lines = [
         {"at": (s.step - first) // size, "rank": s.rank, "step": s.seconds, **(s.phases or {})}
@@ -81,6 +82,7 @@ def phase_steps(run: Run) -> pd.DataFrame:
 
 def slowest(steps: pd.DataFrame) -> pd.DataFrame:
     """Of `phase_steps` the row of each step's slowest rank, in the order of the steps."""
+    # Means of the phases over ranks would not add up to the time of the step, which this one sets.
     return steps.loc[steps.groupby("at", sort=True)["step"].idxmax()]
 
 

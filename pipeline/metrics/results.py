@@ -135,6 +135,7 @@ class Results:
         """One row per cell, in the study's order, with what all its rows share, and its link."""
         columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
         columns += ["arm", "arm_label"]
+        # A cell at one node names no link, and at several its own: the first link that it names.
         known = self.table.drop_duplicates(["cell", "link"]).dropna(subset=["cell"])
         each = known.drop_duplicates("cell").sort_values("cell_order")[columns]
         over = known.dropna(subset=["link"]).drop_duplicates("cell").set_index("cell")["link"]

@@ -155,11 +155,25 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
 
     Of MOVER (Zou & Donner 2008), on the logarithm.
     """
-    first, second = _reach(one), _reach(other)
+    # Distances of the bounds from the value, on the logarithm: a ratio is a difference there.
+    first, second = (
+        (math.log(part.value / part.low), math.log(part.high / part.value)) for part in (one, other)
+    )
     # Two intervals of few values are each as wide as the t distribution of its own degrees of
     # freedom asks; their sum has more (Welch & Satterthwaite), so each is scaled to those. Without
     # this, 6 against 6 cover 98 %.
-    scale = _satterthwaite(one, other) if min(one.n, other.n) >= MIN_REPEATS else (1.0, 1.0)
+    scale = [1.0, 1.0]
+    if min(one.n, other.n) >= MIN_REPEATS:
+        from scipy.special import stdtrit
+
+        tail, freedom = (1 + CONFIDENCE) / 2, [one.n - 1, other.n - 1]
+        alone = [float(stdtrit(df, tail)) for df in freedom]
+        # A half-width is the quantile times the standard error: squared, it gives the variance.
+        variance = [(sum(own) / 2 / q) ** 2 for own, q in zip((first, second), alone, strict=True)]
+        if (total := sum(variance)) > 0:
+            parts = sum(v**2 / df for v, df in zip(variance, freedom, strict=True))
+            both = float(stdtrit(total**2 / parts, tail))
+            scale = [both / q for q in alone]
     # The root of the summed squares of the two bounds that push a bound of the ratio there.
     down = math.hypot(first[0] * scale[0], second[1] * scale[1])
     up = math.hypot(first[1] * scale[0], second[0] * scale[1])
@@ -167,30 +181,6 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     how = f"{_PERCENT} interval of a ratio of medians of {one.n} and {other.n} repeats"
     how = how if n >= MIN_REPEATS else NO_INTERVAL
     return Interval(value, value * math.exp(-down), value * math.exp(up), n, how)
-
-
-def _reach(interval: Interval) -> tuple[float, float]:
-    """Distances of the bounds from the value, on the logarithm."""
-    return math.log(interval.value / interval.low), math.log(interval.high / interval.value)
-
-
-def _satterthwaite(one: Interval, other: Interval) -> tuple[float, float]:
-    """t quantile of the combined degrees of freedom over that of each part alone."""
-    from scipy.special import stdtrit
-
-    tail = (1 + CONFIDENCE) / 2
-    freedom = [interval.n - 1 for interval in (one, other)]
-    alone = [float(stdtrit(df, tail)) for df in freedom]
-    # A half-width is the quantile times the standard error: squared, it gives the variance back.
-    variance = [
-        (sum(_reach(part)) / 2 / q) ** 2 for part, q in zip((one, other), alone, strict=True)
-    ]
-    total = sum(variance)
-    if total == 0:
-        return 1.0, 1.0
-    parts = sum(v**2 / df for v, df in zip(variance, freedom, strict=True))
-    both = float(stdtrit(total**2 / parts, tail))
-    return both / alone[0], both / alone[1]
 
 
 @dataclass(frozen=True)

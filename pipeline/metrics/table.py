@@ -157,7 +157,14 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
     """
     again = "delete it and run `python -m pipeline metrics`"
     try:
-        content = _content(path)
+        with open_regular(path) as stream:
+            file = pq.ParquetFile(stream)
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            num_bytes = sum(group.total_byte_size for group in groups)
+            # More than any study has, so it is not unpacked.
+            if file.metadata.num_rows > MAX_ROWS or num_bytes > MAX_BYTES:
+                raise ValueError(f"it states {file.metadata.num_rows} rows of {num_bytes} bytes")
+            content = file.read()
     except FileNotFoundError:
         raise RecordError(
             f"{path} does not exist; run `python -m pipeline metrics` first"
@@ -183,17 +190,6 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
             f"{path} is of study {min(others)!r}, not of {study!r}; give the table of that study"
         )
     return table
-
-
-def _content(path: Path) -> pa.Table:
-    """The content of the file; raises ValueError where it states more than any study has."""
-    with open_regular(path) as stream:
-        file = pq.ParquetFile(stream)
-        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        num_bytes = sum(group.total_byte_size for group in groups)
-        if file.metadata.num_rows > MAX_ROWS or num_bytes > MAX_BYTES:
-            raise ValueError(f"it states {file.metadata.num_rows} rows of {num_bytes} bytes")
-        return file.read()
 
 
 def _frame(content: pa.Table) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from pipeline.files import write_text
 from pipeline.page import HERE, TEMPLATES
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.real_time import every_run
-from pipeline.study.study import Study
 from pipeline.text import markdown, plural
 
 NOT_RUN = "not run"
@@ -42,21 +41,18 @@ def studies_table() -> str:
         study, publications = load_study(path), list[str]()
         for file in files_of(study):
             publications += dict.fromkeys(claim.document for claim in load_claims(file))
+        # Devices and text, as `2 nodes of 4 GPUs, a corpus`.
+        cluster, nodes = study.cluster, max(study.cluster.nodes)
+        needs = "2 cores"
+        if cluster.device == "cuda":
+            each = plural(cluster.ranks_per_node, "GPU")
+            needs = each if nodes == 1 else f"{plural(nodes, 'node')} of {each}"
+        elif cluster.network == "real":
+            needs = f"a cluster of {plural(nodes, 'node')}"
+        needs += ", a corpus" if study.corpus["source"] == "json" else ""
         cells = [f"`{name}`", markdown(study.title), ", ".join(publications), len(every_run(study))]
-        lines.append(f"| {' | '.join(map(str, [*cells, _needs(study)]))} |")
+        lines.append(f"| {' | '.join(map(str, [*cells, needs]))} |")
     return "\n".join(lines)
-
-
-def _needs(study: Study) -> str:
-    """Devices and text, as `2 nodes of 4 GPUs, a corpus`."""
-    cluster, nodes = study.cluster, max(study.cluster.nodes)
-    needs = "2 cores"
-    if cluster.device == "cuda":
-        each = plural(cluster.ranks_per_node, "GPU")
-        needs = each if nodes == 1 else f"{plural(nodes, 'node')} of {each}"
-    elif cluster.network == "real":
-        needs = f"a cluster of {plural(nodes, 'node')}"
-    return f"{needs}, a corpus" if study.corpus["source"] == "json" else needs
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
@@ -75,6 +71,7 @@ def rows(results: Path) -> list[dict[str, Any]]:
         study = path.parents[1].name
         for one in read_verdicts(path, study):
             known.setdefault((one["publication"], one["id"]), []).append((study, one))
+    # Reproduced or not says equally much: the preferred verdict must not be the pleasant one.
     order = dict(zip(VERDICTS, (0, 0, 1, 2), strict=True))
     entries = []
     for path in sorted(FOLDER.glob("*/claims.yaml")):

@@ -88,11 +88,15 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         f"--template={SOURCES / 'template.typ'}",
         f"--variable=fixed-date:{when}",
     ]
-    for name, lines in _table_lines(generated / "tables").items():
+    for path in sorted((generated / "tables").glob("*.md")):
+        # At most so many lines in print: a row counts as the lines of its longest text.
+        rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
+        texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
+        lines = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
         if lines > _LINES_OF_A_PAGE:
-            options.append(f"--variable=long-table:{name}")
+            options.append(f"--variable=long-table:{path.stem}")
         if lines <= _LINES_OF_A_SHORT_ONE:
-            options.append(f"--variable=short-table:{name}")
+            options.append(f"--variable=short-table:{path.stem}")
     _pandoc(generated / PRINTED, source, options, images="svg")
     noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
     folders = [str(path.parent) for path in files()]
@@ -131,15 +135,9 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
     text = final.read_text(encoding="utf-8")
     text = _INCLUDED.sub(lambda match: f"{match[1]}{{{folder}/", text)
-    write_text(final, _floating(text))
-
-
-def _floating(latex: str) -> str:
-    """Figures, and tables before the appendix, as floats over both columns where there are two.
-
-    `longtable` breaks over pages, which only one column can; the appendix has one.
-    """
-    body, appendix, rest = latex.partition(_APPENDIX)
+    # Figures, and tables before the appendix, are floats over both columns where there are two:
+    # `longtable` breaks over pages, which only one column can; the appendix has one.
+    body, appendix, rest = text.partition(_APPENDIX)
     body = _LONG_TABLE.sub(
         r"\\begin{table*}\n\g<caption>\n\n\\centering\\small\n\\begin{tabular}\g<columns>\n"
         r"\g<head>\g<rows>\\bottomrule\n\\end{tabular}\n\\end{table*}",
@@ -147,17 +145,7 @@ def _floating(latex: str) -> str:
     )
     for kind in ("begin", "end"):
         body = body.replace(f"\\{kind}{{figure}}", f"\\{kind}{{figure*}}")
-    return body + appendix + rest
-
-
-def _table_lines(folder: Path) -> dict[str, int]:
-    """At most so many lines of each table, a row counted as the lines of its longest text."""
-    lines = {}
-    for path in sorted(folder.glob("*.md")):
-        rows = [line for line in read_table(path).splitlines() if line.startswith("|")]
-        texts = [max(len(cell.strip()) for cell in row.split("|")) for row in [rows[0], *rows[2:]]]
-        lines[path.stem] = sum(1 + length // _LETTERS_OF_A_CELL for length in texts)
-    return lines
+    write_text(final, body + appendix + rest)
 
 
 def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:

@@ -23,6 +23,7 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 
     A cell at one node, which uses no link, has a dash.
     """
+    # Only a cell that is named for its link, and so not as its arm, is about that link.
     over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
     columns = {"Cell": list(frame["arm_label"]), "Link": list(over)}
     if (over == NONE).all():
@@ -31,16 +32,12 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
-    """As `shown`, rows that are the same over several links once."""
-    return links_together(shown(frame, declared))
-
-
-def links_together(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows that differ in their `Link` alone once, with the names of all of these links."""
-    if "Link" not in frame:
-        return frame
-    others = [name for name in frame if name != "Link"]
-    return frame.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(frame)]
+    """As `shown`; rows that differ in their `Link` alone stand once, with all of these links."""
+    table = shown(frame, declared)
+    if "Link" not in table:
+        return table
+    others = [name for name in table if name != "Link"]
+    return table.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(table)]
 
 
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -59,6 +56,7 @@ def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A matrix of all pairs for each link and number of nodes, one below the other."""
     alike = (frame["nodes"] == frame["other_nodes"]) & (frame["arm"] != frame["other_arm"])
     pairs = frame[alike].assign(over=frame["link"].where(frame["cell"] != frame["arm"]).fillna(""))
+    # The first cell of a pair is the earlier one of the study, so the first of all is no column.
     order = list(dict.fromkeys([*pairs["arm"], *pairs["other_arm"]]))
     marks = {FASTER: " >", SLOWER: " <"}
     shown = []

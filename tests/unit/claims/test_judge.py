@@ -31,9 +31,9 @@ from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import Interval
 from pipeline.study.study import Study
 from tests.claims_worlds import (
+    CLUSTER,
     agree,
     apart,
-    arrange,
     arranged,
     copy,
     decide,
@@ -43,7 +43,7 @@ from tests.claims_worlds import (
     with_rows,
     world_study,
 )
-from tests.fake_records import make_study, make_table
+from tests.fake_records import altered, make_study, make_table
 
 CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 SLOWER, MIXED, BEST = (
@@ -72,16 +72,8 @@ Change = Callable[[Evidence], Evidence]
 
 def put(metric: str, cell: str | None = None, **values: Any) -> Change:
     """The same study with other values of a metric, of one cell or of all."""
-
-    def change(evidence: Evidence) -> Evidence:
-        table = evidence.results.table.copy()
-        rows = table["metric"] == metric
-        table.loc[rows if cell is None else rows & (table["cell"] == cell), [*values]] = [
-            *values.values()
-        ]
-        return on(evidence, table)
-
-    return change
+    where = {"metric": metric} | ({"cell": cell} if cell else {})
+    return lambda evidence: on(evidence, altered(evidence.results.table, where, **values))
 
 
 def one_process(evidence: Evidence) -> Evidence:
@@ -109,7 +101,7 @@ def with_bias(evidence: Evidence, bias: float) -> Evidence:
 
 def with_cell(*names: str, **changes: Any) -> Evidence:
     """The world with these cells only, the first of them changed."""
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in names]
+    cells = world_study(*names)["cells"]
     cells = [{**c, **(changes if c["name"] == names[0] else {})} for c in cells]
     return make_world(cells=cells, repeats=2, profile=None)
 
@@ -154,10 +146,8 @@ def test_only_a_whole_interval_counts(world, region, bounds, bias, verdict) -> N
 
 @pytest.mark.parametrize("repeats", [2, 5])
 def test_fewer_than_six_repeats_decide_nothing(world: Evidence, repeats: int) -> None:
-    table = world.results.table[~(world.results.table["repeat"] >= repeats).fillna(False)].copy()
-    evidence = on(world, table)
-    arrange(evidence, SLOWER, (0.3, 0.3, 0.3))
-    found = judge(SLOWER, evidence)
+    few = world.results.table[~(world.results.table["repeat"] >= repeats).fillna(False)]
+    found = judge(SLOWER, arranged(on(world, few), SLOWER, (0.3, 0.3, 0.3)))
     assert found.verdict == UNDECIDED
     assert f"0.300 (no interval: {repeats} of the 6 runs it needs)" in found.why
 
@@ -188,26 +178,21 @@ def test_speed_of_mixed_precision_is_asked_only_where_it_is_measured_to_be_fast(
 
 def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_it() -> None:
     """Torch's own mixed precision decides a claim on mixed precision, and none on Apex."""
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ddp-mixed")]
-    cells = [cells[0], cells[1] | {"label": "DDP + AMP O2", "precision": "amp_o2"}]
+    plain, mixed = world_study("ddp", "ddp-mixed")["cells"]
+    amp = make_world(cells=[plain, mixed | {"label": "DDP + AMP O2", "precision": "amp_o2"}])
     for repeats, value in (
         (6, "2.00 [2.00, 2.00]"),
         (5, "2.00 (no interval: 5 of the 6 runs it needs)"),
     ):
-        evidence = make_world(cells=cells)
-        table = evidence.results.table
-        few = table[~(table["repeat"] >= repeats).fillna(False)].copy()
-        evidence = on(evidence, few)
-        arrange(evidence, MIXED, (2.0, 2.0, 2.0))
-        found = judge(MIXED, evidence)
+        few = amp.results.table[~(amp.results.table["repeat"] >= repeats).fillna(False)]
+        found = judge(MIXED, arranged(on(amp, few), MIXED, (2.0, 2.0, 2.0)))
         assert (found.verdict, found.effect, found.runs) == (NOT_TESTABLE, None, ())
         assert found.why == (
             "it is about Apex, and DDP + AMP O2 ran in torch amp O2, bf16; measured instead: "
             f"throughput of DDP + AMP O2 over ddp is {value}"
         )
     halves = CLAIMS["amp-halves-memory"]
-    arrange(evidence := make_world(cells=cells), halves, (0.5, 0.5, 0.5))
-    assert judge(halves, evidence).verdict == REPRODUCED
+    assert judge(halves, arranged(amp, halves, (0.5, 0.5, 0.5))).verdict == REPRODUCED
 
 
 @pytest.mark.parametrize("software", ["Horovod", "NCCL", "Gloo"])
@@ -228,8 +213,7 @@ def test_one_rank_exchanges_nothing_and_one_repeat_has_no_interval() -> None:
     cluster = {**make_study()["cluster"], "nodes": [1]}
     alone = fake_evidence(repeats=2, cluster=cluster)
     assert "several ranks on one machine, and here each has one" in judge(SLOWER, alone).why
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("one", "server")]
-    once = make_world(cells=cells, repeats=1)
+    once = make_world("one", "server", repeats=1)
     assert "has one finished run, so no interval" in judge(SLOWER, once).why
 
 
@@ -262,6 +246,8 @@ def test_unequal_work_is_not_compared(changes: dict[str, Any], field: str) -> No
         ("dps-reaches-loss-first", put("loss", "ring", value=float("nan")), "no finite loss"),
         ("horovod-apex-steady", short,
          "a 95th percentile needs 100 timed steps, and a run of ring-mixed [apex O1, bf16] has"),
+        ("horovod-apex-robust", lambda one: replace(one, study=replace(one.study, begin_steps=12)),
+         "robustness is asked of whole trainings, and most runs here end after 12 of"),
     ],
 )  # fmt: skip
 def test_what_was_not_measured_so_gives_its_reason(
@@ -272,14 +258,14 @@ def test_what_was_not_measured_so_gives_its_reason(
 
 
 def test_apex_is_preferred_and_the_level_as_published() -> None:
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ddp-mixed")]
+    plain, mixed = world_study("ddp", "ddp-mixed")["cells"]
     extra = [
         {"name": name, "label": "x", "strategy": "ddp", "precision": precision}
         for name, precision in (("also-amp", "amp_o2"), ("also-apex", "apex_o1"))
     ]
-    found = judge(MIXED, make_world(cells=[*extra, *cells], repeats=2, profile=None))
+    found = judge(MIXED, make_world(cells=[*extra, plain, mixed], repeats=2, profile=None))
     assert "throughput of ddp-mixed [apex O2, bf16] over ddp" in found.why and not found.notes
-    without = make_world(cells=[*extra, cells[0]], repeats=2, profile=None)
+    without = make_world(cells=[*extra, plain], repeats=2, profile=None)
     assert "throughput of x [apex O1, bf16] over ddp" in judge(MIXED, without).why
 
 
@@ -298,12 +284,6 @@ def test_a_run_that_broke_settles_robustness_and_six_runs_what_fits(world: Evide
     found = judge(fits, five)
     assert found.verdict == NOT_TESTABLE and "has 5 runs of the 6 that a decision" in found.why
     assert judge(robust, five).verdict not in (REPRODUCED, NOT_REPRODUCED)
-
-
-def test_robustness_is_asked_of_whole_trainings(world: Evidence) -> None:
-    begun = replace(world.study, begin_steps=12)
-    found = judge(CLAIMS["horovod-apex-robust"], replace(world, study=begun))
-    assert found.verdict == NOT_TESTABLE and "most runs here end after 12 of" in found.why
 
 
 def test_the_best_must_beat_each_of_the_others(world: Evidence) -> None:
@@ -389,10 +369,8 @@ def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> Non
 
 
 def test_a_world_that_says_the_contrary_leaves_a_claim_undecided() -> None:
-    cluster = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
-               "network": "real"}  # fmt: skip
-    cells = [c for c in world_study()["cells"] if c["name"] in ("ddp", "ring")]
-    claim, three = CLAIMS["sublinear-nodes"], make_world(cluster=cluster, cells=cells)
+    claim = CLAIMS["sublinear-nodes"]
+    three = make_world("ddp", "ring", cluster=CLUSTER | {"nodes": [1, 2, 4]})
     for rates, verdict, said in (
         ({2: 1.4, 4: 2.2}, REPRODUCED, "2 of 2 worlds agree"),
         ({2: 1.4, 4: 5.5}, UNDECIDED, "1 of 2 worlds agree, 1 not reproduced"),

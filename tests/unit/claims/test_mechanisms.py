@@ -22,17 +22,14 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
-from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.page.index import studies_here
-from pipeline.records import Step
 from pipeline.study.expansion import expand
 from pipeline.study.load import CONFIG, find_study, load_study, shipped_studies
-from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
+from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
-from pipeline.study.study import Study
-from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
-from tests.fake_records import make_records, table_of
+from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows
+from tests.fake_records import altered
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
            "network": "emulated", "cores_per_node": 1,
@@ -42,8 +39,7 @@ CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo"
 @pytest.fixture(scope="module")
 def world() -> Evidence:
     """Two cells; neither has counted bytes or a bubble before `add` gives it some."""
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
-    made = make_world(cells=cells, cluster=CLUSTER)
+    made = make_world("ddp", "ring", cluster=CLUSTER)
     about = made.results.table["metric"].str.contains("sent_bytes|phase_bubble")
     return on(made, made.results.table[~about])
 
@@ -165,15 +161,13 @@ def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
 
 def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
     same = a_claim({"kind": "same_steps", "cells": ["a", "b"]})
-    rows = world.results.table["metric"] == "parity_verdict"
+    equal = altered(world.results.table, {"metric": "parity_verdict"}, text="equal")
     for word, verdict in (
         ("equal", REPRODUCED),
         ("NOT EQUAL", NOT_REPRODUCED),
         ("not compared: no single-device run", NOT_TESTABLE),
     ):
-        table = world.results.table.copy()
-        table.loc[rows, "text"] = "equal"
-        table.loc[rows & (table["cell"] == "ring"), "text"] = word
+        table = altered(equal, {"metric": "parity_verdict", "cell": "ring"}, text=word)
         found = judge(same, on(world, table))
         assert (found.verdict, found.effect) == (verdict, None), found.line
         assert "ring" in found.why and corrected([found]) == [found]
@@ -224,45 +218,7 @@ def means(want: Selector, run: RunSpec) -> bool:
     )
 
 
-CLAIMS = {claim.id: claim for claim in load_claims(CONFIG / "bai2022/claims.yaml")}
-CELLS = [
-    {"name": name, "label": name, "strategy": strategy, "precision": "fp32", "nodes": [1]}
-    for name, strategy in (("even", "horovod"), ("uneven", "ddp"))
-]
-
-
-def slower_first(step: Step) -> Step:
-    """Rank 0 computes for longer; the others wait for it, so that every step takes as long."""
-    assert step.phases is not None
-    moved = 0.5 * step.phases[COMMUNICATION] * (1 if step.rank == 0 else -1)
-    moved = min(moved, 0.9 * step.phases[COMMUNICATION])
-    phases = {
-        **step.phases,
-        BACKWARD: step.phases[BACKWARD] + moved,
-        COMMUNICATION: step.phases[COMMUNICATION] - moved,
-    }
-    return replace(step, phases=phases)
-
-
-def evidence(repeats: int) -> Evidence:
-    study = world_study(cells=CELLS, profile={"steps": 4, "repeats": repeats})
-    records = [
-        replace(one, steps=[*map(slower_first, one.steps)])
-        if one.spec.cell == "uneven" and one.spec.profile
-        else one
-        for one in make_records(study, lambda spec: None)
-    ]
-    return Evidence(Study.of(study), Results(table_of(study, records)))
-
-
-@pytest.mark.parametrize(("repeats", "verdict"), [(1, UNDECIDED), (6, REPRODUCED)])
-def test_uneven_ranks_are_seen_in_six_profiled_runs(repeats: int, verdict: str) -> None:
-    found = judge(CLAIMS["horovod-symmetric-time"], evidence(repeats))
-    assert found.effect is not None and found.effect.n == repeats
-    assert found.effect.value > 1.05
-    assert found.verdict == verdict, found.line
-    if repeats == 1:
-        assert "(no interval: 1 of the 6 runs it needs)" in found.why
+CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
 
 @pytest.mark.parametrize(

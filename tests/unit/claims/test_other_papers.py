@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from pipeline.claims.judge import judge
@@ -21,30 +21,25 @@ from pipeline.claims.types import (
     Selector,
 )
 from pipeline.claims.worlds import Evidence
-from pipeline.metrics.results import Results
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from tests.claims_worlds import (
+    CLUSTER,
     PARAMETERS,
     a_claim,
-    agree,
+    arranged,
     copy,
     make_world,
     on,
     selectors,
     set_metric,
-    world_study,
 )
-from tests.fake_records import pick
-
-CLUSTER = {"device": "cuda", "ranks_per_node": 4, "nodes": [1, 2, 4], "backend": "nccl",
-           "network": "real"}  # fmt: skip
+from tests.fake_records import altered, pick
 
 
 @pytest.fixture(scope="module")
 def world() -> Evidence:
-    cells = [cell for cell in world_study()["cells"] if cell["name"] == "ddp"]
-    return make_world(cells=cells, cluster=CLUSTER, profile=None)
+    return make_world("ddp", cluster=CLUSTER | {"nodes": [1, 2, 4]}, profile=None)
 
 
 def trend(comparison: str, metric: str = "tokens_per_second") -> Claim:
@@ -89,9 +84,8 @@ def test_an_absolute_value_is_of_its_own_machine_and_model(world: Evidence) -> N
     found = judge(absolute("step_seconds", 0.2), evidence)
     assert found.verdict == REPRODUCED and "step time of ddp in s is 0.20" in found.why
     assert judge(absolute("step_seconds", 0.3), evidence).verdict == NOT_REPRODUCED
-    other = copy(evidence)
-    other.results.table.loc[other.results.table["metric"] == "gpus", "text"] = "NVIDIA H200"
-    found = judge(absolute("step_seconds", 0.2), other)
+    other = altered(evidence.results.table, {"metric": "gpus"}, text="NVIDIA H200")
+    found = judge(absolute("step_seconds", 0.2), on(evidence, other))
     assert found.verdict == NOT_TESTABLE and found.why.startswith("needs a V100: it is no ratio")
 
 
@@ -147,47 +141,23 @@ SHIPPED = {
 }
 
 
-def as_claimed(
-    evidence: Evidence, claim: Claim, counts: dict[int, int], cells: dict[str, Selector]
-) -> Evidence:
-    """The study with these cells at the claim's model, machine, mesh and other node counts."""
-    made, table = claim.made_at, evidence.results.table
-    assert made.nodes and made.ranks_per_node
-    nodes = table["nodes"].map(counts).astype("Int64")
-    [(strategy, batch)] = {(want.strategy, want.min_batch_per_rank) for want in cells.values()}
-    table = table.assign(
-        nodes=nodes, other_nodes=table["other_nodes"].map(counts), data_devices=1,
-        global_batch=max(batch, 16),
-        world_size=nodes * made.ranks_per_node, ranks_per_node=made.ranks_per_node,
-        strategy=strategy, precision="amp_o1",
-    ).astype(table.dtypes.to_dict())  # fmt: skip
-    table.loc[table["metric"] == "num_parameters", "value"] = made.parameters
-    table.loc[table["metric"] == "gpus", "text"] = f"NVIDIA {made.hardware}"
-    peak = table[table["metric"] == "peak_flops_per_second"]
-    more = [table, peak.assign(precision="fp32", cell="plain", value=peak["value"] / 4)]
-    for cell, want in cells.items():
-        one_axis = table[(table["metric"] == "axis:data") & (table["cell"] == cell)]
-        axes = want.axes.items()
-        more += [one_axis.assign(metric=f"axis:{name}", value=float(n)) for name, n in axes]
-    whole = pd.concat(more, ignore_index=True).astype(table.dtypes.to_dict())
-    arms = tuple(
-        replace(arm, own={**arm.own, "options": dict(cells[arm.name].options)})
-        for arm in evidence.study.arms
-    )
-    return Evidence(replace(evidence.study, arms=arms), Results(whole))
+def moved(claim: Claim) -> Claim:
+    """The claim as if it had been made of the cells of the world, on its machines and its model.
+
+    Which cells a selector of its own means is tested above.
+    """
+    cells = {"a": Selector("a", "ddp", "fp32"), "b": Selector("b", "horovod", "fp32")}
+    test = {key: cells.get(key, value) for key, value in claim.test.items()}
+    return replace(claim, test=test, made_at=Scale("cuda", "V100", 2, 4, PARAMETERS))
 
 
 def with_effect(world: Evidence, claim: Claim, effect: float) -> Evidence:
     """The claim's metric as it is, or the ratio of each node count to the one before."""
-    nodes, metric = claim.made_at.nodes or 0, claim.test["metric"]
-    counts = {1: nodes, 2: 2 * nodes, 4: 4 * nodes}
-    if claim.kind == "absolute":
-        counts = {1: 10 * nodes, 2: nodes, 4: 20 * nodes}
-    evidence = as_claimed(world, claim, counts, {"ddp": claim.test["a"]})
-    table = evidence.results.table
-    per_token = table.loc[table["metric"] == "flops_per_token", "value"].max()
-    for step, place in enumerate(sorted(evidence.places(claim.test["a"]), key=lambda p: p.nodes)):
-        value = effect if claim.kind == "absolute" else 10 * effect**step
+    evidence, metric = copy(world), claim.test["metric"]
+    per_token = pick(world.results.table, "run", "flops_per_token")["value"].max()
+    for place in evidence.places(claim.test["a"]):
+        # Each node count of the world is twice the one before.
+        value = effect if claim.kind == "absolute" else 10 * effect ** math.log2(place.nodes)
         if metric == "device_teraflops":
             value *= place.ranks * 1e12 / per_token
         written = "tokens_per_second" if metric == "device_teraflops" else metric
@@ -197,13 +167,13 @@ def with_effect(world: Evidence, claim: Claim, effect: float) -> Evidence:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_claims_of_other_papers_come_out_either_way(world: Evidence, name: str) -> None:
-    claim = SHIPPED[name]
+    claim, here = SHIPPED[name], moved(SHIPPED[name])
     assert claim.region is not None
     bound = claim.region.bound
     holds, fails = (bound, 1.5 * bound) if claim.kind == "absolute" else (0.8, 1.3)
-    found = judge(claim, with_effect(world, claim, holds))
+    found = judge(here, with_effect(world, here, holds))
     assert found.verdict == REPRODUCED, found.line
-    assert judge(claim, with_effect(world, claim, fails)).verdict == NOT_REPRODUCED
+    assert judge(here, with_effect(world, here, fails)).verdict == NOT_REPRODUCED
     assert judge(claim, world).verdict == NOT_TESTABLE
     if claim.published is not None and claim.kind == "absolute":
         assert claim.published.value == pytest.approx(bound)
@@ -236,36 +206,18 @@ MESHES = {
 
 @pytest.fixture(scope="module")
 def pair() -> Evidence:
-    """Two cells on several nodes, to be called the two meshes of a claim of GSPMD."""
-    cells = [cell for cell in world_study()["cells"] if cell["name"] in ("ddp", "ring")]
-    return make_world(cells=cells, cluster=CLUSTER, profile=None)
-
-
-def of_meshes(pair: Evidence, claim: Claim, effect: float) -> Evidence:
-    """The first mesh takes `effect` times as long as the second, on as many devices as claimed."""
-    # The paper counts devices, not hosts.
-    nodes, test = int(claim.made_at.hardware.split()[0]) // 8, claim.test
-    sized = replace(claim, made_at=Scale("cuda", "V100", nodes, 8, PARAMETERS))
-    table = pair.results.table
-    table = table[table["cell"].isna() | (table["nodes"] == 2)]
-    counts = {1: 10 * nodes, 2: nodes, 4: 20 * nodes}
-    cells = {"ddp": test["a"], "ring": test["b"]}
-    evidence = as_claimed(on(pair, table), sized, counts, cells)
-    for selector, value in ((test["a"], effect), (test["b"], 1.0)):
-        [place] = evidence.places(selector)
-        set_metric(evidence, place, "step_seconds", (0.99 * value, value, 1.01 * value))
-    agree(evidence, "step_seconds")
-    return evidence
+    """Two cells on two nodes, to be called the two meshes of a claim of GSPMD."""
+    return make_world("ddp", "ring", cluster=CLUSTER | {"nodes": [2]}, profile=None)
 
 
 @pytest.mark.parametrize("name", MESHES)
 def test_meshes_of_gspmd_come_out_either_way(pair: Evidence, name: str) -> None:
     claim = MESHES[name]
-    found = judge(claim, of_meshes(pair, claim, 0.8))
-    assert found.verdict == REPRODUCED, found.line
-    assert "TPUv3 cores with 16 B parameters, tested on" in found.scale
-    assert judge(claim, of_meshes(pair, claim, 1.3)).verdict == NOT_REPRODUCED
-    assert judge(claim, of_meshes(pair, claim, 1.0)).verdict == UNDECIDED
+    here = replace(moved(claim), made_at=claim.made_at)
+    for effect, verdict in ((0.8, REPRODUCED), (1.3, NOT_REPRODUCED), (1.0, UNDECIDED)):
+        found = judge(here, arranged(pair, here, (0.98 * effect, effect, 1.02 * effect)))
+        assert found.verdict == verdict, found.line
+        assert "TPUv3 cores with 16 B parameters, tested on" in found.scale
     assert judge(claim, pair).verdict == NOT_TESTABLE
     assert claim.published is not None and claim.published.value < 1
 

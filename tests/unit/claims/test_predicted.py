@@ -9,18 +9,13 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import configurations, predicted
-from pipeline.claims.types import Claim, Selector
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row, write
 from pipeline.cost.score import source_of
+from tests.claims_worlds import selectors
 
 CLAIMS = {claim.id: claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)}
 PREDICTED = [claim for claim in CLAIMS.values() if predicted(claim).value is not None]
-
-
-def cells(claim: Claim) -> list[Selector]:
-    found = [one for key in "ab" if (one := claim.test.get(key))]
-    return [*found, *claim.test.get("others", ()), *claim.test.get("cells", ())]
 
 
 def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
@@ -92,7 +87,7 @@ def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
         assert found.low < found.value < found.high, claim.id
         assert made.world and made.parameters
         ranks = set()
-        for cell in cells(claim):
+        for cell in selectors(claim):
             for name in {*cell.points} & {*found.points}:
                 row = configurations()[name]
                 ranks.add(int(row["gpus"]))

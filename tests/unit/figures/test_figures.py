@@ -31,9 +31,11 @@ from pipeline.metrics.results import Results
 from pipeline.study.profiling import IN_STEP
 from tests.fake_records import (
     CONDITIONED,
+    CONDITIONS,
     EMULATED,
     PLAIN,
     a_cell,
+    altered,
     edit_record,
     edited_table,
     made,
@@ -140,9 +142,7 @@ def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
-    unequal = table.copy()
-    unequal.loc[unequal["cell"] == "sps", "global_batch"] = 32
-    tidy.write(unequal, tmp_path / "m.parquet")
+    tidy.write(altered(table, {"cell": "sps"}, global_batch=32), tmp_path / "m.parquet")
     args = ["figure", "speedup", "--metrics", str(tmp_path / "m.parquet"), "--out", str(tmp_path)]
     assert main(args) == 2
     assert "figure speedup refuses: global_batch is 16" in capsys.readouterr().err
@@ -305,12 +305,9 @@ def test_no_figure_draws_one(name: str, few: pd.DataFrame) -> None:
             assert not any(len(part) > 1 for line in lines for part in line.get_segments())
 
 
-CELLS = make_study()["cells"][:4]
-
-
 @pytest.fixture(scope="module")
 def conditioned() -> pd.DataFrame:
-    return make_table(repeats=6, cluster=CONDITIONED | {"nodes": [1, 4]}, cells=CELLS)
+    return make_table(**CONDITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -390,11 +387,32 @@ def overlapping(what_if: Figure) -> list[tuple[str, str]]:
 def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
     cluster = CONDITIONED | {"nodes": [1, 2, 4, 8, 16], "links": links}
     work = make_study()["workload"] | {"steps": 8, "untimed_steps": 1}
-    made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=CELLS[:3], workload=work))
+    cells = CONDITIONS["cells"][:3]
+    made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=cells, workload=work))
     assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
     assert overlapping(made) == []
 
 
 def test_without_a_pair_that_finished_it_says_so() -> None:
-    fell = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
+    fell = make_table(**CONDITIONS | {"repeats": 1}, fell_back=lambda spec: True)
     assert "no cell finished both with and without a condition" in words(draw("what_if", fell))
+
+
+BUCKET = {"bucket_cap_mb": 1}
+
+
+def test_every_pair_is_a_point_in_the_band_of_its_change() -> None:
+    cells = [
+        a_cell("plain", nodes=[4]),
+        a_cell("bucket", nodes=[4], options=BUCKET),
+        a_cell("mixed", nodes=[4], precision="bf16"),
+        a_cell("both", nodes=[4], options=BUCKET, precision="bf16"),
+    ]
+    figure = draw("switches", make_table(repeats=6, cells=cells))
+    (axes,) = [one for one in figure.axes if one.lines]
+    marks = [line for line in axes.lines if line.get_marker() == "o"]
+    heights = [float(np.asarray(line.get_ydata())[0]) for line in marks]
+    assert sorted(map(round, heights)) == [0, 0, 1, 1]
+    assert len({line.get_color() for line in marks}) == 2
+    said = words(figure)
+    assert all(text in said for text in ("alone", "as the last", "precision fp32 to bf16"))

@@ -27,6 +27,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import (
     CONDITIONED,
+    CONDITIONS,
     EMULATED,
     PLAIN,
     a_cell,
@@ -36,6 +37,7 @@ from tests.fake_records import (
     make_study,
     make_table,
     pick,
+    row_of,
     spec_of,
     table_of,
     with_steps,
@@ -137,8 +139,7 @@ def test_a_cell_is_compared_with_the_base_of_its_speedup() -> None:
     faster_one, slower_one = (Results(table).compared((cell, 4), ("a", 1)) for cell in ("b", "c"))
     assert faster_one and slower_one
     assert (faster_one.verdict, slower_one.verdict) == ("faster", "slower")
-    rows = pick(table, "cell", "speedup")
-    speedup = rows[(rows["cell"] == "b") & (rows["nodes"] == 4)].iloc[0]
+    speedup = row_of(table, "speedup", "b", 4)
     bounds = (faster_one.low, faster_one.ratio, faster_one.high)
     assert bounds == (speedup["low"], speedup["value"], speedup["high"])
     assert Results(table).compared(("a", 1), ("a", 1)) is None
@@ -183,13 +184,15 @@ def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
     assert fewest_repeats(15) == fewest_repeats(1) == 6 and fewest_repeats(40) > 6
 
 
-CONDITIONS_CELLS = make_study()["cells"][:4]
-CLUSTER = CONDITIONED | {"nodes": [1, 4]}
+def with_links(*links: dict[str, Any]) -> pd.DataFrame:
+    """One repeat of that study over other links."""
+    cluster = CONDITIONS["cluster"] | {"links": list(links)}
+    return make_table(**CONDITIONS | {"repeats": 1, "cluster": cluster})
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return make_table(repeats=6, cluster=CLUSTER, cells=CONDITIONS_CELLS)
+    return make_table(**CONDITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -198,8 +201,7 @@ def found(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_seconds(table: pd.DataFrame, cell: str) -> Interval:
-    rows = pick(table, "cell", "step_seconds")
-    row = rows[(rows["cell"] == cell) & (rows["nodes"] == 4)].iloc[0]
+    row = row_of(table, "step_seconds", cell, 4)
     return Interval(row["value"], row["low"], row["high"], row["n"], row["interval"])
 
 
@@ -236,8 +238,7 @@ def test_the_words_are_of_the_test_and_of_the_interval(found: pd.DataFrame) -> N
     ids=["no condition", "another rate"],
 )
 def test_without_a_link_to_compare_with_there_is_nothing(links: Any) -> None:
-    made = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CONDITIONS_CELLS)
-    empty = Results(made).against_plain
+    empty = Results(with_links(*links)).against_plain
     assert empty.empty and "ratio" in empty.columns
 
 
@@ -245,7 +246,6 @@ def test_each_rate_has_its_own_reference() -> None:
     slow = {"rate_mbits": 200}
     links = [PLAIN, PLAIN | {"name": "plain-slow"} | slow, PLAIN | {"name": "j", "jitter": 0.3}]
     links.append(links[-1] | {"name": "j-slow"} | slow)
-    table = make_table(repeats=1, cluster=CLUSTER | {"links": links}, cells=CONDITIONS_CELLS)
-    made = Results(table).against_plain
+    made = Results(with_links(*links)).against_plain
     pairs = dict(zip(made["cell"], made["plain"], strict=True))
     assert pairs["dps-j"] == "dps-plain" and pairs["dps-j-slow"] == "dps-plain-slow"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pandas as pd
@@ -15,6 +14,7 @@ from tests.fake_records import (
     EMULATED,
     a_cell,
     edit_record,
+    edited,
     edited_table,
     make_record,
     make_table,
@@ -34,21 +34,14 @@ def values(record: RunRecord) -> dict[str, float]:
 
 
 def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:
-    record = make_record(spec_of(nodes=nodes))
-    ranks = [
-        {key: value for key, value in rank.items() if key != "peak_flops_per_second"}
-        | ({"peak_flops_per_second": peak} if peak else {})
-        for rank in record.run["ranks"]
-    ]
-    hardware = {**record.run["hardware"], "num_cores": num_cores}
-    return dataclasses.replace(record, run={**record.run, "ranks": ranks, "hardware": hardware})
+    def edit(run: dict[str, Any]) -> None:
+        run["hardware"]["num_cores"] = num_cores
+        for rank in run["ranks"]:
+            rank["peak_flops_per_second"] = peak
+            if peak is None:
+                del rank["peak_flops_per_second"]
 
-
-def with_world(record: RunRecord, **world: object) -> RunRecord:
-    spec = record.spec.to_dict()
-    return dataclasses.replace(
-        record, run={**record.run, "spec": {**spec, "world": {**spec["world"], **world}}}
-    )
+    return edited(make_record(spec_of(nodes=nodes)), edit)
 
 
 def test_utilisation_is_flops_per_second_over_the_summed_peaks() -> None:
@@ -60,30 +53,24 @@ def test_utilisation_is_flops_per_second_over_the_summed_peaks() -> None:
 
 
 def test_recomputed_activations_are_hardware_flops_and_no_model_flops() -> None:
+    def recomputing(what: object) -> dict[str, float]:
+        return values(edited(record, lambda run: run["spec"]["workload"].update(recompute=what)))
+
     record = record_of(2)
-    spec = record.spec.to_dict()
-    work = {**spec["workload"], "recompute": True}
-    again = dataclasses.replace(record, run={**record.run, "spec": {**spec, "workload": work}})
-    kept, found = values(record), values(again)
+    kept, found, alone = map(recomputing, (False, True, "attention"))
     assert found["model_flops_utilisation"] == kept["model_flops_utilisation"]
     more = found["hardware_flops_utilisation"] - kept["hardware_flops_utilisation"]
     model = record.spec.model
     flops = model.num_layers * model.width * (16 * model.width + 4 * model.context)
     assert more == pytest.approx(flops * found["tokens_per_second"] / (2 * PEAK))
-    work["recompute"] = "attention"
-    spec["workload"] = work
-    alone = values(dataclasses.replace(record, run={**record.run, "spec": spec}))
     less = alone["hardware_flops_utilisation"] - kept["hardware_flops_utilisation"]
     assert less / more == pytest.approx(model.context / (4 * model.width + model.context))
 
 
 def test_padding_is_hardware_flops_and_no_model_flops() -> None:
     record = record_of(2)
-    ranks = [rank | {"padding_share": 0.25} for rank in record.run["ranks"]]
-    kept, found = (
-        values(one)
-        for one in (record, dataclasses.replace(record, run={**record.run, "ranks": ranks}))
-    )
+    padded = edited(record, lambda run: [rank.update(padding_share=0.25) for rank in run["ranks"]])
+    kept, found = values(record), values(padded)
     share = found["model_flops_utilisation"] / kept["model_flops_utilisation"]
     assert share == pytest.approx(0.75)
     assert found["hardware_flops_utilisation"] == kept["hardware_flops_utilisation"]
@@ -97,7 +84,8 @@ def test_without_a_measured_peak_there_is_no_utilisation() -> None:
 def test_threads_that_share_cores_share_their_peak() -> None:
     assert peak_per_rank(record_of(4, num_cores=4)) == PEAK
     assert peak_per_rank(record_of(4, num_cores=2)) == PEAK / 2
-    real = with_world(record_of(4, num_cores=2), network="real")
+    two_cores = record_of(4, num_cores=2)
+    real = edited(two_cores, lambda run: run["spec"]["world"].update(network="real"))
     assert peak_per_rank(real) == PEAK
 
 

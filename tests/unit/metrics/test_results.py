@@ -187,10 +187,6 @@ def scaled() -> pd.DataFrame:
     return make_table(**CHANGES, cells=[SINGLE, WHOLE, DPS, RING])
 
 
-def text(scaled: pd.DataFrame, cell: str, nodes: int, metric: str, column: str) -> Any:
-    return row_of(scaled, metric, cell, nodes)[column]
-
-
 def test_weak_scaling_multiplies_by_the_ranks_of_the_data_axis_alone() -> None:
     cells = [DPS, TENSOR, {**TENSOR, "name": "both", "options": {"ranks": 2}, "nodes": [2, 4]}]
     specs = expand(Study.of(study_of(*cells)))
@@ -204,28 +200,22 @@ def test_weak_scaling_multiplies_by_the_ranks_of_the_data_axis_alone() -> None:
     check_equal_work(Study.of(study_of(*cells)).but(compares=None))
 
 
-def test_parity_under_weak_scaling_is_against_the_whole_batch_by_accumulation(
-    scaled,
-) -> None:
+def test_parity_under_weak_scaling_is_against_the_whole_batch_by_accumulation(scaled) -> None:
     for cell in ("dps", "ring"):
-        assert text(scaled, cell, 4, "parity_verdict", "base") == "single-16, 1 node"
-        assert text(scaled, cell, 4, "parity_verdict", "text") == "equal"
-        assert text(scaled, cell, 1, "parity_verdict", "base") == "single, 1 node"
+        assert row_of(scaled, "parity_verdict", cell, 4)["base"] == "single-16, 1 node"
+        assert row_of(scaled, "parity_verdict", cell, 4)["text"] == "equal"
+        assert row_of(scaled, "parity_verdict", cell, 1)["base"] == "single, 1 node"
 
 
-def test_without_such_a_run_parity_is_against_the_first_cell_of_that_world(
-    scaled,
-) -> None:
-    assert text(scaled, "ring", 2, "parity_verdict", "base") == "dps, 2 nodes"
-    assert text(scaled, "ring", 2, "parity_verdict", "text") == "equal"
-    assert "global_batch differ" in text(scaled, "dps", 2, "parity_verdict", "text")
+def test_without_such_a_run_parity_is_against_the_first_cell_of_that_world(scaled) -> None:
+    assert row_of(scaled, "parity_verdict", "ring", 2)["base"] == "dps, 2 nodes"
+    assert row_of(scaled, "parity_verdict", "ring", 2)["text"] == "equal"
+    assert "global_batch differ" in row_of(scaled, "parity_verdict", "dps", 2)["text"]
 
 
-def test_the_speedup_of_weak_scaling_is_scaled_and_its_base_has_the_batch_of_a_device(
-    scaled,
-) -> None:
-    assert text(scaled, "dps", 4, "speedup", "base") == "single, 1 node"
-    assert text(scaled, "dps", 4, "ideal_speedup", "value") == 4.0
+def test_a_weak_speedup_is_scaled_and_its_base_has_the_batch_of_a_device(scaled) -> None:
+    assert row_of(scaled, "speedup", "dps", 4)["base"] == "single, 1 node"
+    assert row_of(scaled, "ideal_speedup", "dps", 4)["value"] == 4.0
     weak = scaled[scaled["cell"] != "single-16"]
     assert Results(weak).speedup_name == "scaled speedup"
     assert "scaled" in Results(scaled).speedup_name

@@ -18,12 +18,12 @@ from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
-from pipeline.paper import export, facts
+from pipeline.paper import export, facts, points
 from pipeline.paper.export import TYPST
-from pipeline.paper.manuscript import SOURCES, render, source
+from pipeline.paper.manuscript import MANUSCRIPT, SOURCES, render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
-from tests.fake_records import EMULATED, a_cell, make_study, make_table
+from tests.fake_records import EMULATED, a_cell, altered, make_study, make_table
 from tests.fake_records import made as made_table
 from tests.fake_results import make_results, stage
 
@@ -70,11 +70,12 @@ def test_the_paper_is_the_same_bytes_twice(study, folder: Path, tmp_path: Path) 
     assert all((one / path).is_file() for path in included)
 
 
-def test_no_number_is_typed_by_hand() -> None:
-    body = SOURCE.split("---", 2)[2]
-    # A formula's own constants are no results.
-    formulas = re.sub(r"\$\$.*?\$\$", "", body, flags=re.DOTALL)
-    prose = re.sub(r"\{\{.*?\}\}|\{%.*?%\}|\[-?@[^\]]*\]", "", formulas, flags=re.DOTALL)
+@pytest.mark.parametrize("file", [MANUSCRIPT, points.FILE])
+def test_no_number_is_typed_by_hand(file: str) -> None:
+    body = source(file).split("---", 2)[2]
+    # A formula's own constants, and those of a command, are no results.
+    generated = r"\$\$.*?\$\$|```.*?```|\{\{.*?\}\}|\{%.*?%\}|\[-?@[^\]]*\]"
+    prose = re.sub(generated, "", body, flags=re.DOTALL)
     assert re.findall(r"\S*\d\S*", prose) == []
 
 
@@ -184,11 +185,9 @@ def test_the_configuration_of_a_model_and_what_it_learns_are_said(study, table, 
 
 
 def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
-    broken = table.copy()
-    verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")
-    broken.loc[verdict, "text"] = "NOT EQUAL"
-    mixed = (broken["cell"] == "dps") & (broken["nodes"] == 2) & (broken["metric"] == "mixed")
-    broken.loc[mixed, "value"], broken.loc[mixed, "text"] = 1.0, "torch 2.12 and 2.13"
+    broken = altered(table, {"metric": "parity_verdict", "cell": "dps"}, text="NOT EQUAL")
+    mixed = {"metric": "mixed", "cell": "dps", "nodes": 2}
+    broken = altered(broken, mixed, value=1.0, text="torch 2.12 and 2.13")
     text = text_of(study, broken, folder)
     assert "Not all cells computed the same training" in text
     assert "**NOT EQUAL: Distributed Parameter Server (DDP) at 1 node against single" in text
@@ -245,9 +244,6 @@ def test_a_name_cannot_leave_its_code_span() -> None:
     assert shown["tokenizer"] == "the pretrained tokeniser `` `a` ``"
 
 
-PROFILED: dict[str, Any] = {"repeats": 2, "profile": {"steps": 8}}
-
-
 REAL = {**make_study()["cluster"], "network": "real"}
 LIMITS = ["Emulated nodes share one machine", "Nodes on the loopback are groups of processes",
           "Nodes were joined by a real network"]  # fmt: skip
@@ -293,10 +289,11 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
 
 
 def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
+    profiled: dict[str, Any] = {"repeats": 2, "profile": {"steps": 8}}
     made = make_table(
-        failures=lambda spec: ("oom", "no memory") if spec.profile else None, **PROFILED
+        failures=lambda spec: ("oom", "no memory") if spec.profile else None, **profiled
     )
-    text = text_of(make_study(**PROFILED), made, folder)
+    text = text_of(make_study(**profiled), made, folder)
     split = text.partition("## Where the time of a step goes")[2].partition("## Step time")[0]
     assert "No profiled run finished" in split and "Figure" not in split
     assert "oom in 3 of 3 runs" in split

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,11 +36,14 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from pipeline.tables import TABLES
-from pipeline.tables.texts import links_together
+from pipeline.tables.declared import Table, text
+from pipeline.tables.texts import same_over_links
 from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
 from tests.fake_records import (
-    CONDITIONED,
+    CONDITIONS,
     EMULATED,
+    altered,
+    edited,
     made,
     make_record,
     make_records,
@@ -74,20 +78,17 @@ def test_comparisons_are_a_matrix_with_a_mark_where_they_are_decided(table: pd.D
     assert list(frame) == ["Nodes", "Cell", "sps", "dps", "horovod", "dps-amp"]
     assert list(frame["Nodes"]) == ["1", "", "", "", "2", "", "", "4", "", ""]
     assert not [text for text in frame.to_numpy().ravel() if ">" in text or "<" in text]
-    chosen = table.copy()
-    pair = (chosen["level"] == "comparison") & (chosen["base"] == "horovod, 4 nodes")
-    pair &= chosen["cell"] == "dps"
-    ratio = chosen.loc[pair & (chosen["metric"] == "rate_ratio"), "value"].iloc[0]
+    ratios = pick(table, "comparison", "rate_ratio").set_index(["cell", "base"])["value"]
+    ratio = ratios["dps", "horovod, 4 nodes"]
+    pair = {"metric": "speed_verdict", "cell": "dps", "base": "horovod, 4 nodes"}
     for verdict, mark in (("faster", " >"), ("slower", " <"), ("undecided", "")):
-        chosen.loc[pair & (chosen["metric"] == "speed_verdict"), "text"] = verdict
+        chosen = altered(table, pair, text=verdict)
         assert shown("comparisons", chosen).iloc[8]["horovod"] == f"{ratio:.2f}{mark}"
 
 
 def test_a_speedup_says_what_the_test_says_of_it(table: pd.DataFrame) -> None:
-    chosen = table.copy()
-    against = (chosen["level"] == "comparison") & (chosen["base"] == "single, 1 node")
-    rows = against & (chosen["cell"] == "dps") & (chosen["metric"] == "speed_verdict")
-    chosen.loc[rows, "text"] = "faster"
+    pair = {"metric": "speed_verdict", "cell": "dps", "base": "single, 1 node"}
+    chosen = altered(table, pair, text="faster")
     frame = shown("scaling", chosen)
     cell = made("scaling", chosen)[0]["cell"]
     assert list(frame.loc[cell == "dps", "Against it"]) == ["\N{EN DASH}", "faster", "faster"]
@@ -120,16 +121,13 @@ def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> No
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
     assert "Single device" not in set(shown("status", table)["Cell"])
     assert shown("status", table).iloc[-1]["Drift"] == "\N{EN DASH}"
-    drifting = table.copy()
-    row = (drifting["metric"] == "drift") & (drifting["run_id"] == "fake/single/n1/r1")
-    drifting.loc[row, "text"], drifting.loc[row, "value"] = "drift", -0.081
+    run = {"metric": "drift", "run_id": "fake/single/n1/r1"}
+    drifting = altered(table, run, text="drift", value=-0.081)
     assert shown("status", drifting).iloc[0]["Drift"] == "1 of 2 (r1 -8.1 %)"
 
 
 def test_parity_is_a_row_a_cell_and_not_equal_is_written_large(table: pd.DataFrame) -> None:
-    broken = table.copy()
-    verdict = (broken["metric"] == "parity_verdict") & (broken["cell"] == "dps")
-    broken.loc[verdict, "text"] = "NOT EQUAL"
+    broken = altered(table, {"metric": "parity_verdict", "cell": "dps"}, text="NOT EQUAL")
     frame = shown("parity", broken)
     assert not frame.duplicated(["Cell", "Reference"]).any()
     rows = frame["Cell"] == "Distributed Parameter Server (DDP)"
@@ -212,8 +210,8 @@ def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
 def test_a_known_device_has_its_datasheet_beside_the_measured_peak(
     table: pd.DataFrame,
 ) -> None:
-    chosen = table.assign(device="cuda")
-    chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, Tesla V100-SXM2-16GB"
+    two = "Tesla V100-SXM2-16GB, Tesla V100-SXM2-16GB"
+    chosen = altered(table.assign(device="cuda"), {"metric": "gpus"}, text=two)
     frame = made("utilisation", chosen)[0]
     row = cell(frame, "dps", 2)
     assert frame["datasheet_device"].iloc[0] == "Tesla V100 SXM2"
@@ -222,24 +220,16 @@ def test_a_known_device_has_its_datasheet_beside_the_measured_peak(
     mixed = frame[frame["label"].str.contains("bfloat16|bf16")]
     assert mixed["datasheet_flops_per_second"].isna().all() and not mixed.empty
     assert made("utilisation", chosen)[1].iloc[0]["Datasheet [GFLOP/s]"] == "15,700"
-    chosen.loc[chosen["metric"] == "gpus", "text"] = "Tesla V100-SXM2-16GB, NVIDIA H200"
-    assert made("utilisation", chosen)[0]["datasheet_device"].isna().all(), "a mixture"
+    mixture = altered(chosen, {"metric": "gpus"}, text="Tesla V100-SXM2-16GB, NVIDIA H200")
+    assert made("utilisation", mixture)[0]["datasheet_device"].isna().all()
 
 
-CELLS = make_study()["cells"][:4]
-
-
-@pytest.fixture(scope="module")
-def conditioned() -> pd.DataFrame:
-    return make_table(repeats=6, cluster=CONDITIONED | {"nodes": [1, 4]}, cells=CELLS)
-
-
-def test_a_row_is_a_cell_under_a_condition(conditioned: pd.DataFrame) -> None:
-    raw, shown = made("what_if", conditioned)
+def test_a_row_is_a_cell_under_a_condition() -> None:
+    raw, shown = made("what_if", make_table(**CONDITIONS))
     assert len(raw) == len(shown) == 4 * 3
     assert shown["Condition"].tolist()[:4] == ["straggler"] * 3 + ["jitter"]
     assert shown["Link"][0] == "1 Gbit/s, one node at 0.5 speed"
-    assert set(shown["Cell"]) == {cell["label"] for cell in CELLS[1:]}
+    assert set(shown["Cell"]) == {cell["label"] for cell in CONDITIONS["cells"][1:]}
     first, line = raw.iloc[0], shown.iloc[0]
     ratio = f"{first['ratio']:.2f} [{first['ratio_low']:.2f}, {first['ratio_high']:.2f}]"
     assert (line["Ratio"], line["p"], line["Verdict"]) == (ratio, "0.0065", "slower")
@@ -249,7 +239,7 @@ def test_a_row_is_a_cell_under_a_condition(conditioned: pd.DataFrame) -> None:
 
 
 def test_a_study_of_which_nothing_is_to_be_compared_has_an_empty_table(tmp_path: Path) -> None:
-    made = make_table(repeats=1, cluster=CONDITIONED, cells=CELLS, fell_back=lambda spec: True)
+    made = make_table(**CONDITIONS | {"repeats": 1}, fell_back=lambda spec: True)
     metrics = write_table(made, tmp_path)
     assert main(["table", "what_if", "--metrics", str(metrics), "--out", str(tmp_path)]) == 0
     assert len((tmp_path / "what_if.md").read_text().splitlines()) == 4
@@ -267,19 +257,21 @@ def metrics(counted: bool) -> pd.DataFrame:
 
 def with_sends(record: RunRecord, counted: bool) -> RunRecord:
     """Rank r sends 8 + 8 r bytes besides an all-reduce of 1,000."""
-    size = len(record.run["ranks"])
-    ranks = []
-    for rank in record.run["ranks"]:
-        group = {"axis": "data", "ranks": size, "count": 2}
-        extra = 8 + 8 * rank["rank"]
-        calls = [
-            {"kind": "all_reduce", **group, "payload_bytes": 1000, "wire_bytes": 1000},
-            {"kind": "send", **group, "count": 1, "payload_bytes": extra, "wire_bytes": extra},
-            {"kind": "receive", **group, "payload_bytes": extra, "wire_bytes": 0},
-        ]
-        sent = {"steps": 4, "differing_steps": 0, "collectives": calls if size > 1 else []}
-        ranks.append(rank | ({"sent": sent} if counted else {}))
-    return RunRecord({**record.run, "ranks": ranks}, record.steps)
+
+    def edit(run: dict[str, Any]) -> None:
+        size = len(run["ranks"])
+        for rank in run["ranks"] if counted else ():
+            group = {"axis": "data", "ranks": size, "count": 2}
+            extra = 8 + 8 * rank["rank"]
+            calls = [
+                {"kind": "all_reduce", **group, "payload_bytes": 1000, "wire_bytes": 1000},
+                {"kind": "send", **group, "count": 1, "payload_bytes": extra, "wire_bytes": extra},
+                {"kind": "receive", **group, "payload_bytes": extra, "wire_bytes": 0},
+            ]
+            rank["sent"] = {"steps": 4, "differing_steps": 0,
+                            "collectives": calls if size > 1 else []}  # fmt: skip
+
+    return edited(record, edit)
 
 
 def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
@@ -306,11 +298,13 @@ def test_the_caption_explains_every_symbol() -> None:
 
 
 def test_rows_that_are_the_same_over_links_stand_once() -> None:
-    columns = ["Cell", "Link", "Nodes", "Predicted"]
-    rows = [["ddp", "slow", "2", "8"], ["ddp", "fast", "2", "8"], ["star", "slow", "2", "8"],
-            ["star", "fast", "2", "7"]]  # fmt: skip
-    found = links_together(pd.DataFrame(rows, columns=columns)).to_numpy().tolist()
-    assert found == [["ddp", "slow; fast", "2", "8"], *rows[2:]]
+    rows = [("ddp", "slow", 8), ("ddp", "fast", 8), ("star", "slow", 8), ("star", "fast", 7)]
+    frame = pd.DataFrame(rows, columns=["arm", "link", "bytes"]).assign(nodes=2)
+    frame = frame.assign(arm_label=frame["arm"], cell=frame["arm"] + "-" + frame["link"])
+    found = same_over_links(frame, Table("", (text("Predicted", "bytes"),)))
+    assert found.to_numpy().tolist() == [
+        ["ddp", "slow; fast", "2", "8"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
+    ]  # fmt: skip
 
 
 PIPELINE = {"strategy": "pipeline_parallel", "options": {"ranks": 2, "microbatches": 2}}
