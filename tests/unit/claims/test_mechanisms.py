@@ -26,9 +26,9 @@ from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.page.index import studies_here
 from pipeline.records import Step
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import CONFIG, find_study, load_study, shipped_studies
-from pipeline.study.profiling import BACKWARD, COMMUNICATION, profiled
+from pipeline.study.profiling import BACKWARD, COMMUNICATION
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows, world_study
