@@ -92,16 +92,16 @@ def main() -> int:
 def calibrated() -> dict[str, Any]:
     """The figures of this machine for all cases: those of CALIBRATION if it has them, or new."""
     here = about()
-    specs = [spec for case in CASES for spec in case.specs()]
+    runs = [resolve(spec) for case in CASES for spec in case.specs()]
     if CALIBRATION.is_file():
         content: dict[str, Any] = json.loads(CALIBRATION.read_text(encoding="utf-8"))
         keys = ("cpu_model", "num_cores")
         same = all(content["hardware"][key] == here["hardware"][key] for key in keys)
-        if same and set(Calibration.of(content).operators) >= set(of_study(specs)):
+        if same and set(Calibration.of(content).operators) >= set(of_study(runs)):
             return content
     # Of runs over one link the last is taken: that of the largest model, which has the most sizes.
-    specs.sort(key=lambda spec: num_parameters(spec.model))
-    content = here | calibrate.figures(specs, specs, usable_cores(), SECONDS)
+    runs.sort(key=lambda run: num_parameters(run.spec.model))
+    content = here | calibrate.figures(runs, runs, usable_cores(), SECONDS)
     write_text(CALIBRATION, json.dumps(content) + "\n")
     return content
 

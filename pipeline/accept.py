@@ -13,10 +13,9 @@ from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
 from pipeline.models import stored
 from pipeline.planner.memory import predict_sent
-from pipeline.resolved import resolve
+from pipeline.resolved import first_runs
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
-from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 
 
@@ -42,31 +41,25 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
         # Runs that were made, here or elsewhere, are read on any machine.
         if here := [run.world.size for run in runs if run.world.num_machines == 1]:
             limits.check(max(here))
-        for run in runs:
-            _check_link(run)
+        for run in first_runs(study):
+            # Where the link alone takes longer than the run may, the run could only say `timeout`.
+            # Of several ranks on a node it is not known here which of their bytes leave it.
+            if run.link is None or run.spec.world.ranks_per_node > 1:
+                continue
+            steps, limit = run.spec.workload.steps, run.spec.timeout_seconds
+            sent = sum(one.bytes for one in predict_sent(run))
+            least = steps * 8 * sent / (1e6 * run.link.rate_mbits)
+            if least > limit:
+                raise StudyError(
+                    f"{run.spec.run_id}: its {steps} steps take {least:,.0f} s at least to send "
+                    f"over link {run.link.name} of {run.link.rate_mbits:g} Mbit/s, and "
+                    f"timeout_seconds is {limit}; raise one of them, or lower workload.steps"
+                )
         check_files(study.corpus, study.tokenizer)
         if study.tokenizer["kind"] == "pretrained":
             from pipeline.corpus.tokenisers import check_folder  # and its library
 
             check_folder(study.tokenizer, study.model.vocab_size)
-
-
-def _check_link(run: RunSpec) -> None:
-    """Raise StudyError where the link alone takes longer than the run may; else it says `timeout`.
-
-    Of several ranks on a node it is not known here which of their bytes leave it.
-    """
-    link, steps = run.world.link, run.workload.steps
-    if link is None or run.repeat or run.world.ranks_per_node > 1:
-        return
-    sent = sum(one.bytes for one in predict_sent(resolve(run)))
-    least = steps * 8 * sent / (1e6 * link.rate_mbits)
-    if least > run.timeout_seconds:
-        raise StudyError(
-            f"{run.run_id}: its {steps} steps take {least:,.0f} s at least to send over link "
-            f"{link.name} of {link.rate_mbits:g} Mbit/s, and timeout_seconds is "
-            f"{run.timeout_seconds}; raise one of them, or lower workload.steps"
-        )
 
 
 def accept_to_run(study: Study) -> None:

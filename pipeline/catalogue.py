@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pipeline import options, strategies
 from pipeline.parallel.mesh import DATA
-from pipeline.resolved import resolve
-from pipeline.study.expansion import compares_conditions, expand
-from pipeline.study.real_time import in_real_time
+from pipeline.resolved import runs_of
+from pipeline.study.expansion import compares_conditions, expand, in_real_time
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
 
@@ -70,6 +70,9 @@ def has_layouts(study: Study) -> bool:
 
     A strategy that this checkout does not have, as an archive may name one, is not asked.
     """
-    known = strategies.names()
-    worlds = {(r.cell, r.world): r for r in expand(study) if r.strategy in known}
-    return any(name != DATA for r in worlds.values() for name, _ in resolve(r).layout.axes)
+    return any(name != DATA for run in runs_of(study, _known) for name, _ in run.layout.axes)
+
+
+def _known(study: Study) -> list[RunSpec]:
+    names = strategies.names()
+    return [spec for spec in expand(study) if spec.strategy in names]

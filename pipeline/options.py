@@ -93,12 +93,10 @@ def check_mode(args: argparse.Namespace, mode: str, taken: str) -> None:
 def path(text: str) -> Path:
     """A path that can be one: not empty, no NUL, and no longer than the kernel takes."""
     if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no path; name a file or a folder")
+        raise _refusal(text, "no path; name a file or a folder")
     content = text.encode(errors="surrogateescape")
     if b"\0" in content or len(content) > 4095 or max(map(len, content.split(b"/"))) > 255:
-        raise argparse.ArgumentTypeError(
-            f"{text[:60]!r} is no path; it has a NUL, over 4095 bytes or a name of over 255"
-        )
+        raise _refusal(text, "no path; it has a NUL, over 4095 bytes or a name of over 255")
     try:
         Path(text).resolve()
     except (OSError, RuntimeError) as error:
@@ -168,9 +166,7 @@ def count(least: int, most: int) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else None
         if value is None or not least <= value <= most:
-            raise argparse.ArgumentTypeError(
-                f"{text[:60]!r} is no whole number from {least} to {most}; give one"
-            )
+            raise _refusal(text, f"no whole number from {least} to {most}; give one")
         return value
 
     return number
@@ -185,16 +181,14 @@ def counts(least: int, most: int) -> Callable[[str], list[int]]:
 def share(text: str) -> float:
     """A share over 0 and under 1."""
     if not 0 < (value := _number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text[:60]!r} is no share over 0 and under 1; give one")
+        raise _refusal(text, "no share over 0 and under 1; give one")
     return value
 
 
 def tolerance(text: str) -> float:
     """A relative difference from 0 to 1; 0 for `bit`."""
     if not 0 <= (value := 0.0 if text == "bit" else _number(text)) < 1:
-        raise argparse.ArgumentTypeError(
-            f"{text[:60]!r} is neither `bit` nor a relative difference from 0 to 1, as 1e-5"
-        )
+        raise _refusal(text, "neither `bit` nor a relative difference from 0 to 1, as 1e-5")
     return value
 
 
@@ -202,9 +196,7 @@ def rate(text: str) -> float:
     """Gbit/s of a link such as `200gbit` or `500 Mbit/s`."""
     value = _amount(text.strip().removesuffix("/s"), {"gbit": 1.0, "mbit": 1e-3})
     if value <= 0:
-        raise argparse.ArgumentTypeError(
-            f"{text[:60]!r} is no rate; write one of a node, as 200gbit"
-        )
+        raise _refusal(text, "no rate; write one of a node, as 200gbit")
     return value
 
 
@@ -212,9 +204,7 @@ def memory(text: str) -> int:
     """Bytes of `16GiB`, `512 MiB` or `16GB`."""
     value = _amount(text, {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30})
     if not 1 <= value <= MOST_MEMORY:
-        raise argparse.ArgumentTypeError(
-            f"{text[:60]!r} is no size; write a number over 0 and a unit, as 16GiB"
-        )
+        raise _refusal(text, "no size; write a number over 0 and a unit, as 16GiB")
     return round(value)
 
 
@@ -222,6 +212,11 @@ def _amount(text: str, units: Mapping[str, float]) -> float:
     """A number times its unit; 0 for what is none."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?) ?([a-z]+)", text.strip().lower(), re.ASCII)
     return float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+
+
+def _refusal(text: str, what: str) -> argparse.ArgumentTypeError:
+    """The error on a value, which is short in it however long it was given."""
+    return argparse.ArgumentTypeError(f"{text[:60]!r} is {what}")
 
 
 def _number(text: str) -> float:

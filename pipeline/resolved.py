@@ -1,19 +1,23 @@
 """`ResolvedRun`: a run with what its strategy makes of it, handed from launch to record.
 
-`resolve(spec)` loads the strategy and asks it for the layout: once where a process has expanded a
-study or has read a spec or a record. Planner, requests, launchers, forked ranks and the record take
-the one object.
+`runs_of(study)` makes those of a study once, `resolve(spec)` that of a spec from elsewhere, which a
+rank or a record has: each loads the strategy and asks it for the layout. Planner, requests,
+launchers, forked ranks and the record take the one object.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pipeline import strategies
 from pipeline.parallel.mesh import Layout
 from pipeline.strategies.base import Strategy
+from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,32 @@ class ResolvedRun:
 
 
 def resolve(spec: RunSpec) -> ResolvedRun:
-    """The run of a spec; raises StudyError where strategy, options and world do not go together."""
+    """The run of a spec; raises StudyError where strategy, options and world do not go together.
+
+    For a spec from elsewhere, as a rank and a record have; runs of a study are those of `runs_of`.
+    """
     strategy = strategies.load(spec.strategy, spec.options)
     return ResolvedRun(spec, strategy, strategy.layout(spec.world), spec.world.network)
+
+
+@lru_cache(maxsize=8)
+def runs_of(
+    study: Study, specs: Callable[[Study], Iterable[RunSpec]] = expand
+) -> tuple[ResolvedRun, ...]:
+    """The timed runs of a study, or those of `every_run` or `planned_order`; made once.
+
+    Raises StudyError as `resolve` does.
+    """
+    # Repeats, and profiled runs of a cell in the same world, share its strategy and layout.
+    firsts: dict[tuple[str, WorldSpec], ResolvedRun] = {}
+    runs = []
+    for spec in specs(study):
+        if (place := (spec.cell, spec.world)) not in firsts:
+            firsts[place] = resolve(spec)
+        runs.append(replace(firsts[place], spec=spec))
+    return tuple(runs)
+
+
+def first_runs(study: Study) -> list[ResolvedRun]:
+    """The first timed run of each cell and node count."""
+    return [run for run in runs_of(study) if run.spec.repeat == 0]

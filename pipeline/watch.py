@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,11 +28,12 @@ from pipeline.documents import read_lines, read_made
 from pipeline.errors import MissingError, RecordError, SamestepError, StudyError, UnsupportedError
 from pipeline.machine.processes import exit_status, wait_for_one
 from pipeline.records import RUN_FILE, STEPS_FILE
+from pipeline.study.expansion import every_run
 from pipeline.study.load import PointsStudy
-from pipeline.study.real_time import every_run
 from pipeline.study.spec import TIMED, RunSpec
 from pipeline.study.study import Study
 
+REFRESH_SECONDS = 2.0
 POLL_SECONDS = 1.0  # a poll of 252 records takes less than a millisecond of CPU time
 NOTABLE = r"(?:error:|warning:|note:|mixed:|NOT EQUAL|interrupted|{study}/)"
 _RULE = re.compile(r"(?:local)?rule (\w+):$")
@@ -150,6 +152,23 @@ def _read(folder: Path, spec: RunSpec) -> EndedRun | None:
         return EndedRun(spec, status, start, end, seconds, run.get("reason"))
     except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
         return None
+
+
+def watch(watched: Watched) -> None:
+    """Print the line of a study as it changes, until all runs have ended or at Control-C.
+
+    Without a terminal it is printed once.
+    """
+    shown = ""
+    with suppress(KeyboardInterrupt):
+        while True:
+            watched.update()
+            if (line := watched.line()) != shown:
+                shown = line
+                print(line, flush=True)
+            if not sys.stdout.isatty() or len(watched.ended) == len(watched.planned):
+                break
+            time.sleep(REFRESH_SECONDS)
 
 
 class Follower:

@@ -26,9 +26,9 @@ from pipeline.metrics.build import build
 from pipeline.metrics.results import Results
 from pipeline.models import flops_per_token, num_parameters
 from pipeline.records import RunRecord, Step, read_record, texts, write_record
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
-from pipeline.study.real_time import planned_order
+from pipeline.resolved import ResolvedRun, first_runs
+from pipeline.study.expansion import expand, planned_order, profiled
+from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.tables import write
@@ -125,6 +125,12 @@ def spec_of(cell: str = "dps", nodes: int | None = 2, **changes: Any) -> RunSpec
     study = Study.of(make_study(**changes))
     runs = profiled(study) if "profile" in changes else expand(study)
     return next(r for r in runs if r.cell == cell and nodes in (r.world.nodes, None))
+
+
+def shipped(study: str, cell: str | None = None, nodes: int | None = None) -> ResolvedRun:
+    """The first run of a shipped study, or of one of its cells on so many nodes."""
+    runs = [(r.spec.cell, r.spec.world.nodes, r) for r in first_runs(load_study(find_study(study)))]
+    return next(r for name, n, r in runs if cell in (name, None) and nodes in (n, None))
 
 
 def fail(spec: RunSpec) -> tuple[str, str] | None:

@@ -58,7 +58,7 @@ class Case:
 
     def specs(self) -> list[RunSpec]:
         """Every run that the planner may predict."""
-        return [self.stretched(spec) for spec in layouts_of(self.study())]
+        return [self.stretched(run.spec) for run in layouts_of(self.study())]
 
     def stretched(self, spec: RunSpec) -> RunSpec:
         """The run in time as all nodes of the case need it: one factor for all layouts."""

@@ -31,8 +31,8 @@ from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.results import Results
 from pipeline.records import RunRecord
 from pipeline.schemas import validate
+from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
-from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from pipeline.text import markdown
 

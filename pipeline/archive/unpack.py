@@ -30,8 +30,8 @@ from pipeline.metrics.collect import read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, read, validate
+from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
-from pipeline.study.real_time import every_run
 from pipeline.text import few
 
 _BLOCK = 1 << 20

@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
-import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +26,6 @@ from pipeline.files import replace_marked, sha256_of_file, write_text
 
 COMMANDS: dict[str, Command] = {}
 enter = partial(command, COMMANDS)
-REFRESH_SECONDS = 2.0
 
 
 @enter(
@@ -158,8 +154,7 @@ def trace(args: argparse.Namespace) -> None:
     from pipeline.errors import PredictionError, RecordError
     from pipeline.planner import chakra, here
     from pipeline.records import read_record
-    from pipeline.resolved import resolve
-    from pipeline.study.expansion import expand
+    from pipeline.resolved import first_runs
 
     if args.run:
         options.check_mode(args, "--run", "run out")
@@ -171,14 +166,11 @@ def trace(args: argparse.Namespace) -> None:
     if args.calibration is None:
         raise PredictionError("--study needs --calibration, which `calibrate` writes; give it")
     calibration = here.Calibration.read(args.calibration, study := options.loaded(args.study))
-    for spec in expand(study):
-        if spec.repeat:
-            continue
-        place = f"{spec.cell}/n{spec.world.nodes}"
+    for run in first_runs(study):
+        place = f"{run.spec.cell}/n{run.spec.world.nodes}"
         try:
-            run = resolve(spec)
             layout, steps = chakra.of_prediction(run, here.predict(run, calibration))
-            count = chakra.write(args.out / place, layout, steps, spec.run_id, "predicted")
+            count = chakra.write(args.out / place, layout, steps, run.spec.run_id, "predicted")
             print(f"{args.out / place}: {len(steps)} ranks, {count} nodes")
         except (RecordError, StudyError) as reason:
             print(f"{place}: no trace, {reason}")
@@ -214,22 +206,20 @@ def placements(args: argparse.Namespace) -> None:
     rank is started: the ranks are imitated by one process.
     """
     from pipeline import strategies
-    from pipeline.resolved import resolve
+    from pipeline.resolved import first_runs
     from pipeline.strategies.annotated.annotations import alike
-    from pipeline.study.expansion import expand
 
-    runs = expand(options.loaded(args.study))
-    sizes = [spec for spec in runs if spec.cell == args.cell]
+    runs = first_runs(options.loaded(args.study))
+    sizes = [run for run in runs if run.spec.cell == args.cell]
     if not sizes:
-        cells = ", ".join(dict.fromkeys(spec.cell for spec in runs))
+        cells = ", ".join(dict.fromkeys(run.spec.cell for run in runs))
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
-    spec = max(sizes, key=lambda spec: spec.world.nodes)
-    strategies.check([spec])
+    run = max(sizes, key=lambda run: run.spec.world.nodes)
+    strategies.check([run.spec])
     from pipeline.training.placements import propagate  # and torch
 
-    run = resolve(spec)
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
-    print(f"{spec.study}/{spec.cell} on {spec.world.size} ranks\n")
+    print(f"{run.spec.study}/{args.cell} on {run.spec.world.size} ranks\n")
     for kind, tensors in propagate(run).items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
@@ -246,33 +236,12 @@ def commands(args: argparse.Namespace) -> None:
     where the nodes meet, its TOKEN) is left open. Where Snakemake has entered the image for a run
     on one machine, the part up to the image falls away.
     """
-    from pipeline.launch.slurm.request import request
-    from pipeline.launch.torchrun import RunPaths, StartPlace
-    from pipeline.launch.torchrun import commands as commands_of
-    from pipeline.machine.control_groups import usable_cores
+    from pipeline.launch.slurm.request import started
     from pipeline.machine.site import Site, load_site
-    from pipeline.resolved import resolve
-    from pipeline.study.expansion import expand
 
-    study, site = options.loaded(args.study), load_site(args.site) if args.site else Site()
-    results = Path("results", study.name).resolve()
-    for spec in expand(study):
-        if spec.repeat:
-            continue
-        run = resolve(spec)
-        asked = request(run, site)
-        print(
-            f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
-            f"{asked.memory_mb} MiB; {asked.minutes} minutes"
-        )
-        folder = results / "runs" / spec.folder
-        paths = RunPaths(folder / "spec.json", results / "tokens", folder)
-        scheduler = asked.srun if spec.world.num_machines > 1 else ()
-        place = StartPlace(
-            len(usable_cores()), "PORT", "FIRST_NODE", scheduler, args.image, "TOKEN", site=site
-        )
-        for words in commands_of(run, paths, place):
-            print(shlex.join(words))
+    site = load_site(args.site) if args.site else Site()
+    for line in started(options.loaded(args.study), site, args.image):
+        print(line)
 
 
 @enter(STUDY)
@@ -286,12 +255,12 @@ def allocate(args: argparse.Namespace) -> None:
     from pipeline.accept import accept_to_run
     from pipeline.launch.slurm.request import allocation, request
     from pipeline.machine.site import load_site
-    from pipeline.resolved import resolve
-    from pipeline.study.real_time import planned_order
+    from pipeline.resolved import runs_of
+    from pipeline.study.expansion import planned_order
 
     study, site = options.loaded(args.study), load_site()
     accept_to_run(study)
-    requests = [request(resolve(spec), site) for spec in planned_order(study)]
+    requests = [request(run, site) for run in runs_of(study, planned_order)]
     for nodes in sorted({one.nodes for one in requests}):
         words = allocation(site, nodes, [one for one in requests if one.nodes == nodes])
         script = ("workflow/profiles/allocation/job.sh", f"runs_on_{nodes}")
@@ -307,18 +276,9 @@ def watch(args: argparse.Namespace) -> None:
     a terminal it prints once.
     """
     from pipeline.study.load import results_folder
-    from pipeline.watch import Watched
+    from pipeline.watch import Watched, watch
 
-    watched, shown = Watched(options.loaded(args.study), results_folder(args.study)), ""
-    with suppress(KeyboardInterrupt):
-        while True:
-            watched.update()
-            if (line := watched.line()) != shown:
-                shown = line
-                print(line, flush=True)
-            if not sys.stdout.isatty() or len(watched.ended) == len(watched.planned):
-                break
-            time.sleep(REFRESH_SECONDS)
+    watch(Watched(options.loaded(args.study), results_folder(args.study)))
 
 
 @enter(

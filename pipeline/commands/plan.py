@@ -32,8 +32,9 @@ from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, rank, table
 from pipeline.planner.sizes import model_of
 from pipeline.records import RUN_FILE
+from pipeline.resolved import runs_of
+from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
-from pipeline.study.real_time import every_run
 from pipeline.study.spec import PRECISIONS, TIMED
 from pipeline.study.study import Study
 from pipeline.text import align
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     study = load_study(args.study)
     # A study is planned where its corpus need not be.
     accept(study, has_tokens=True)
-    plans = plan_study(every_run(study))
+    plans = plan_study(runs_of(study, every_run))
     if args.device and plans[0].spec.world.device == "cpu":
         raise StudyError(
             f"study {study.name} runs on CPUs, {args.device} is a GPU; "

@@ -13,7 +13,7 @@ from pipeline.cost.points import predict_from_base, predict_row, read, write
 from pipeline.documents import read_text
 from pipeline.errors import PredictionError
 from pipeline.files import marks, replace_marked
-from pipeline.study.expansion import expand
+from pipeline.resolved import runs_of
 from pipeline.study.load import load_study
 
 MOST_NODES = 1024
@@ -100,7 +100,7 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
         step_times = records(Results.read(path, study.name).pick("cell", "step_seconds"))
     measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
     calibration = here.Calibration.read(args.calibration, study)
-    rows = here.predict_study(expand(study), calibration, measured)
+    rows = here.predict_study(runs_of(study), calibration, measured)
     return rows, here.shown(rows)
 
 

@@ -23,9 +23,8 @@ from pipeline.errors import SamestepError
 from pipeline.files import write_text
 from pipeline.records import RunRecord, texts
 from pipeline.records.step_rules import steps_sha256
-from pipeline.resolved import resolve
-from pipeline.study.real_time import every_run
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, runs_of
+from pipeline.study.expansion import every_run
 from pipeline.study.study import Study
 
 _BLANK = '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="9" viewBox="0 0 640 9"/>'
@@ -65,10 +64,10 @@ def rehearse(study: Study) -> None:
     with TemporaryDirectory(prefix="samestep-rehearsal-") as folder:
         results = Path(folder) / study.name
         write_text(results / layout.STUDY_FILE, json.dumps(study.to_dict()))
-        for spec in every_run(study):
+        for run in runs_of(study, every_run):
             # As `write_record` does, but for the checks, which `metrics` makes as it reads.
-            for name, text in texts(RunRecord(_unfinished(spec), [])).items():
-                write_text(results / "runs" / spec.folder / name, text)
+            for name, text in texts(RunRecord(_unfinished(run), [])).items():
+                write_text(results / "runs" / run.spec.folder / name, text)
         for name in figures.catalogue.shown(study):
             write_text(results / "figures" / f"{name}.svg", _BLANK)
         for name, *words in after_training(study, results):
@@ -86,9 +85,9 @@ def rehearse(study: Study) -> None:
                 raise
 
 
-def _unfinished(spec: RunSpec) -> dict[str, Any]:
+def _unfinished(run: ResolvedRun) -> dict[str, Any]:
     """The content of run.json of a run without a measurement."""
-    now, none = datetime.now(UTC).isoformat(timespec="seconds"), "0" * 64
+    spec, now, none = run.spec, datetime.now(UTC).isoformat(timespec="seconds"), "0" * 64
     return {
         "schema_version": 1, "run_id": spec.run_id, "spec": spec.to_dict(),
         "spec_sha256": spec.sha256(), "steps_sha256": steps_sha256([]),
@@ -100,7 +99,7 @@ def _unfinished(spec: RunSpec) -> dict[str, Any]:
         "execution": {"launcher": "none", "world_size": spec.world.size, "threads_per_rank": 1,
                       "backend": spec.world.backend, "network": "loopback",
                       "network_reason": "this is a rehearsal",
-                      "layout": resolve(spec).layout.to_dict()},
+                      "layout": run.layout.to_dict()},
         "precision": None, "model": None, "ranks": [],
         "provenance": {"git_commit": None, "git_dirty": None, "image_digest": None},
     }  # fmt: skip

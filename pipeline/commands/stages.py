@@ -63,14 +63,14 @@ def yardstick(args: argparse.Namespace) -> None:
     from pipeline.launch.emulated.yardstick import measured
     from pipeline.machine import inherited
     from pipeline.machine.control_groups import usable_cores
+    from pipeline.resolved import runs_of
     from pipeline.schemas import validate
-    from pipeline.study.expansion import expand
 
     study = options.loaded(args.study)
     if not study.cluster.yardstick:
         raise StudyError(f"{args.study}: the study has no cluster.yardstick; nothing was measured")
     inherited.begin(study.environment)
-    made = measured(expand(study), usable_cores(), args.seconds)
+    made = measured(runs_of(study), usable_cores(), args.seconds)
     validate(made, "yardstick", args.out)
     write_text(args.out, json.dumps(made, indent=1) + "\n")
     for one in made["passes"]:

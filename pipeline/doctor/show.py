@@ -13,10 +13,8 @@ from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes as machine
 from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, missing, note, ok
 from pipeline.errors import CorpusError, StudyError, UnsupportedError
-from pipeline.resolved import resolve
-from pipeline.study.expansion import expand
+from pipeline.resolved import ResolvedRun, first_runs
 from pipeline.study.load import load_study, shipped_studies
-from pipeline.study.spec import RunSpec
 from pipeline.text import plural
 from pipeline.training.devices import without_kernels
 
@@ -82,11 +80,11 @@ def show(probes: Iterable[tuple[str, Callable[[], Finding]]]) -> None:
 
 def cells(path: Path) -> Finding:
     """Ok where all cells can run at every node count; else which cannot, and why."""
-    runs = [spec for spec in expand(load_study(path)) if spec.repeat == 0]
+    runs = first_runs(load_study(path))
     reasons = defaultdict[str, list[str]](list)
-    for spec in runs:
-        if (reason := why_not(spec)) is not None:
-            reasons[reason].append(f"{spec.cell}/n{spec.world.nodes}")
+    for run in runs:
+        if (reason := why_not(run)) is not None:
+            reasons[reason].append(f"{run.spec.cell}/n{run.spec.world.nodes}")
     blocked = sum(map(len, reasons.values()))
     text = f"{len(runs) - blocked} of {len(runs)} cells and node counts can run here"
     if not blocked:
@@ -106,13 +104,13 @@ def corpus(path: Path) -> Finding:
     return ok(f"source {study.corpus['source']}")
 
 
-def why_not(spec: RunSpec) -> str | None:
+def why_not(run: ResolvedRun) -> str | None:
     """Reason why a run cannot be made here, or None."""
     import torch
 
     from pipeline.precision import make_precision
 
-    run = resolve(spec)
+    spec = run.spec
     if spec.world.device == "cuda":
         own = run.gpus_per_machine
         have = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -22,9 +22,7 @@ from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.runs import FREELY, Run, load_run, run_rows
 from pipeline.metrics.statistics import NOT_TESTED, drift
-from pipeline.study.expansion import expand, run_order
-from pipeline.study.profiling import profiled
-from pipeline.study.real_time import in_real_time
+from pipeline.study.expansion import expand, in_real_time, profiled, run_order
 from pipeline.study.study import Study
 
 

@@ -16,8 +16,8 @@ from pipeline.claims.write import count, effect_text, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
 from pipeline.page import HERE, TEMPLATES
+from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study, shipped_studies
-from pipeline.study.real_time import every_run
 from pipeline.text import markdown, plural
 
 NOT_RUN = "not run"

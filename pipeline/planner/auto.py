@@ -20,9 +20,7 @@ from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner import here
 from pipeline.planner.ranking import Cluster, Ranked, jobs, rank
 from pipeline.planner.sizes import Size
-from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.expansion import expand
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
 
@@ -87,7 +85,7 @@ class Here:
         return None if run is None else here.peak(run)
 
 
-def layouts_of(study: Study) -> list[RunSpec]:
+def layouts_of(study: Study) -> list[ResolvedRun]:
     """The runs that `plan --auto` predicts for a study on a calibrated machine."""
     size, cluster = Size(study.name, study.model), study.cluster
     within = Cluster("cpu", 0.0, max(cluster.nodes), cluster.ranks_per_node, 0.0)
@@ -98,7 +96,7 @@ def layouts_of(study: Study) -> list[RunSpec]:
         for _, cell in jobs(size, within, batch, precision)
         if "recompute" not in cell["workload"]
     )
-    return [run.spec for cell in cells if (run := run_of(study, cell)) is not None]
+    return [run for cell in cells if (run := run_of(study, cell)) is not None]
 
 
 def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
@@ -112,7 +110,7 @@ def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
 def run_with(study: Study, cell: Mapping[str, Any], **changes: Any) -> ResolvedRun:
     """The first run of a study with this cell alone and other keys; raises what refuses it."""
     changed = study.but(cells=[cell], repeats=1, profile=None, **changes)
-    run = resolve(expand(changed)[0])
+    run = runs_of(changed)[0]
     strategies.check([run.spec])
     run.strategy.check_precision(run.spec.precision)
     return run

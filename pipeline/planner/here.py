@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,9 +35,7 @@ from pipeline.planner.operators import (
     work_of,
 )
 from pipeline.precision.widths import widths
-from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.expansion import expand
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 from pipeline.text import align
 
@@ -76,7 +74,7 @@ class Calibration:
         # A link's name says nothing: another study may call other cables so.
         links = {link.name: link.to_dict() for link in study.cluster.links}
         machine, measured_on = hardware(), content["hardware"]
-        threads = most_threads(expand(study), machine["num_cores"])
+        threads = most_threads(runs_of(study), machine["num_cores"])
         measured_and_now = {
             "links": ({link: content["links"].get(link) for link in links}, links),
             "cores_per_node": (content["cores_per_node"], study.cluster.cores_per_node),
@@ -226,21 +224,21 @@ COLUMNS = (
 
 
 def predict_study(
-    runs: Sequence[RunSpec], calibration: Calibration, measured: Mapping[tuple[str, int], float]
+    runs: Iterable[ResolvedRun], calibration: Calibration, measured: Mapping[tuple[str, int], float]
 ) -> list[dict[str, str]]:
     """A row for each cell and node count, beside what was measured of it."""
     low, high = content()["band"][BAND]
-    firsts: dict[tuple[str, int], RunSpec] = {}
-    for spec in runs:
-        firsts.setdefault((spec.cell, spec.world.nodes), spec)
+    firsts: dict[tuple[str, int], ResolvedRun] = {}
+    for run in runs:
+        firsts.setdefault((run.spec.cell, run.spec.world.nodes), run)
     rows = []
-    for key, spec in firsts.items():
+    for key, run in firsts.items():
         row = dict.fromkeys(COLUMNS, "") | {"cell": key[0], "nodes": str(key[1])}
         rows.append(row)
         if key in measured:
             row["step_s"] = f"{measured[key]:.6g}"
         try:
-            one = predict(resolve(spec), calibration)
+            one = predict(run, calibration)
         except StudyError as refused:
             row["reason"] = str(refused)
             continue

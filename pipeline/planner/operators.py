@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR
 from pipeline.precision.widths import widths
-from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun
 
 PRODUCT_FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
                    "amp_o1": "bfloat16", "amp_o2": "bfloat16"}  # fmt: skip
@@ -103,17 +103,15 @@ def work_of(run: ResolvedRun) -> Work:
     return Work(tuple(stages), update, pieces)
 
 
-def of_study(runs: Iterable[RunSpec]) -> list[Operator]:
+def of_study(runs: Iterable[ResolvedRun]) -> list[Operator]:
     """All operators of the runs that can be predicted, in a fixed order."""
     needed: set[Operator] = set()
-    for spec in runs:
-        try:
-            needed |= work_of(resolve(spec)).operators
-        except StudyError:
-            continue
+    for run in runs:
+        with suppress(StudyError):
+            needed |= work_of(run).operators
     return sorted(needed)
 
 
-def most_threads(runs: Iterable[RunSpec], num_cores: int) -> int:
+def most_threads(runs: Iterable[ResolvedRun], num_cores: int) -> int:
     """Threads with which operators are timed: the most that a rank of any run has."""
-    return max(resolve(run).threads_on(num_cores) for run in runs)
+    return max(run.threads_on(num_cores) for run in runs)

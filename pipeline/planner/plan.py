@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.planner.memory import MEBIBYTE, Memory, formula_24, predict
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 
 GIBIBYTE = 1024 * MEBIBYTE
@@ -48,26 +48,26 @@ class CellPlan:
         return "fits" if self.needed_bytes <= limit * (1 - margin) else "tight"
 
 
-def plan_study(runs: Sequence[RunSpec]) -> list[CellPlan]:
+def plan_study(runs: Iterable[ResolvedRun]) -> list[CellPlan]:
     """A plan for each cell and node count, in the order of the study."""
-    grouped: dict[tuple[str, int], list[RunSpec]] = {}
-    for spec in runs:
-        grouped.setdefault((spec.cell, spec.world.nodes), []).append(spec)
-    return [_plan(members) for members in grouped.values()]
-
-
-def _plan(runs: Sequence[RunSpec]) -> CellPlan:
-    spec = runs[0]
-    run = resolve(spec)
-    memories = [predict(run, rank) for rank in range(run.layout.num_processes)]
-    largest = max(memories, key=lambda memory: memory.peak)
-    shared = sum(memory.peak for memory in memories[: run.ranks_per_machine])
-    return CellPlan(
-        spec=spec,
-        num_runs=len(runs),
-        memory=largest,
-        formula_bytes=formula_24(run),
-        needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
-        gpus=spec.world.num_machines * run.gpus_per_machine,
-        idle_share=run.strategy.idle_share(spec),
-    )
+    grouped: dict[tuple[str, int], list[ResolvedRun]] = {}
+    for run in runs:
+        grouped.setdefault((run.spec.cell, run.spec.world.nodes), []).append(run)
+    plans = []
+    for members in grouped.values():
+        run, spec = members[0], members[0].spec
+        memories = [predict(run, rank) for rank in range(run.layout.num_processes)]
+        largest = max(memories, key=lambda memory: memory.peak)
+        shared = sum(memory.peak for memory in memories[: run.ranks_per_machine])
+        plans.append(
+            CellPlan(
+                spec=spec,
+                num_runs=len(members),
+                memory=largest,
+                formula_bytes=formula_24(run),
+                needed_bytes=shared if spec.world.device == "cpu" else largest.peak,
+                gpus=spec.world.num_machines * run.gpus_per_machine,
+                idle_share=run.strategy.idle_share(spec),
+            )
+        )
+    return plans

@@ -1,4 +1,4 @@
-"""Expansion of a study into runs: `expand(study)`, and what else follows from a study alone.
+"""Expansion of a study into runs (timed, in real time, profiled), and what else follows from it.
 
 A study is the mapping of a `workflow/config/*.yaml` file after validation by
 `workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -26,8 +27,12 @@ FALLBACK = "loopback"
 """Stands for the link of runs that were to be emulated and were made on the loopback."""
 
 
-def expand(study: Study) -> list[RunSpec]:
-    """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
+@lru_cache(maxsize=8)
+def expand(study: Study) -> tuple[RunSpec, ...]:
+    """All timed runs of a study, cell by cell, made once; raises StudyError on a contradiction.
+
+    `pipeline.resolved.runs_of` has them with strategy and layout.
+    """
     cells = cells_of(study)
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
@@ -38,11 +43,11 @@ def expand(study: Study) -> list[RunSpec]:
             f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
             f"node counts of {repeats} repeats each; split it or have fewer repeats"
         )
-    runs = [
+    runs = tuple(
         _run(study, cell, nodes, most, repeat)
         for cell, nodes in worlds
         for repeat in range(repeats)
-    ]
+    )
     for run in runs:
         run.check()
     return runs
@@ -202,7 +207,7 @@ def tokens_spec(study: Study) -> dict[str, Any]:
     }
 
 
-def run_order(runs: list[RunSpec]) -> list[RunSpec]:
+def run_order(runs: Sequence[RunSpec]) -> list[RunSpec]:
     """The runs in a random order that the study's seeds fix: repeats first, shuffled inside.
 
     Drift of the machine then spreads over all cells instead of hitting one (Hoefler & Belli, SC15).
@@ -211,3 +216,85 @@ def run_order(runs: list[RunSpec]) -> list[RunSpec]:
     generator = random.Random(f"{[(run.study, run.seed) for run in runs]}")
     shuffled = generator.sample(runs, len(runs))
     return sorted(shuffled, key=lambda run: run.repeat)
+
+
+@lru_cache(maxsize=8)
+def in_real_time(study: Study) -> tuple[RunSpec, ...]:
+    """The runs in real time, against which times of emulated nodes are held; none by default.
+
+    A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
+    without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest
+    of several) are made once more at factor 1 and without a yardstick, as often as they are timed,
+    and so is the single device, over which speedups are taken. What such a step takes is what the
+    emulated one should take; no time of these runs goes anywhere else.
+    """
+    runs = expand(study)
+    several = [spec for spec in runs if spec.world.nodes > 1]
+    if not study.cluster.real_time or not several:
+        return ()
+    fewest = min(spec.world.nodes for spec in several)
+    held = [spec for spec in several if spec.world.nodes == fewest]
+    # Of links with and without conditions the latter are enough: a condition shapes a cable and
+    # stretches a rank's time as dilation does.
+    plain = [spec for spec in held if spec.world.link and not spec.world.link.conditions]
+    alone = [spec for spec in runs if (spec.strategy, spec.world.nodes) == ("single", 1)]
+    chosen = {spec.run_id for spec in [*alone, *(plain or held)]}
+    return tuple(
+        replace(
+            spec,
+            world=replace(spec.world, real_time=True, yardstick=None, dilated_for=None),
+            workload=replace(spec.workload, checkpoint_every=0),
+        )
+        for spec in runs
+        if spec.run_id in chosen
+    )
+
+
+@lru_cache(maxsize=8)
+def profiled(study: Study) -> tuple[RunSpec, ...]:
+    """The profiled runs, which say what a step's time is spent on; none by default.
+
+    A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures,
+    so they are apart from the timed runs: R (1 by default) for each cell and node count. R may be
+    over the number of timed ones, where a study is about bubbles; with `cells: [NAME]` only these
+    have R and each other cell has one, which is enough for its bytes.
+
+    They train the untimed steps and then N more with the learning rates of the whole run, so their
+    losses are the first ones of the timed run. Raises StudyError where that is longer.
+    """
+    if (steps := study.profile_steps) is None:
+        return ()
+    often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
+    runs = []
+    for spec in expand(study.but(repeats=study.profile_repeats)):
+        if spec.repeat and spec.cell not in often:
+            continue
+        work, optimiser = spec.workload, spec.optimiser
+        untimed = work.first_timed()
+        if untimed + steps > work.steps:
+            raise StudyError(
+                f"{spec.run_id}: profile.steps {steps} after {untimed} untimed steps are more than "
+                f"the {work.steps} steps of a run; set profile.steps to at most "
+                f"{work.steps - untimed}"
+            )
+        # The schedule keeps the length of the timed run, so the rates of its first steps are equal.
+        length = optimiser.schedule_steps or work.steps - work.earlier_steps
+        optimiser = replace(optimiser, schedule_steps=length)
+        work = replace(work, steps=untimed + steps, checkpoint_every=0)
+        runs.append(replace(spec, profile=True, optimiser=optimiser, workload=work))
+    return tuple(runs)
+
+
+def every_run(study: Study) -> list[RunSpec]:
+    """All runs of a study: timed, in real time, profiled."""
+    return [*expand(study), *in_real_time(study), *profiled(study)]
+
+
+def planned_order(study: Study) -> list[RunSpec]:
+    """All runs in the order in which they are to be made.
+
+    Those in real time follow the timed ones of their repeat, so that the machine is as it was. The
+    profiled ones come last: they stand between no two timed ones.
+    """
+    timed = [*run_order(expand(study)), *run_order(in_real_time(study))]
+    return [*sorted(timed, key=lambda run: run.repeat), *profiled(study)]

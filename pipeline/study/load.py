@@ -14,9 +14,8 @@ from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, without_fix
 from pipeline.fonts import missing, printed
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.model_files import with_files
-from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.text import is_visible, one_line, seen, unprintable

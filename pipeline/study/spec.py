@@ -203,7 +203,7 @@ class WorldSpec:
     All from `link` on belong to the network `emulated` alone. With `yardstick` CPU seconds count by
     the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`). Time is dilated as
     `dilated_for` nodes need it, None for `nodes`; `real_time` makes it a run without dilation
-    (`pipeline.study.real_time`).
+    (`pipeline.study.expansion.in_real_time`).
     """
 
     nodes: int
@@ -251,7 +251,7 @@ class RunSpec:
     """One training run.
 
     `image_digest` is the container image that the run must be inside, None where any place will do.
-    `profile` makes it a profiled run (`pipeline.study.profiling`), which is never a timed one.
+    `profile` makes it a profiled run (`pipeline.study.expansion.profiled`), never a timed one.
     `environment` are variables that every rank has on purpose.
     """
 

@@ -57,9 +57,11 @@ class Cell:
         return dict(self.own["options"])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """A validated study after `extends`; `Study.of` makes one from the mapping of its file.
+
+    A study equals itself alone, so that its runs are kept by it and made once.
 
     `arms` are its cells before links are told apart (`pipeline.study.expansion.cells_of`).
     `profile_steps` is None where no run is profiled. `begin_steps` is None where all runs train to

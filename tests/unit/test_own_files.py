@@ -18,9 +18,8 @@ from pipeline.corpus.manifest import Manifest
 from pipeline.errors import SamestepError
 from pipeline.records import read_record, write_record
 from pipeline.schemas import AGAIN, SCHEMA_FOLDER, read
-from pipeline.study.expansion import tokens_spec
+from pipeline.study.expansion import every_run, tokens_spec
 from pipeline.study.load import load_spec
-from pipeline.study.real_time import every_run
 from pipeline.study.study import Study
 from tests.fake_records import a_verdict, make_manifest, make_record, make_study
 

@@ -16,7 +16,7 @@ from pipeline.commands.rehearse import after_training
 from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
 from pipeline.records import RunRecord
-from pipeline.study.real_time import every_run
+from pipeline.study.expansion import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import (

@@ -8,8 +8,7 @@ from snakemake.settings.types import DeploymentMethod
 from pipeline.accept import accept, accept_to_run
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
-from pipeline.study.expansion import tokens_spec
-from pipeline.study.real_time import planned_order
+from pipeline.study.expansion import planned_order, tokens_spec
 from pipeline.records import spec_to_write
 from pipeline.study.load import check_study, extended, font_warning
 from pipeline.machine import image, inherited
@@ -17,7 +16,7 @@ from pipeline.machine.site import NO_RUNTIME, SITE_FILE, Site, load_site
 from pipeline.launch import preloaded
 from pipeline.launch.slurm import job_states
 from pipeline.launch.slurm.request import request
-from pipeline.resolved import resolve
+from pipeline.resolved import runs_of
 from pipeline.watch import Watched
 
 # Jobs take over what the stages of a run may; what is left out is said once.
@@ -60,7 +59,7 @@ RESULTS = f"results/{UNDER}{STUDY.name}"
 STUDY_FILE = f"{RESULTS}/study.json"
 TOKENS = f"{RESULTS}/tokens"
 YARDSTICK = [f"{RESULTS}/yardstick.json"] if STUDY.cluster.yardstick else []
-RUNS = {spec.folder: resolve(spec) for spec in planned_order(STUDY)}
+RUNS = {run.spec.folder: run for run in runs_of(STUDY, planned_order)}
 PRIORITY = {run: len(RUNS) - place for place, run in enumerate(RUNS)}
 RECORDS = [f"{RESULTS}/runs/{run}/run.json" for run in RUNS]
 STEPS = [f"{RESULTS}/runs/{run}/steps.jsonl" for run in RUNS]

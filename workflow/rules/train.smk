@@ -51,7 +51,7 @@ rule train:
         f"{RESULTS}/runs/{{run}}/log.txt",
     wildcard_constraints:
         run="|".join(run for run in RUNS if run not in ON_NODES) or NO_RUN,
-    # The scheduler takes the highest first: runs go in the random order of pipeline.study.real_time.planned_order.
+    # The scheduler takes the highest first: runs go in the random order of pipeline.study.expansion.planned_order.
     priority: lambda wildcards: PRIORITY[wildcards.run]
     container:
         IMAGE

@@ -18,9 +18,7 @@ from pipeline.machine.facts import hardware
 from pipeline.machine.source import provenance
 from pipeline.planner.auto import layouts_of
 from pipeline.planner.operators import most_threads, of_study, work_of
-from pipeline.resolved import resolve
-from pipeline.study.expansion import expand
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
 VERSION = 2
@@ -35,16 +33,16 @@ def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> di
     Operators are those of its cells, and of the layouts that `plan --auto` ranks for it.
     Raises StudyError for a study of GPUs or of several machines.
     """
-    runs = expand(study)
     if study.cluster.device != "cpu" or study.cluster.network == "real":
         raise StudyError(
             f"study {study.name} runs on {study.cluster.device} over a network "
             f"{study.cluster.network}; calibrate measures emulated nodes or the loopback of one "
             "machine of CPUs: take `predict --points` or `plan --model` for GPUs"
         )
+    runs = runs_of(study)
     if not of_study(runs):
         # Each of them is refused; the first says why.
-        work_of(resolve(runs[0]))
+        work_of(runs[0])
     return {
         "version": VERSION,
         "study": study.name,
@@ -58,12 +56,15 @@ def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> di
 
 
 def figures(
-    sending: Sequence[RunSpec], computing: Sequence[RunSpec], cores: Sequence[int], seconds: float
+    sending: Sequence[ResolvedRun],
+    computing: Sequence[ResolvedRun],
+    cores: Sequence[int],
+    seconds: float,
 ) -> dict[str, Any]:
     """Times of the collectives of some runs and of the operators of others, in some seconds."""
     wanted, threads = of_study(computing), most_threads(sending, len(cores))
     # First what forks: this process has no torch yet, and its threads would not survive.
-    sent = collectives.measured(sending, cores, seconds * (1 - SHARE))
+    sent = collectives.measured([run.spec for run in sending], cores, seconds * (1 - SHARE))
     rounds = operators.measured(wanted, cores, threads, seconds * SHARE)
     timed = zip(wanted, zip(*(one["operators"] for one in rounds), strict=True), strict=True)
     return {

@@ -33,7 +33,7 @@ from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.machine.source import provenance
 from pipeline.parallel.types import Batch, Parts, Phases
-from pipeline.resolved import ResolvedRun, resolve
+from pipeline.resolved import ResolvedRun
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.training import worker
@@ -64,7 +64,7 @@ def shape_of(run: ResolvedRun) -> Shape:
 
 
 def measured(
-    runs: Iterable[RunSpec], cores: Sequence[int], seconds: int | None = None
+    runs: Iterable[ResolvedRun], cores: Sequence[int], seconds: int | None = None
 ) -> dict[str, Any]:
     """Measure what all runs that have the yardstick need, on these cores, for so many seconds.
 
@@ -72,7 +72,7 @@ def measured(
 
     Raises LaunchError where no run has it.
     """
-    having = {shape_of(resolve(run)): run for run in runs if run.world.yardstick}
+    having = {shape_of(run): run.spec for run in runs if run.spec.world.yardstick}
     if not having:
         raise LaunchError("no run of the study has cluster.yardstick; there is nothing to measure")
     first = next(iter(having.values()))

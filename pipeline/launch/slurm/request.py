@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from pipeline.machine.control_groups import usable_cores
 from pipeline.machine.site import Site
 from pipeline.models import num_parameters
 from pipeline.planner.memory import predict
-from pipeline.resolved import ResolvedRun
+from pipeline.resolved import ResolvedRun, first_runs
+from pipeline.study.study import Study
 
 GIBIBYTE_MB = 1024
 MINUTES_BESIDE = 10
@@ -120,6 +124,29 @@ def allocation(site: Site, nodes: int, requests: Sequence[Request]) -> tuple[str
         *([] if site.cpus_per_node else ["--exclusive"]),
         *([most.gpu_option] if most.gpus else []),
     )
+
+
+def started(study: Study, site: Site, image: Path | None) -> Iterator[str]:
+    """The commands of the first run of each cell and node count, below a line on what it asks for.
+
+    PORT, FIRST_NODE and TOKEN stand for what a start decides.
+    """
+    from pipeline.launch.torchrun import RunPaths, StartPlace, commands  # not for Snakemake's jobs
+
+    results = Path("results", study.name).resolve()
+    for run in first_runs(study):
+        spec, asked = run.spec, request(run, site)
+        yield (
+            f"# {spec.run_id}: nodes {asked.nodes}, on each {asked.gpus} GPUs and "
+            f"{asked.memory_mb} MiB; {asked.minutes} minutes"
+        )
+        folder = results / "runs" / spec.folder
+        paths = RunPaths(folder / "spec.json", results / "tokens", folder)
+        scheduler = asked.srun if spec.world.num_machines > 1 else ()
+        place = StartPlace(
+            len(usable_cores()), "PORT", "FIRST_NODE", scheduler, image, "TOKEN", site=site
+        )
+        yield from map(shlex.join, commands(run, paths, place))
 
 
 def _steps(num_bytes: int) -> int:

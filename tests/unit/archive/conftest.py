@@ -27,7 +27,7 @@ from pipeline.metrics import table
 from pipeline.metrics.build import build
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
-from pipeline.study.real_time import every_run
+from pipeline.study.expansion import every_run
 from pipeline.study.study import Study
 from tests.fake_bench import make_yardstick
 from tests.fake_records import a_cell, make_manifest, make_record, make_study, put_record

@@ -24,9 +24,8 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.page.index import studies_here
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import CONFIG, find_study, load_study, shipped_studies
-from pipeline.study.profiling import profiled
 from pipeline.study.spec import RunSpec
 from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows
 from tests.fake_records import altered

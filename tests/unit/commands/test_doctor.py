@@ -13,9 +13,8 @@ import yaml
 from pipeline.__main__ import main
 from pipeline.doctor import probes, show
 from pipeline.doctor.probes import MISSING, NOTE, OK, Finding, missing, note, ok
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
-from pipeline.study.spec import RunSpec
+from pipeline.resolved import ResolvedRun, resolve
+from tests.fake_records import shipped
 
 
 def broken() -> Finding:
@@ -29,11 +28,6 @@ def three(monkeypatch) -> None:
     monkeypatch.setattr(probes, "PROBES", found)
     monkeypatch.setattr(show, "shipped_studies", lambda: {})
     monkeypatch.setattr("pipeline.strategies.names", lambda: [])
-
-
-def run_of(study: str, cell: str, nodes: int) -> RunSpec:
-    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
-    return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
 def test_a_failing_probe_is_one_line_and_the_others_are_seen(three, capsys) -> None:
@@ -83,22 +77,22 @@ def test_every_probe_answers_on_this_machine(name) -> None:
 
 
 def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
-    assert show.why_not(run_of("smoke", "dps-amp", 4)) is None
-    apex = replace(run_of("smoke", "dps", 1), precision="apex_o1")
-    assert "apex_o1" in str(show.why_not(apex))
+    assert show.why_not(shipped("smoke", "dps-amp", 4)) is None
+    apex = replace(shipped("smoke", "dps", 1).spec, precision="apex_o1")
+    assert "apex_o1" in str(show.why_not(resolve(apex)))
     monkeypatch.setattr(probes, "slurm", lambda: missing("none", "get it"))
-    assert "2 machines" in str(show.why_not(run_of("cluster-check", "dps", 2)))
-    assert show.why_not(run_of("cluster-check", "dps", 1)) is None
+    assert "2 machines" in str(show.why_not(shipped("cluster-check", "dps", 2)))
+    assert show.why_not(shipped("cluster-check", "dps", 1)) is None
 
 
 def test_a_cell_without_gpus_is_refused(monkeypatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "needs 4 GPUs" in str(show.why_not(run_of("bai2022", "sps", 1)))
-    assert "needs 1 GPU on" in str(show.why_not(run_of("bai2022", "single", 1)))
-    two = run_of("bai2022", "dps", 2)
-    shared = replace(two, world=replace(two.world, network="loopback"))
+    assert "needs 4 GPUs" in str(show.why_not(shipped("bai2022", "sps", 1)))
+    assert "needs 1 GPU on" in str(show.why_not(shipped("bai2022", "single", 1)))
+    two = shipped("bai2022", "dps", 2).spec
+    shared = resolve(replace(two, world=replace(two.world, network="loopback")))
     assert "needs 8 GPUs on one machine, this one has 0" in str(show.why_not(shared))
 
 
@@ -113,18 +107,18 @@ def test_a_gpu_that_torch_has_no_kernels_for_is_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: about.name)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "compute_90"])
-    found, cell = probes.cuda(), show.why_not(run_of("bai2022", "dps", 1))
+    found, cell = probes.cuda(), show.why_not(shipped("bai2022", "dps", 1))
     assert found.status == MISSING and found.text.startswith(f"{about.name}: ")
     for said in (found.text, str(cell)):
         assert "no kernels for compute capability 7.0" in said and "BASE_IMAGE" in said
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_60", "sm_70"])
     assert probes.cuda().status == OK
-    assert "no kernels" not in str(show.why_not(run_of("bai2022", "dps", 1)))
+    assert "no kernels" not in str(show.why_not(shipped("bai2022", "dps", 1)))
 
 
 def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
-    def refuse(spec: RunSpec) -> str | None:
-        return "no Horovod" if spec.strategy == "horovod" else None
+    def refuse(run: ResolvedRun) -> str | None:
+        return "no Horovod" if run.spec.strategy == "horovod" else None
 
     monkeypatch.setattr(show, "why_not", refuse)
     found = show.cells(Path("workflow/config/smoke/study.yaml"))

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,16 +12,14 @@ from pipeline.launch.outcome import Ended, Judgement, checked, judge, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import RunRecord, Step, read_record, write_record
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from pipeline.training.worker import OF_A_DISK
-from tests.fake_records import EMULATED, make_record, spec_of
+from tests.fake_records import EMULATED, make_record, shipped, spec_of
 
 
 @pytest.fixture
 def run() -> RunSpec:
-    return expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    return shipped("smoke").spec
 
 
 @pytest.fixture

@@ -20,12 +20,11 @@ from pipeline.launch.torchrun import Launch, RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.resolved import resolve
-from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
-from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence
 from pipeline.training.step_files import packed, path_of
+from tests.fake_records import shipped
 from tests.parity.cases import Case
 from tests.shards import shards_of
 
@@ -178,7 +177,7 @@ def test_what_nodes_wait_for_is_told_once(paths, capsys) -> None:
 
 
 def test_progress_is_told_by_whole_rows(tmp_path) -> None:
-    run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    run = shipped("smoke").spec
     run = replace(run, workload=replace(run.workload, steps=16))
     assert cli.progress(run, tmp_path) is None, "no file yet"
     row, line = packed(Step(0, 0, 0.5, 8, 1.0, 1.0, 0.1, True)), None
@@ -193,23 +192,17 @@ OURS = checkpoint.key("training", "tokens", "the loopback network")
 
 
 @pytest.fixture
-def left(tmp_path: Path) -> RunPaths:
+def left(paths: RunPaths) -> RunPaths:
     """A run of two ranks with checkpoints of steps 2 and 3, and the rows of 4 steps."""
-    made = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
-    made.ranks.mkdir()
-    for step in (2, 3):
-        checkpoint.save(made.checkpoints, step, STATE, OURS)
-    leave_steps(made, 4, 4)
-    return made
-
-
-def step_of(step: int, rank: int) -> Step:
-    return Step(step, rank, 0.1, 8, 1.0, 1.0, 0.1, True)
+    for done in (2, 3):
+        checkpoint.save(paths.checkpoints, done, STATE, OURS)
+    leave_steps(paths, 4, 4)
+    return paths
 
 
 def leave_steps(paths: RunPaths, *counts: int, after: bytes = b"") -> None:
     for rank, count in enumerate(counts):
-        rows = [packed(step_of(step, rank)) for step in range(count)]
+        rows = [packed(replace(step(number), rank=rank)) for number in range(count)]
         path_of(paths.ranks, rank).write_bytes(b"".join(rows) + after)
 
 
@@ -219,7 +212,7 @@ def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(left) 
 
 
 @pytest.mark.parametrize(
-    "after", [b"", packed(step_of(2, 1))[:9], bytes(99), packed(step_of(9, 1))]
+    "after", [b"", packed(step(2))[:9], bytes(99), packed(replace(step(9), rank=1))]
 )
 def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(left, after) -> None:
     """The rows end, are cut off, are zeros, or are of another step."""

@@ -12,20 +12,18 @@ from pipeline.machine import image as container
 from pipeline.machine import inherited
 from pipeline.machine.site import PYXIS, Site
 from pipeline.resolved import resolve
-from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
-from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from tests.fake_records import shipped
 
 PATHS = RunPaths(Path("spec.json"), Path("tokens"), Path("out"))
 
 
 @pytest.fixture
 def run() -> RunSpec:
-    runs = expand(load_study(Path("workflow/config/smoke/study.yaml")))
-    emulated = next(r for r in runs if r.strategy == "ddp" and r.world.nodes == 4)
-    world = replace(emulated.world, network="loopback", link=None, cores_per_node=None)
-    return replace(emulated, world=world)
+    spec = shipped("smoke", "dps", 4).spec
+    world = replace(spec.world, network="loopback", link=None, cores_per_node=None)
+    return replace(spec, world=world)
 
 
 @pytest.mark.parametrize(

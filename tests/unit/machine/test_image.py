@@ -13,16 +13,15 @@ from pipeline.doctor import probes
 from pipeline.errors import LaunchError
 from pipeline.machine import image
 from pipeline.machine.site import PYXIS, Site
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
+from tests.fake_records import shipped
 
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
 
 @pytest.fixture
 def run() -> RunSpec:
-    return expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
+    return shipped("smoke").spec
 
 
 @pytest.fixture

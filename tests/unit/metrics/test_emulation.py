@@ -16,7 +16,7 @@ from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.headline import bias_sentence
 from pipeline.metrics.results import Results, records
 from pipeline.records import RunRecord
-from pipeline.study.real_time import every_run
+from pipeline.study.expansion import every_run
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests import fake_records

@@ -23,8 +23,7 @@ from pipeline.metrics import table as metrics_table
 from pipeline.metrics.format import NONE
 from pipeline.page import index
 from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
-from pipeline.study.expansion import expand
-from pipeline.study.profiling import profiled
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study

@@ -16,6 +16,7 @@ from pipeline.planner.auto import choose, run_of
 from pipeline.planner.here import Calibration
 from pipeline.planner.operators import of_study
 from pipeline.planner.ranking import Cluster
+from pipeline.resolved import runs_of
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 
@@ -28,7 +29,7 @@ def machine(a_byte: float) -> Calibration:
     line = [(1000, 1000 * a_byte), (1_000_000, 1e6 * a_byte)]
     link: str | None = "1gbit"
     times = {(link, n, kind): line for n in (2, 4) for kind in KINDS}
-    return Calibration({o: 1e-9 * o.work for o in of_study(expand(STUDY))}, times, 1e10)
+    return Calibration({o: 1e-9 * o.work for o in of_study(runs_of(STUDY))}, times, 1e10)
 
 
 def test_the_link_decides() -> None:

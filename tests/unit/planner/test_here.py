@@ -22,7 +22,7 @@ from pipeline.study.spec import RunSpec
 def runs() -> list[RunSpec]:
     """Cells of two studies on four nodes, with the single device of the first."""
     first, more = (expand(load_study(find_study(name))) for name in ("alpa2022", "ptdp2021"))
-    return first + [run for run in more if run.cell != "single"]
+    return [*first, *(run for run in more if run.cell != "single")]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_study_stands_beside_what_was_measured(runs, calibration) -> None:
     right = of(runs, calibration, "single").seconds
     wrong = of(runs, calibration, "ddp").seconds / 2
     measured = {("single", 1): right, ("ddp", 4): wrong}
-    rows = {row["cell"]: row for row in predict_study(runs, calibration, measured)}
+    rows = {row["cell"]: row for row in predict_study(map(resolve, runs), calibration, measured)}
     assert len(rows) == len({(run.cell, run.world.nodes) for run in runs})
     assert (rows["single"]["error"], rows["ddp"]["error"]) == ("+0.000", "+1.000")
     assert rows["zero1"]["error"] == ""
@@ -188,7 +188,7 @@ def test_stated_stages_and_cut_sequences_have_their_own_operators(runs) -> None:
 
 
 def test_a_study_asks_for_each_operator_once(runs) -> None:
-    found = of_study(runs)
+    found = of_study(map(resolve, runs))
     assert found == sorted(set(found))
     assert {one.kind for one in found} == {
         "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update"

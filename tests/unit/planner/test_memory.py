@@ -273,7 +273,7 @@ def test_the_parts_of_a_hybrid_rank_are_those_by_hand() -> None:
     knobs = {"tensor": 8, "pipeline": 8, "zero_stage": 1, "sequence": True}
     work = WorkloadSpec(64, 64, 2, 1, "strong", 0)
     spec = replace(of_megatron(SIZES["175B"].model, 8, 8), options=knobs, workload=work)
-    memory = plan_study([spec])[0].memory
+    memory = plan_study([resolve(spec)])[0].memory
     width, tokens = 12288, 2048
     products = 12 * width**2 * 12 // 8
     # Norms (4 w), the biases of row cuts (2 w) and positions are whole, those of column cuts (7 w)
@@ -294,17 +294,19 @@ def test_what_ptdp_trained_on_80_gib_fits_and_half_of_its_ranks_would_be_full(ro
     tensor, stages = row["tensor_parallel"], row["pipeline_parallel"]
     model = ModelSpec("gpt2", row["layers"], row["width"], row["heads"], 2048, 51200)
     assert num_parameters(model) == pytest.approx(1e9 * row["parameters"], abs=6e7)
-    assert plan_study([of_megatron(model, tensor, stages)])[0].verdict(80 * GIBIBYTE) == "fits"
+    whole = resolve(of_megatron(model, tensor, stages))
+    assert plan_study([whole])[0].verdict(80 * GIBIBYTE) == "fits"
     if tensor * stages > 1:
         fewer = (tensor, stages // 2) if stages > 1 else (tensor // 2, 1)
-        assert plan_study([of_megatron(model, *fewer)])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
+        half = resolve(of_megatron(model, *fewer))
+        assert plan_study([half])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
 
 
 def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
     """Smith et al. 2022: 530 billion parameters, tensor 8 x pipeline 35, 105 layers."""
     model = ModelSpec("gpt2", 105, 20480, 128, 2048, 51200)
     assert num_parameters(model) == pytest.approx(530e9, rel=0.01)
-    assert plan_study([of_megatron(model, 8, 35)])[0].verdict(80 * GIBIBYTE) == "fits"
+    assert plan_study([resolve(of_megatron(model, 8, 35))])[0].verdict(80 * GIBIBYTE) == "fits"
 
 
 @pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])

@@ -17,15 +17,14 @@ from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
 from pipeline.planner.projection import project
 from pipeline.planner.ranking import Cluster
-from pipeline.study.expansion import expand
+from pipeline.resolved import resolve, runs_of
+from pipeline.study.expansion import every_run, expand, profiled
 from pipeline.study.load import find_study, load_study
-from pipeline.study.profiling import profiled
-from pipeline.study.real_time import every_run
 from tests.fake_records import make_study, write_records
 
 
 def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
-    runs = expand(load_study(Path(f"workflow/config/{name}/study.yaml")))
+    runs = runs_of(load_study(Path(f"workflow/config/{name}/study.yaml")))
     return {(p.spec.cell, p.spec.world.nodes): p for p in plan_study(runs)}
 
 
@@ -138,11 +137,11 @@ def test_zero_1_needs_more_than_ddp_where_a_heap_keeps_its_messages() -> None:
     specs = [found[cell, 4].spec for cell in ("zero1", "ddp")]
     once = replace(specs[0].workload, accumulation_steps=1)
     small = [replace(s, model=replace(s.model, width=128), workload=once) for s in specs]
-    zero, ddp = (plan_study([spec])[0].memory.peak / MEBIBYTE for spec in small)
+    zero, ddp = (plan_study([resolve(spec)])[0].memory.peak / MEBIBYTE for spec in small)
     assert 8 < zero - ddp < 22
     gpus = plans_of("bai2022")["dps", 2].spec
     sharded = replace(gpus, strategy="sharded", options={"stage": 1})
-    on_gpus = [plan_study([spec])[0].memory.peak for spec in (gpus, sharded)]
+    on_gpus = [plan_study([resolve(spec)])[0].memory.peak for spec in (gpus, sharded)]
     assert on_gpus[1] < on_gpus[0]
 
 

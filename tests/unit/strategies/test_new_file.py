@@ -60,7 +60,7 @@ def said(*arguments):
         return [main(arguments), shown.getvalue()]
 
 runs = expand(load_study(Path("mine.yaml")))
-plan = plan_study(runs)[-1]
+plan = plan_study(map(resolve, runs))[-1]
 found = dict(show.probes())["mine"]()
 seen = {
     "names": names(), "room": predict(resolve(replace(runs[-1], strategy="room"))).buffers,

@@ -8,9 +8,8 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.study.equal_work import check_equal_work, schedule_text
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import check_study, find_study, load_study
-from pipeline.study.profiling import profiled
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 

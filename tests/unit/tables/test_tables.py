@@ -33,7 +33,7 @@ from pipeline.planner.memory import (
 from pipeline.records import RunRecord, Step
 from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
-from pipeline.study.profiling import profiled
+from pipeline.study.expansion import profiled
 from pipeline.study.study import Study
 from pipeline.tables import TABLES
 from pipeline.tables.declared import Table, text

@@ -14,7 +14,7 @@ import yaml
 from pipeline import schemas, strategies
 from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.launch.emulated import yardstick
-from pipeline.resolved import resolve
+from pipeline.resolved import resolve, runs_of
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
@@ -55,7 +55,7 @@ def test_every_precision_and_micro_batch_of_the_study_is_measured(study, measure
     content = schemas.read(measured, "yardstick", "test")
     found = {(one["precision"], one["sequences"]) for one in content["passes"]}
     assert found == {(p, n) for p in ("fp32", "amp_o1", "amp_o2") for n in (8, 16)}
-    assert found == {yardstick.shape_of(resolve(run)) for run in expand(load_study(study))}
+    assert found == {*map(yardstick.shape_of, runs_of(load_study(study)))}
     for one in content["passes"]:
         assert len(one["rounds"]) >= yardstick.MIN_ROUNDS
         assert 0 < one["forward_seconds"] < one["step_seconds"]

@@ -1,40 +1,32 @@
 """What a run asks of a scheduler."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pipeline.launch.slurm.request import allocation, request
 from pipeline.machine.site import Site
 from pipeline.planner.memory import predict
-from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
+from tests.fake_records import shipped
 
 HERE = Site()
 
 
-def run_of(study: str, cell: str, nodes: int) -> ResolvedRun:
-    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
-    return resolve(next(r for r in runs if r.cell == cell and r.world.nodes == nodes))
-
-
 def test_nodes_on_the_loopback_are_one_machine() -> None:
-    four = request(run_of("smoke", "dps", 4), HERE)
+    four = request(shipped("smoke", "dps", 4), HERE)
     assert (four.nodes, four.gpus, four.slurm_extra) == (1, 0, "--exclusive --signal=B:USR1@120")
-    assert four.memory_mb > request(run_of("smoke", "dps", 1), HERE).memory_mb
+    assert four.memory_mb > request(shipped("smoke", "dps", 1), HERE).memory_mb
 
 
 def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
-    run = run_of("bai2022", "dps", 2)
+    run = shipped("bai2022", "dps", 2)
     assert request(run, HERE).minutes * 60 > run.spec.timeout_seconds
     assert request(replace(run, spec=replace(run.spec, timeout_seconds=61)), HERE).minutes == 12
 
 
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
     for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
-        run = run_of("smoke", cell, nodes)
+        run = shipped("smoke", cell, nodes)
         assert request(run, HERE).memory_mb * 2**20 > 2 * predict(run).peak
 
 
@@ -48,7 +40,7 @@ def test_more_memory_is_asked_for_than_is_predicted() -> None:
     ],
 )
 def test_a_site_says_how_gpus_and_cores_are_asked_for(site, extra, gres, cpus, srun) -> None:
-    asked = request(run_of("bai2022", "dps", 2), site)
+    asked = request(shipped("bai2022", "dps", 2), site)
     assert (asked.slurm_extra, asked.gres) == (f"{extra} --signal=B:USR1@120", gres)
     assert asked.cpus == cpus and (srun is None or srun in asked.srun)
 
@@ -71,7 +63,7 @@ def test_a_site_says_how_gpus_and_cores_are_asked_for(site, extra, gres, cpus, s
     ],
 )  # fmt: skip
 def test_an_allocation_holds_the_most_that_its_runs_ask_for(site, words) -> None:
-    runs = [run_of("bai2022", cell, nodes) for cell, nodes in (("dps", 2), ("dps", 2))]
+    runs = [shipped("bai2022", cell, nodes) for cell, nodes in (("dps", 2), ("dps", 2))]
     requests = [request(run, site) for run in runs]
     assert allocation(site, 2, requests) == ("sbatch", *words.split())
     assert {one.minutes for one in requests} == {min(370, site.max_minutes or 370)}

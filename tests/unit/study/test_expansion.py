@@ -1,0 +1,143 @@
+"""Runs besides the timed ones: in real time, and profiled, each the beginning of a timed one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.errors import StudyError
+from pipeline.resolved import first_runs, resolve, runs_of
+from pipeline.schemas import validate
+from pipeline.study.expansion import every_run, expand, in_real_time, planned_order, profiled
+from pipeline.study.load import check_study
+from pipeline.study.spec import REAL_TIME, RunSpec
+from pipeline.study.study import Study
+from tests.fake_records import EMULATED, make_study
+from tests.parity.cases import Case
+
+CLUSTER = EMULATED | {"yardstick": True, "real_time": True, "links": EMULATED["links"][:1]}
+
+
+def real(**changes: object) -> Study:
+    return Study.of(make_study(**{"cluster": CLUSTER, "profile": {"steps": 4}, **changes}))
+
+
+def profiling(**profile: object) -> Study:
+    return Study.of(make_study(profile={"steps": 8, **profile}))
+
+
+def test_a_study_s_runs_are_resolved_once_and_are_those_of_their_specs() -> None:
+    study = real()
+    runs = runs_of(study, every_run)
+    assert runs is runs_of(study, every_run)
+    assert [run.spec for run in runs] == every_run(study)
+    assert all(run == resolve(run.spec) for run in runs)
+    assert [run.spec for run in first_runs(study)] == [s for s in expand(study) if s.repeat == 0]
+
+
+def test_a_study_that_does_not_ask_has_timed_runs_alone_and_its_specs_are_as_before() -> None:
+    assert profiled(Study.of(make_study())) == ()
+    without = real(cluster=EMULATED)
+    assert in_real_time(without) == ()
+    assert every_run(without) == [*expand(without), *profiled(without)]
+    assert not any("real_time" in run.to_json() for run in every_run(without))
+
+
+def test_every_timed_run_on_two_nodes_or_a_single_device_has_one_in_real_time() -> None:
+    found, runs = in_real_time(real()), expand(real())
+    alone = [run for run in runs if run.strategy == "single" and run.world.nodes == 1]
+    timed = [run for run in runs if run.world.nodes == 2 or run in alone]
+    assert [run.run_id for run in found] == [run.run_id.replace("/r", "/t") for run in timed]
+    for run, emulated in zip(found, timed, strict=True):
+        assert (run.kind, run.world.yardstick, run.world.dilated_for) == (REAL_TIME, None, None)
+        assert replace(run, world=emulated.world) == emulated
+        assert RunSpec.from_dict(run.to_dict()) == run
+        validate(run.to_dict(), "spec", "spec.json")
+
+
+@pytest.mark.parametrize(("nodes", "count"), [([1], 0), ([1, 4], 7 * 3), ([1, 2, 4], 6 * 3)])
+def test_they_are_on_the_fewest_of_several_nodes(nodes: list[int], count: int) -> None:
+    cells = [cell | {"nodes": nodes} for cell in make_study()["cells"]]
+    if nodes == [1, 2, 4]:
+        cells[0]["nodes"] = [1]
+    assert len(in_real_time(real(cells=cells))) == count
+
+
+def test_a_link_under_a_condition_has_none_beside_a_plain_one() -> None:
+    plain = EMULATED["links"][0]
+    slow = plain | {"name": "uneven", "straggler": 0.5}
+    both = in_real_time(real(cluster=CLUSTER | {"links": [plain, slow]}))
+    assert {run.world.link.name for run in both if run.world.link} == {plain["name"]}
+    assert len(both) == len(in_real_time(real()))
+    assert in_real_time(real(cluster=CLUSTER | {"links": [slow]}))
+
+
+def test_they_follow_the_timed_runs_of_their_repeat() -> None:
+    order = planned_order(real())
+    assert sorted(run.run_id for run in order) == sorted(run.run_id for run in every_run(real()))
+    marks = [(run.profile, run.repeat, run.kind == REAL_TIME) for run in order]
+    assert marks == sorted(marks)
+
+
+def test_only_emulated_nodes_have_them() -> None:
+    cluster = make_study()["cluster"] | {"real_time": True}
+    with pytest.raises(StudyError, match=r"cluster\.real_time belongs to cluster\.network emulat"):
+        real(cluster=cluster)
+
+
+def test_every_cell_and_node_count_has_a_profiled_run_beside_its_timed_ones() -> None:
+    found, timed = profiled(profiling()), expand(profiling())
+    assert {(s.cell, s.world.nodes) for s in found} == {(s.cell, s.world.nodes) for s in timed}
+    assert found[0].run_id == "fake/single/n1/p0"
+    assert not {s.run_id for s in found} & {s.run_id for s in timed}
+    assert timed == expand(Study.of(make_study()))
+
+
+def test_profiled_runs_may_be_repeated_more_often_than_timed_ones() -> None:
+    found = profiled(profiling(repeats=4))
+    ids = {s.run_id for s in found if (s.cell, s.world.nodes) == ("dps", 2)}
+    assert ids == {f"fake/dps/n2/p{repeat}" for repeat in range(4)}
+    assert tuple(s for s in found if s.repeat == 0) == profiled(profiling())
+
+
+def test_only_some_cells_may_be_profiled_often() -> None:
+    study = profiling(repeats=4, cells=["dps"])
+    assert {s.cell for s in profiled(study) if s.repeat} == {"dps"}
+    everywhere = {(s.cell, s.world.nodes) for s in expand(study)}
+    assert {(s.cell, s.world.nodes) for s in profiled(study) if not s.repeat} == everywhere
+
+
+def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
+    short, whole = profiled(profiling())[0], expand(profiling())[0]
+    assert (short.workload.steps, short.workload.untimed_steps) == (13, 5)
+    assert short.seed == whole.seed
+    rates = [[s.optimiser.rate(t, s.workload.steps) for t in range(13)]
+             for s in (short, whole)]  # fmt: skip
+    assert rates[0] == rates[1]
+    assert rates[0][-1] < rates[0][6]
+
+
+def test_a_profiled_spec_survives_the_disk_and_keeps_no_checkpoint() -> None:
+    study = make_study(profile={"steps": 8})
+    study["workload"]["checkpoint_every"] = 4
+    spec = profiled(Study.of(study))[0]
+    assert spec.workload.checkpoint_every == 0
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+    validate(spec.to_dict(), "spec", "here")
+
+
+def test_a_timed_spec_says_nothing_of_profiles_so_that_its_hash_stays() -> None:
+    spec = Case("single").spec(1)
+    spec = replace(spec, model=replace(spec.model, num_heads=2, vocab_size=300))
+    spec = replace(spec, workload=replace(spec.workload, steps=20))
+    spec = replace(spec, optimiser=replace(spec.optimiser, warmup_steps=4))
+    assert "profile" not in spec.to_dict()
+    # As it was before there were profiled runs.
+    assert spec.sha256() == "2ee48576e7f98f009f918e39fa5422ebbccef7310b5280560405d91c34058e02"
+
+
+def test_more_profiled_steps_than_the_run_has_are_refused_at_the_door() -> None:
+    with pytest.raises(StudyError, match=r"profile\.steps 26 .* to at most 25"):
+        check_study(make_study(profile={"steps": 26}), "here")
+    check_study(make_study(profile={"steps": 25}), "here")
