@@ -26,22 +26,25 @@ FALLBACK = "loopback"
 """Stands for the link of runs that were to be emulated and were made on the loopback."""
 
 
-def expand(study: Study) -> list[RunSpec]:
-    """All runs of a validated study, cell by cell; raises StudyError on a contradiction."""
+def expand(study: Study, repeats: int | None = None) -> list[RunSpec]:
+    """All runs of a validated study, cell by cell; raises StudyError on a contradiction.
+
+    Each cell has `repeats` at every node count where they are given, else its own.
+    """
     cells = cells_of(study)
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
     _check_names_and_links(study, [cell.name for cell in cells], most)
-    repeats = study.repeats
-    if len(worlds) * repeats > MAX_RUNS:
+    counts = [repeats or cell.repeats for cell, _ in worlds]
+    if sum(counts) > MAX_RUNS:
         raise StudyError(
-            f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
-            f"node counts of {repeats} repeats each; split it or have fewer repeats"
+            f"the study has {sum(counts)} runs, over {MAX_RUNS}: {len(worlds)} cells and node "
+            f"counts of up to {max(counts)} repeats each; split it or have fewer repeats"
         )
     runs = [
         _run(study, cell, nodes, most, repeat)
-        for cell, nodes in worlds
-        for repeat in range(repeats)
+        for (cell, nodes), count in zip(worlds, counts, strict=True)
+        for repeat in range(count)
     ]
     for run in runs:
         run.check()

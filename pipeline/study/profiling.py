@@ -42,7 +42,7 @@ def profiled(study: Study) -> list[RunSpec]:
         return []
     often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
     runs = []
-    for spec in expand(study.but(repeats=study.profile_repeats)):
+    for spec in expand(study, study.profile_repeats):
         if spec.repeat and spec.cell not in often:
             continue
         work, optimiser = spec.workload, spec.optimiser

@@ -45,6 +45,15 @@ def test_only_some_cells_may_be_profiled_often() -> None:
     assert {(s.cell, s.world.nodes) for s in profiled(study) if not s.repeat} == everywhere
 
 
+def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
+    cells = [cell | ({"repeats": 2} if cell["name"] == "dps" else {})
+             for cell in make_study()["cells"]]  # fmt: skip
+    study = check_study(make_study(cells=cells, profile={"steps": 8, "repeats": 4}), "here")
+    for runs, counts in ((expand(study), (3, 2)), (profiled(study), (4, 4))):
+        found = [sum((r.cell, r.world.nodes) == (cell, 2) for r in runs) for cell in ("sps", "dps")]
+        assert tuple(found) == counts
+
+
 def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
     study = make_study(profile={"steps": 8})
     short, whole = profiled(Study.of(study))[0], expand(Study.of(study))[0]
