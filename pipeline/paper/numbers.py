@@ -91,6 +91,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
          "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
+    fewest, most = (of(arm.repeats for arm in study.arms) for of in (min, max))
     chosen = "" if name == "smoke" else f" --configfile {config}"
     snakemake = f"snakemake --cores all{chosen}"
     return {
@@ -98,7 +99,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "title": study.title,
         "command": "make paper" if name == "smoke" else snakemake,
         "snakemake": snakemake,
-        "repeats": plural(study.repeats, "repeat"),
+        "repeats": f"{fewest} to " * (fewest < most) + plural(most, "repeat"),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),

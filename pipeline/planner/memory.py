@@ -24,16 +24,16 @@ from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec
 
 MEBIBYTE = 2**20
 
-CPU_BASE = 226 * MEBIBYTE
+CPU_BASE = 233 * MEBIBYTE
 """Resident set of a rank before its model is built: Python 3.11, torch 2.13 (CPU) and the loop.
 
-Measured once on Linux x86-64 with one thread by psutil; a run measures its own.
+Of 184 runs on Linux x86-64 with one thread, 232 to 234 by psutil; a run measures its own.
 """
 
 CPU_LOADED_LATER = 90 * MEBIBYTE
 """Bytes that a rank loads after that: torch._dynamo with the optimiser, kernels, Gloo, Horovod.
 
-Measured as above, from 226 to 316 MiB.
+Measured as above, from 226 to 316 MiB of an earlier base.
 """
 
 FORKED_LOADED_LATER = 41 * MEBIBYTE
@@ -41,6 +41,14 @@ FORKED_LOADED_LATER = 41 * MEBIBYTE
 
 The median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB in fp32, 53 to 57
 in mixed precision, which takes other kernels.
+"""
+
+PRODUCT_BUFFERS = 2 * 4700 * 1024
+"""Bytes of the two buffers that MKL takes for products of a new size of micro-batch, and keeps.
+
+Of 4.3 to 5.4 MiB each for products of 64 to 4,096 tokens and up to 1,024 features, one thread, by
+`mkl_mem_stat`: 9.0 MiB after passes of 64 tokens, 13.7 after 128 more and 23.2 after 256 more. The
+models by which the bytes loaded later were measured are too small for any.
 """
 
 CUDA_BASE = 1024 * MEBIBYTE
@@ -131,7 +139,9 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
         recomputed=int(footprint.block_share * again),
         within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
         logits=int(footprint.logit_share * max(models.logit_bytes(*one) for one in passes)),
-        base=CPU_BASE + loaded_later(spec.world.network == "emulated", spec.model)
+        base=CPU_BASE
+        + loaded_later(spec.world.network == "emulated", spec.model)
+        + PRODUCT_BUFFERS * len({(model.context, count) for model, count in passes})
         if cpu
         else CUDA_BASE,
     )

@@ -20,6 +20,7 @@ from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import check_name
+from pipeline.strategies.sharded.plan import rows_of_stage_1
 from pipeline.strategies.tensor.plan import Part, check_tensor_axis, kept_of_block
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -89,16 +90,18 @@ class Hybrid(Pipelined):
         uncut, cut = self._part(spec, layout, rank).parameters(spec)
         weights = (uncut + cut / self.tensor) / models.num_parameters(spec.model)
         data = layout.data_parallel if self.zero_stage else 1
+        rows = rows_of_stage_1(spec, layout, gradients, weights) if data > 1 else stage
         kept = kept_of_block(self.tensor, sequence=self.sequence)
         return replace(
             stage,
-            buffer_bytes=int(min(stage.buffer_bytes, weights * gradients)),
+            buffer_bytes=int(min(rows.buffer_bytes, weights * gradients)),
+            holds_gradients=stage.holds_gradients or rows.holds_gradients,
+            gathered_bytes=rows.gathered_bytes,
             weight_share=weights,
             gradient_share=weights,
             held_share=weights,
             optimiser_share=weights / data,
             master_share=weights / data,
-            gathered_bytes=int(weights * gradients / data) if self.zero_stage else 0,
             copy_share=stage.copy_share / self.tensor,
             activation_share=stage.activation_share * kept,
             input_share=stage.input_share / (self.tensor if self.sequence else 1),

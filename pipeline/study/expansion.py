@@ -28,25 +28,26 @@ FALLBACK = "loopback"
 
 
 @lru_cache(maxsize=8)
-def expand(study: Study) -> tuple[RunSpec, ...]:
+def expand(study: Study, repeats: int | None = None) -> tuple[RunSpec, ...]:
     """All timed runs of a study, cell by cell, made once; raises StudyError on a contradiction.
 
+    Each cell has `repeats` at every node count where they are given, else its own.
     `pipeline.resolved.runs_of` has them with strategy and layout.
     """
     cells = cells_of(study)
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
     _check_names_and_links(study, [cell.name for cell in cells], most)
-    repeats = study.repeats
-    if len(worlds) * repeats > MAX_RUNS:
+    counts = [repeats or cell.repeats for cell, _ in worlds]
+    if sum(counts) > MAX_RUNS:
         raise StudyError(
-            f"the study has {len(worlds) * repeats} runs, over {MAX_RUNS}: {len(worlds)} cells and "
-            f"node counts of {repeats} repeats each; split it or have fewer repeats"
+            f"the study has {sum(counts)} runs, over {MAX_RUNS}: {len(worlds)} cells and node "
+            f"counts of up to {max(counts)} repeats each; split it or have fewer repeats"
         )
     runs = tuple(
         _run(study, cell, nodes, most, repeat)
-        for cell, nodes in worlds
-        for repeat in range(repeats)
+        for (cell, nodes), count in zip(worlds, counts, strict=True)
+        for repeat in range(count)
     )
     for run in runs:
         run.check()
@@ -266,7 +267,7 @@ def profiled(study: Study) -> tuple[RunSpec, ...]:
         return ()
     often = {c.name for c in cells_of(study) if c.arm in (study.profile_cells or (c.arm,))}
     runs = []
-    for spec in expand(study.but(repeats=study.profile_repeats)):
+    for spec in expand(study, study.profile_repeats):
         if spec.repeat and spec.cell not in often:
             continue
         work, optimiser = spec.workload, spec.optimiser

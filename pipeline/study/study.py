@@ -35,8 +35,9 @@ class ClusterSpec:
 class Cell:
     """A strategy in a precision, with all that it does not state itself from the study.
 
-    `arm` is the name that the study gave; over several links `name` has the link's name too. `own`
-    is what the cell states of workload, optimiser and options, by these names.
+    `arm` is the name that the study gave; over several links `name` has the link's name too.
+    `repeats` are its timed runs at a node count: the study's, or fewer where it says so. `own` is
+    what it states of workload, optimiser and options, by these names.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Cell:
     precision: str
     nodes: tuple[int, ...]
     ranks_per_node: int
+    repeats: int
     workload: WorkloadSpec
     optimiser: OptimiserSpec
     own: Mapping[str, Mapping[str, Any]]
@@ -166,6 +168,7 @@ def _arm(study: Mapping[str, Any], cell: Mapping[str, Any], cluster: ClusterSpec
         precision=cell["precision"],
         nodes=tuple(cell.get("nodes", cluster.nodes)),
         ranks_per_node=cell.get("ranks_per_node", cluster.ranks_per_node),
+        repeats=min(study["repeats"], cell.get("repeats", study["repeats"])),
         workload=replace(WorkloadSpec.of(study["workload"]), **own["workload"]),
         optimiser=replace(OptimiserSpec(**study["optimiser"]), **own["optimiser"]),
         own=own,

@@ -136,23 +136,11 @@ class Sharded(Strategy):
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
-        share, width = 1 / dict(layout.axes)[DATA], widths(spec.precision)
-        count, masters = models.num_parameters(spec.model), width.weight < FP32
         if self.stage == 1:
-            # rows of the gradients and of fp32 weights besides the whole ones, and a bucket in the
-            # order of the ranks while it is reduced; then all that is gathered
-            rows, bucket = int(gradients * share), min(BUCKET_BYTES, gradients)
-            # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of
-            # Gloo's copy of that: blocks of so many sizes never fit one another's.
-            heap = layout.device == "cpu"
-            held = rows * (1 if masters else 2)
-            return Footprint(
-                buffer_bytes=0 if heap else bucket,
-                holds_gradients=heap,
-                optimiser_share=share,
-                master_share=share,
-                gathered_bytes=held + (bucket + 2 * width.weight * count if heap else 0),
-            )
+            share = 1 / dict(layout.axes)[DATA]
+            rows = rows_of_stage_1(spec, layout, gradients)
+            return replace(rows, optimiser_share=share, master_share=share)
+        count = models.num_parameters(spec.model)
         block = models.family(spec.model).layer_parameters(spec.model)
         rest = count - spec.model.num_layers * block
         kept = shards_by_fsdp(spec, self.stage, dict(layout.axes)[DATA], block, rest)
@@ -187,6 +175,28 @@ class Sharded(Strategy):
         if self.stage == 1:
             return step.shard_optimiser(parts)
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
+
+
+def rows_of_stage_1(
+    spec: RunSpec, layout: Layout, gradients: float, share: float = 1.0
+) -> Footprint:
+    """Memory under stage 1 besides weights and gradients, of which a rank has this share.
+
+    Rows of its gradients, and of fp32 weights where there are no masters; a bucket in the order of
+    the ranks while it is reduced; then all that is gathered. `gradients`: bytes of all of them.
+    """
+    width, gradients = widths(spec.precision), share * gradients
+    weights = share * width.weight * models.num_parameters(spec.model)
+    rows = gradients / dict(layout.axes)[DATA] * (1 if width.weight < FP32 else 2)
+    bucket = min(BUCKET_BYTES, gradients)
+    # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
+    # copy of that: blocks of so many sizes never fit one another's.
+    heap = layout.device == "cpu"
+    return Footprint(
+        buffer_bytes=0 if heap else int(bucket),
+        holds_gradients=heap,
+        gathered_bytes=int(rows + (bucket + 2 * weights if heap else 0)),
+    )
 
 
 def shards_by_fsdp(spec: RunSpec, stage: int, ranks: int, block: float, rest: float) -> Footprint:

@@ -101,6 +101,15 @@ def test_profiled_runs_may_be_repeated_more_often_than_timed_ones() -> None:
     assert tuple(s for s in found if s.repeat == 0) == profiled(profiling())
 
 
+def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
+    cells = [cell | ({"repeats": 2} if cell["name"] == "dps" else {})
+             for cell in make_study()["cells"]]  # fmt: skip
+    study = check_study(make_study(cells=cells, profile={"steps": 8, "repeats": 4}), "here")
+    for runs, counts in ((expand(study), (3, 2)), (profiled(study), (4, 4))):
+        found = [sum((r.cell, r.world.nodes) == (cell, 2) for r in runs) for cell in ("sps", "dps")]
+        assert tuple(found) == counts
+
+
 def test_only_some_cells_may_be_profiled_often() -> None:
     study = profiling(repeats=4, cells=["dps"])
     assert {s.cell for s in profiled(study) if s.repeat} == {"dps"}

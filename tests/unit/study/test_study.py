@@ -41,7 +41,7 @@ def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:
     cells = [
         {"name": "plain", "label": "Plain", "strategy": "ddp", "precision": "fp32"},
         {"name": "own", "label": "Own", "strategy": "ddp", "precision": "fp32", "nodes": [2],
-         "ranks_per_node": 3, "workload": {"global_batch": 48},
+         "ranks_per_node": 3, "repeats": 2, "workload": {"global_batch": 48},
          "optimiser": {"learning_rate": 0.5}, "options": {"bucket_cap_mb": 1}},
     ]  # fmt: skip
     study = Study.of(make_study(cells=cells))
@@ -51,6 +51,9 @@ def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:
     assert (own.workload.global_batch, own.optimiser.learning_rate) == (48, 0.5)
     assert own.workload.steps == study.workload.steps
     assert (own.nodes, own.ranks_per_node, own.options) == ((2,), 3, {"bucket_cap_mb": 1})
+    assert (plain.repeats, own.repeats) == (3, 2)
+    # At most so many: a shorter study that extends this one has fewer of all.
+    assert [arm.repeats for arm in study.but(repeats=1).arms] == [1, 1]
 
 
 def test_a_study_goes_back_to_its_file_and_shares_nothing_with_it() -> None:

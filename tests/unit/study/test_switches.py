@@ -49,8 +49,9 @@ def test_where_no_change_is_made_beside_another_there_is_none(cells: list[dict[s
     assert of(*cells) == []
 
 
-def test_lin2020_makes_three_changes_in_every_order() -> None:
-    found = switches(load_study(Path("workflow/config/lin2020/study.yaml")))
+@pytest.mark.parametrize("file", ["study", "eight"])
+def test_lin2020_makes_three_changes_in_every_order(file: str) -> None:
+    found = switches(load_study(Path(f"workflow/config/lin2020/{file}.yaml")))
     assert len({one.what for one in found}) == 3 and len(found) == 12
     assert sorted(one.beside for one in found) == [0] * 3 + [1] * 6 + [2] * 3
     assert {one.having for one in found if one.beside == 2} == {"all"}
