@@ -128,13 +128,11 @@ def test_a_tied_table_is_added_up_between_both_ends() -> None:
 
 def test_ranks_of_the_tensor_axis_send_parts_and_gather() -> None:
     """Over a slow network a part each is less than the whole; inside of a node gathering costs."""
-    slow = {"gpus": 16, "dp": 1, "tp": 8, "pp": 2, "node_net_gbps": 10.0}
-    whole, parts = (of(framework=name, **slow).communication for name in ("x", "Megatron-LM"))
+    slow = replace(JOB, gpus=16, dp=1, tp=8, pp=2, node_net_gbps=10.0)
+    whole, parts = (of(slow, framework=name).communication for name in ("x", "Megatron-LM"))
     assert parts < 0.5 * whole
-    cut = of(framework="Megatron-LM", **slow, seq_parallel=True).communication
-    gather = Model(replace(JOB, **slow), Constants()).network.gather(
-        "tensor", 2.0 * JOB.tokens * JOB.hidden
-    )
+    cut = of(slow, framework="Megatron-LM", seq_parallel=True).communication
+    gather = Model(slow, Constants()).network.gather("tensor", 2.0 * JOB.tokens * JOB.hidden)
     assert parts - cut == pytest.approx(JOB.accum * gather)
 
 

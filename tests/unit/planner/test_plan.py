@@ -154,10 +154,10 @@ def test_three_axes_and_zero_1_need_what_was_measured() -> None:
     """
     runs = expand(load_study(find_study("mtnlg2022-batch-ramp")))
     ramp = next(run for run in runs if run.cell == "three")
-    found = plan_study([ramp])[0].memory
+    found = plan_study([resolve(ramp)])[0].memory
     assert found.peak / MEBIBYTE == pytest.approx(395, rel=0.1)
     alone = replace(ramp, workload=replace(ramp.workload, phases=()))
-    assert found.base - plan_study([alone])[0].memory.base == 2 * PRODUCT_BUFFERS
+    assert found.base - plan_study([resolve(alone)])[0].memory.base == 2 * PRODUCT_BUFFERS
     # Rows of weights and gradients, a bucket, what is gathered and Gloo's copy: as with `sharded`.
     layout, gradients = resolve(ramp).layout, 4 * num_parameters(ramp.model)
     kept = strategies.load("hybrid", ramp.options).footprint(ramp, layout, 0, gradients)
