@@ -93,7 +93,7 @@ class SavedShards:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.scalars = dict[str, float](about["scalars"])
         self.wholes, self.stored = dict[str, Whole](), dict[str, list[Stored]]()
-        self._file = cache(lambda name: safe_open(folder / name, "pt"))
+        self._file: Any = cache(lambda name: safe_open(folder / name, "pt"))
         for name, entry in about["tensors"].items():
             self.wholes[name] = Whole(tuple(entry["shape"]), entry["dtype"])
             self.stored[name] = [
