@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -61,7 +61,8 @@ def reader(model: ModelSpec) -> Callable[[str, Sequence[int], Sequence[int]], Te
 
     Raises StudyError as `check` does.
     """
-    known, opened = entries(model), cache(partial(safe_open, framework="pt"))
+    known = entries(model)
+    opened: Any = cache(partial(safe_open, framework="pt"))
 
     def read(name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
         box = tuple(slice(at, at + length) for at, length in zip(offsets, shape, strict=True))
