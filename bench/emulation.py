@@ -66,11 +66,11 @@ def main() -> int:
                 else Runs(Path(folder), model=model, nodes=args.nodes)
             )
             for strategy in CELLS + OTHERS:
-                found = {"model": name, "num_parameters": runs.num_parameters}
-                found |= {"nodes": args.nodes, "cores": args.share or len(cores)}
-                found |= accuracy(runs, strategy, args.factors, args.nodes, beside=args.beside)
-                print(json.dumps(found), file=sys.stderr)
-                result["accuracy"].append(found)
+                row = {"model": name, "num_parameters": runs.num_parameters}
+                row |= {"nodes": args.nodes, "cores": args.share or len(cores)}
+                row |= accuracy(runs, strategy, args.factors, args.nodes, beside=args.beside)
+                print(json.dumps(row), file=sys.stderr)
+                result["accuracy"].append(row)
                 write(args.out, result)
             if isinstance(runs, Lanes):
                 runs.close()
@@ -105,10 +105,10 @@ def variants(runs: Runs, name: str, factors: Sequence[float], nodes: int = NODES
     paced = spec_of(runs, name, nodes)
     plain = replace(paced, world=replace(paced.world, yardstick=None))
     real = replace(plain, world=replace(plain.world, real_time=True))
-    found = [Variant(real, 1), *(Variant(plain, factor) for factor in factors)]
+    every = [Variant(real, 1), *(Variant(plain, factor) for factor in factors)]
     if paced.world.yardstick:
-        found += [Variant(paced, factor) for factor in factors if factor >= YARDSTICK_LEAST]
-    return found
+        every += [Variant(paced, factor) for factor in factors if factor >= YARDSTICK_LEAST]
+    return every
 
 
 def spec_of(runs: Runs, name: str, nodes: int = NODES) -> RunSpec:

@@ -51,6 +51,7 @@ from pipeline.machine.facts import loaded_versions
 from pipeline.metrics.bands import band_of
 from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.step import Stepper
+from pipeline.precision.master import local
 from pipeline.records import Step
 from pipeline.records.step_rules import PHASES_TOLERANCE
 from pipeline.schemas import validate
@@ -221,12 +222,6 @@ def train(
             sums.update(own)
         norms.append({name: math.sqrt(square) for name, square in sums.items()})
     return Trained(steps, norms, loop, kept)
-
-
-def local(tensor: Any) -> Tensor:
-    """This rank's part of a tensor, detached."""
-    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part.detach()
 
 
 def phases(device: torch.device) -> list[str]:

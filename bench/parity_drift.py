@@ -26,9 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.scaffold import STUDY, parser, write
+from bench.scaffold import STUDY, make_tokens, parser, write
 from pipeline.corpus.batches import Batches
-from pipeline.corpus.build import TokensSpec, build
 from pipeline.machine.facts import cpu_model
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.statistics import Floats
@@ -36,7 +35,7 @@ from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts, Trainable
 from pipeline.records import Step
 from pipeline.strategies.single import Single
-from pipeline.study.expansion import expand, tokens_spec
+from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
@@ -98,37 +97,25 @@ class _Float16Sum(Stepper):
 
 def main() -> int:
     """Train everything, compare, and write the largest deviations."""
-    options = parser(__doc__)
-    options.add_argument("--tokens", type=Path, help="token shards of the default study, if made")
-    args = options.parse_args()
+    args = parser(__doc__).parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as work:
-        tokens = args.tokens or made_tokens(Path(work) / "tokens")
-        result = about() | {"first": section(tokens, PRECISIONS, SEEDS, AT_STEPS)}
+        tokens = make_tokens(load_study(STUDY), Path(work))
+        spec = spec_of("fp32", SEEDS[0], LONG_AT_STEPS[-1])
+        result = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "model": asdict(spec.model),
+            "optimiser": asdict(spec.optimiser),
+            "global_batch": GLOBAL_BATCH,
+            "pieces": PIECES,
+            "first": section(tokens, PRECISIONS, SEEDS, AT_STEPS),
+        }
         print(json.dumps(result["first"]), flush=True)
         result["long"] = section(tokens, LONG, LONG_SEEDS, LONG_AT_STEPS)
     write(args.out, result)
     print(f"largest deviations over {LONG_AT_STEPS[-1]} steps -> {args.out}")
     return 0
-
-
-def made_tokens(folder: Path) -> Path:
-    """Token shards of the default study, in `folder`."""
-    build(TokensSpec.from_dict(tokens_spec(load_study(STUDY))), folder, 1)
-    return folder
-
-
-def about() -> dict[str, Any]:
-    """The training and its processor."""
-    spec = spec_of("fp32", SEEDS[0], LONG_AT_STEPS[-1])
-    return {
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "model": asdict(spec.model),
-        "optimiser": asdict(spec.optimiser),
-        "global_batch": GLOBAL_BATCH,
-        "pieces": PIECES,
-    }
 
 
 def section(

@@ -34,8 +34,8 @@ from typing import Any
 
 import torch
 
+from bench.contestants import OPTIMISER, Setting, Tokens
 from bench.contestants.plain import NANOGPT, NanoGpt, Plain
-from bench.contestants.setting import OPTIMISER, Setting, Tokens
 from bench.scaffold import about, in_turn, parser, shown, write
 from pipeline import strategies
 from pipeline.machine.processes import keep_freed_memory

@@ -25,9 +25,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from bench.contestants import originals
+from bench.contestants import OPTIMISER, SIZES, Setting, Tokens, originals
 from bench.contestants.originals import Step
-from bench.contestants.setting import OPTIMISER, SIZES, Setting, Tokens
 from bench.scaffold import about, in_turn, parser, shown, write
 from pipeline import strategies
 from pipeline.models.build import build_model
@@ -128,24 +127,18 @@ class Contestant:
                 begun = time.time_ns()
                 timer.record(partial(self.step, Batch(inputs, targets)))
                 counted.communication(begun, time.time_ns())  # also what starts in C++
-        found = counted.summary() or {"collectives": []}
         # The loss of a step is one number.
-        each = [one["wire_bytes"] for one in found["collectives"]]
+        each = [one["wire_bytes"] for one in (counted.summary() or {}).get("collectives", [])]
         return sum(each) / steps if each and None not in each else None
 
 
 def contestants(pair: Pair, size: str) -> dict[str, Contestant]:
     """Both, from the same weights. Collective."""
-    ranks = dist.get_world_size()
-    layout = layout_of(pair)
-    setting = Setting(size, 2 * ranks, "fp32", compiled=False)
-    makers: dict[str, Callable[[nn.Module], Step]] = {
-        "ours": partial(ours, pair=pair, layout=layout),
-        "reference": pair.reference,
-    }
+    layout, setting = layout_of(pair), Setting(size, 2 * dist.get_world_size(), "fp32", False)
+    mine: Callable[[nn.Module], Step] = partial(ours, pair=pair, layout=layout)
     return {
         name: Contestant(make(build_model(pair.models[size], SEED)), setting, layout)
-        for name, make in makers.items()
+        for name, make in (("ours", mine), ("reference", pair.reference))
     }
 
 
@@ -183,12 +176,11 @@ def sent(pair: Pair, size: str) -> dict[str, float | None]:
 
 
 def main() -> int:
-    """Compare every pair and write what was found; torchrun starts the ranks."""
+    """Compare every pair and write the results; torchrun starts the ranks."""
     options = parser(__doc__)
     options.add_argument("--ranks", type=int, default=2)
     options.add_argument("--size", choices=list(SIZES), default="5M")
     options.add_argument("--minutes", type=float, default=10.0, help="of all pairs together")
-    options.add_argument("--quick", action="store_true", help="a tiny model, the fewest rounds")
     args = options.parse_args()
     if "RANK" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
@@ -196,18 +188,19 @@ def main() -> int:
         return subprocess.run([sys.executable, *words, *sys.argv[1:]]).returncode
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    size, minutes = ("tiny", 0.0) if args.quick else (args.size, args.minutes)
-    ends, found = time.monotonic() + 60 * minutes, []
+    ends, results = time.monotonic() + 60 * args.minutes, []
     pairs = [pair for pair in PAIRS if runs_here(pair)]
     for place, pair in enumerate(pairs):
         now = time.monotonic()
-        found.append(compare(pair, size, now + (ends - now) / (len(pairs) - place), steps=2))
+        share = (ends - now) / (len(pairs) - place)
+        results.append(compare(pair, args.size, now + share, steps=2))
     # Last: functional collectives pass through Python for good once they have been listened to.
-    found = [one | {"sent_bytes": sent(p, size)} for p, one in zip(pairs, found, strict=True)]
+    for pair, one in zip(pairs, results, strict=True):
+        one["sent_bytes"] = sent(pair, args.size)
     if dist.get_rank() == 0:
-        setting = {"torch": torch.__version__, "size": size, "ranks": dist.get_world_size()}
-        write(args.out, about() | setting | {"pairs": found})
-        print(f"{HEAD}\n" + "\n".join(map(row, found)))
+        setting = {"torch": torch.__version__, "size": args.size, "ranks": dist.get_world_size()}
+        write(args.out, about() | setting | {"pairs": results})
+        print(f"{HEAD}\n" + "\n".join(map(row, results)))
     dist.barrier()
     dist.destroy_process_group()
     return 0

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.contestants.setting import OPTIMISER
+from bench.contestants import OPTIMISER
 from pipeline.parallel.types import Batch
 from pipeline.training.optimiser import make_optimiser
 
@@ -133,11 +133,11 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        found: tuple[Tensor, ...] = torch_ring._templated_ring_attention_backward(
+        inputs: tuple[Tensor, ...] = torch_ring._templated_ring_attention_backward(
             dist.group.WORLD, 2, kernel, gradients[0], "grad_out", *ctx.saved_tensors,
             is_causal=True, dropout_p=0.0,
         )  # fmt: skip
-        return found
+        return inputs
 
 
 def ring_attention(model: nn.Module) -> Step:

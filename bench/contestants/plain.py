@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.contestants.setting import OPTIMISER, Setting, Tokens
+from bench.contestants import OPTIMISER, Setting, Tokens
 from pipeline.study.spec import ModelSpec
 
 NANOGPT = "NANOGPT"
@@ -158,5 +158,5 @@ class NanoGpt(Plain):
 
     def loss(self) -> Tensor:
         """Beside the logits, which nobody reads."""
-        found: tuple[Tensor, Tensor] = self.forward(*self.next)
-        return found[1]
+        logits_and_loss: tuple[Tensor, Tensor] = self.forward(*self.next)
+        return logits_and_loss[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -45,20 +44,19 @@ def write(out: Path, result: Mapping[str, Any]) -> None:
     write_text(out, json.dumps(result, indent=1) + "\n")
 
 
-def stage(*words: str, **environment: str) -> None:
+def stage(*words: str) -> None:
     """`python -m pipeline WORDS`; what it says is shown only where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", *words], cwd=ROOT, env=os.environ | environment,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pipeline", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{words[0]} failed: {done.stderr[-2000:]}")
 
 
-def make_tokens(study: Study, folder: Path) -> None:
+def make_tokens(study: Study, folder: Path) -> Path:
     """Token shards of a study, in `tokens` below the folder."""
     write_text(folder / "tokens.json", json.dumps(tokens_spec(study)))
     stage("tokens", f"--spec={folder}/tokens.json", f"--out={folder}/tokens", "--num-proc=2")
+    return folder / "tokens"
 
 
 def in_turn(

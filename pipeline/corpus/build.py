@@ -6,12 +6,13 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pipeline.corpus.manifest import (
     MANIFEST_FILE,
@@ -79,7 +80,7 @@ def build(spec: TokensSpec, folder: Path, num_threads: int) -> Manifest:
                 tempfile.TemporaryDirectory(
                     prefix=_WORK_PREFIX, dir=folder, ignore_cleanup_errors=True
                 ) as name,
-                settings(work := Path(name), offline=offline, num_threads=num_threads),
+                mock.patch.dict(os.environ, _settings(work := Path(name), offline, num_threads)),
             ):
                 manifest = _make(spec, source, work, num_threads)
                 manifest.write(work)
@@ -94,14 +95,13 @@ def build(spec: TokensSpec, folder: Path, num_threads: int) -> Manifest:
     return manifest
 
 
-@contextmanager
-def settings(work: Path, *, offline: bool, num_threads: int) -> Iterator[None]:
-    """Keep caches below `work`, torch out of the process, and the network shut where not needed.
+def _settings(work: Path, offline: bool, num_threads: int) -> dict[str, str]:
+    """Environment: caches below `work`, no torch in the process, no network where none is needed.
 
-    The libraries read most of these variables when they are first imported, so enter this before
-    importing `datasets` or `tokenizers`. The environment is put back on leaving.
+    The libraries read most of these variables when they are first imported, so they are set before
+    `datasets` or `tokenizers` is.
     """
-    wanted = {
+    return {
         # Without this `datasets` searches for torch, which costs seconds and hundreds of megabytes.
         **dict.fromkeys(("USE_TORCH", "USE_TF", "USE_JAX"), "0"),
         # Absolute, since `datasets` keeps its cache's name for as long as the process lives.
@@ -116,14 +116,6 @@ def settings(work: Path, *, offline: bool, num_threads: int) -> Iterator[None]:
         "RAYON_NUM_THREADS": str(num_threads),
         **(dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"), "1") if offline else {}),
     }
-    before = {name: os.environ[name] for name in wanted if name in os.environ}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name in wanted:
-            os.environ.pop(name, None)
-        os.environ.update(before)
 
 
 def _make(spec: TokensSpec, source: Source, work: Path, num_threads: int) -> Manifest:
@@ -181,10 +173,9 @@ def _check_kept(spec: TokensSpec, folder: Path) -> None:
     if spec.tokenizer["kind"] == "pretrained":
         read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
     for path in read:
-        try:
+        is_inside = False
+        with suppress(OSError, ValueError, RuntimeError):  # it is refused where it is read
             is_inside = path.exists() and path.resolve().parent == folder.resolve()
-        except (OSError, ValueError, RuntimeError):  # it is refused where it is read
-            continue
         if is_inside:
             raise CorpusError(
                 f"{path} lies in {folder}, where the tokens are made, and would be removed first; "

@@ -92,28 +92,24 @@ class Manifest:
         manifest = cls(**{**data, "shards": tuple(Shard(**shard) for shard in data["shards"])})
         if manifest.to_json() != text:
             raise CorpusError(f"{path} was edited: its text is not canonical; {_AGAIN}")
-        manifest._check_sizes(folder)
+        total = sum(shard.num_tokens for shard in manifest.shards)
+        if total != manifest.num_tokens:
+            raise CorpusError(
+                f"{path} at $.num_tokens: {manifest.num_tokens} is not the sum {total} of its "
+                f"shards; {_AGAIN}"
+            )
+        for shard in manifest.shards:
+            file, expected = folder / shard.file, shard.num_tokens * manifest.file_dtype.itemsize
+            if not file.is_file():
+                raise CorpusError(f"{file} does not exist; expected {expected} bytes, {_AGAIN}")
+            if (size := file.stat().st_size) != expected:
+                raise CorpusError(
+                    f"{file} has {size} bytes; expected {expected} "
+                    f"({shard.num_tokens} tokens of {manifest.dtype}), {_AGAIN}"
+                )
         if verify:
             manifest._check_hashes(folder)
         return manifest
-
-    def _check_sizes(self, folder: Path) -> None:
-        total = sum(shard.num_tokens for shard in self.shards)
-        if total != self.num_tokens:
-            raise CorpusError(
-                f"{folder / MANIFEST_FILE} at $.num_tokens: {self.num_tokens} is not the sum "
-                f"{total} of its shards; {_AGAIN}"
-            )
-        for shard in self.shards:
-            path = folder / shard.file
-            expected = shard.num_tokens * self.file_dtype.itemsize
-            if not path.is_file():
-                raise CorpusError(f"{path} does not exist; expected {expected} bytes, {_AGAIN}")
-            if (size := path.stat().st_size) != expected:
-                raise CorpusError(
-                    f"{path} has {size} bytes; expected {expected} "
-                    f"({shard.num_tokens} tokens of {self.dtype}), {_AGAIN}"
-                )
 
     def _check_hashes(self, folder: Path) -> None:
         """Raise CorpusError for a file with another hash; one that was read before is not again."""
@@ -131,8 +127,7 @@ class Manifest:
             files[name] = [state.st_size, state.st_ctime_ns, sha256]
             if isinstance(read_before, dict) and read_before.get(name) == files[name]:
                 continue
-            actual = sha256_of_file(path)
-            if actual != sha256:
+            if (actual := sha256_of_file(path)) != sha256:
                 raise CorpusError(
                     f"{path} has SHA-256 {actual[:12]}...; expected {sha256[:12]}..., {_AGAIN}"
                 )
@@ -154,7 +149,7 @@ class Manifest:
             num_ids = max(ids.values()) + 1
         except (KeyError, TypeError, ValueError) as error:
             raise CorpusError(f"{path} is no file of a tokeniser ({error}); {_AGAIN}") from None
-        documents, largest = 0, 0
+        documents = largest = 0
         for shard in self.shards:
             tokens = np.memmap(folder / shard.file, dtype=self.file_dtype, mode="r")
             documents += int(np.count_nonzero(tokens == self.separator_id))

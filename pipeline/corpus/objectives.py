@@ -23,7 +23,6 @@ SHORT, UNRELATED = 0.1, 0.5
 """Shares of sequences that are cut short, and whose second segment does not follow the first (the
 paper's code, `create_pretraining_data.py`)."""
 
-
 BLANKS = "\u0120\u010a\u0109\u010d\u2581"
 """Blanks as byte-level tokenisers and SentencePiece write them; to Python some are letters."""
 

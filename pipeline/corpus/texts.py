@@ -72,8 +72,8 @@ def read_strings(path: Path) -> Iterator[str]:
                     return
             try:
                 if item is None or item[1] != ("," if number else "["):
-                    found = text[at : at + 60].strip().split("\n")[0]
-                    raise ValueError(repr(found or "the end of the file"))
+                    begins = text[at : at + 60].strip().split("\n")[0]
+                    raise ValueError(repr(begins or "the end of the file"))
                 value = str(json.loads(item[2]))
             except ValueError as error:
                 raise CorpusError(

@@ -140,9 +140,7 @@ def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
     return Tokeniser(made, "[SEP]", {"kind": "wordpiece", "trained_on_every_nth_piece": every})
 
 
-def _by_frequency(
-    texts: Iterable[str],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _by_frequency(texts: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Code points that occur, the most frequent first, and how often each of all code points does.
 
     A stable sort of the negated counts leaves equally frequent ones in their order.

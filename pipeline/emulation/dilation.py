@@ -11,7 +11,6 @@ from pipeline.study.spec import WorldSpec
 LEAST = "SAMESTEP_LEAST_DILATION"
 """Environment variable: dilate by this at least, so that factors can be held against each other."""
 
-
 HEADROOM = 0.25
 """A core that is busy all the time makes each of its ranks late by the turns of the others, and by
 whatever else runs there: 2 to 4 % of a step, and 0.5 to 2 % with this share of it idle."""

@@ -29,7 +29,6 @@ QUEUE_BYTES = 64_000_000
 
 INTERFACE = "eth0"
 
-
 BRIDGES, UPLINK_ENDS = ("switch", "switchb"), ("uplinka", "uplinkb")
 """The switch and the one on the other side of an uplink, and the ends of the cable between them."""
 

@@ -39,7 +39,6 @@ TRIALS = (1, 2, 4, 8)
 """Times that a probe of the rate is made as long, until the rate is reached: work that came by for
 a moment weighs less in a longer one."""
 
-
 RATES_SECONDS = 600.0
 """Seconds for which a session's later runs may reuse rates that the same links reached."""
 

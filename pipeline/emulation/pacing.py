@@ -75,10 +75,7 @@ class Pacer:
     """
 
     def __init__(
-        self,
-        dilation: float = 1.0,
-        speed: Speed = Speed(),
-        forward_seconds: float | None = None,
+        self, dilation: float = 1.0, speed: Speed = Speed(), forward_seconds: float | None = None
     ) -> None:
         self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
         self.machine_speeds: list[float] = []
@@ -196,7 +193,6 @@ class Pacer:
 
 UNPACED = Pacer()
 """Pacer of a rank whose node is not emulated, or has cores of its own."""
-
 
 VARIABLE = "SAMESTEP_DILATION"
 """Seconds of this machine for one of the run, set for ranks on emulated nodes alone."""

@@ -186,15 +186,6 @@ def flops_per_token(model: ModelSpec) -> float:
     return family(model).flops_per_token(model)
 
 
-def input_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes kept where blocks are recomputed: their inputs, and those outside of blocks."""
-    work, layers = (model, sequences, formats), model.num_layers
-    inputs = sequences * model.context * layers * formats.norm * model.width
-    sizes = family(model)
-    outside = sizes.activation_bytes(*work) - layers * sizes.block_bytes(*work)
-    return inputs + max(0, outside)
-
-
 def logit_bytes(model: ModelSpec, sequences: int) -> int:
     """The loss at its peak: log-probabilities and two gradients in fp32, and the token ids."""
     tokens = sequences * model.context

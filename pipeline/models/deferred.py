@@ -64,32 +64,27 @@ class Initial:
     def values(self, wanted: Collection[str]) -> Iterator[tuple[str, Tensor]]:
         """Names and whole weights on the CPU, each when its last write is done.
 
-        Of other names only the random draws are made, which move the generator on.
+        Of other names only the random draws are made, which move the generator on, and so of what
+        is overwritten later: else each layer's default values would lie in memory until then.
         """
-        generator = torch.Generator().manual_seed(self.seed)
-        held: dict[str, Tensor] = {}
-        for write, after in zip(self.writes, self._followers(), strict=True):
-            name = self.names.get(id(write.parameter), "")  # a tied weight replaced some
-            if name not in wanted and not write.is_random:
+        generator, held = torch.Generator().manual_seed(self.seed), dict[str, Tensor]()
+        last = {id(write.parameter): n for n, write in enumerate(self.writes)}
+        first = {id(w.parameter): n for n, w in enumerate(self.writes) if w.overwrites}
+        for number, write in enumerate(self.writes):
+            key = id(write.parameter)
+            name = self.names.get(key, "")  # a tied weight replaced some
+            counts = name in wanted and number >= first.get(key, 0)
+            if not counts and not write.is_random:
                 continue
-            tensor = held.pop(name, None)
-            if tensor is None or write.overwrites:
+            tensor = held.pop(name, None) if counts else None
+            if tensor is None:
                 tensor = torch.empty(write.parameter.shape, dtype=write.parameter.dtype)
             write.apply(tensor, generator)
-            if name in wanted and after is None:
+            if counts and number == last[key]:
                 more = self.rows.get(name, len(tensor)) - len(tensor)
                 yield name, F.pad(tensor, (0, 0, 0, more)) if more else tensor
-            elif after is not None and not after.overwrites:
+            elif counts:
                 held[name] = tensor
-
-    def _followers(self) -> list[Write | None]:
-        """For each write the next one to the same parameter."""
-        latest: dict[int, Write] = {}
-        followers: list[Write | None] = []
-        for write in reversed(self.writes):
-            followers.append(latest.get(id(write.parameter)))
-            latest[id(write.parameter)] = write
-        return followers[::-1]
 
 
 def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
@@ -98,12 +93,8 @@ def deferred_model(spec: ModelSpec, seed: int) -> tuple[nn.Module, Initial]:
     Raises StudyError where its family initialises a parameter otherwise than in place.
     """
     notes = _Notes()
-    hook = register_module_parameter_registration_hook(notes.register)
-    try:
-        with notes, _Asked(notes):
-            model = family(spec).build(spec)
-    finally:
-        hook.remove()
+    with register_module_parameter_registration_hook(notes.register), notes, _Asked(notes):
+        model = family(spec).build(spec)
     names, rows = dict[int, str](), dict[str, int]()
     for name, parameter in model.named_parameters():
         pads: Any = getattr(parameter, "samestep_pads", None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,14 +61,12 @@ def reader(model: ModelSpec) -> Callable[[str, Sequence[int], Sequence[int]], Te
 
     Raises StudyError as `check` does.
     """
-    known, opened = entries(model), dict[Path, Any]()
+    known = entries(model)
+    opened: Any = cache(partial(safe_open, framework="pt"))
 
     def read(name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
-        entry = known[name]
-        if entry.file not in opened:
-            opened[entry.file] = safe_open(entry.file, framework="pt")
         box = tuple(slice(at, at + length) for at, length in zip(offsets, shape, strict=True))
-        part: Tensor = opened[entry.file].get_slice(entry.name)[box]
+        part: Tensor = opened(known[name].file).get_slice(known[name].name)[box]
         return part
 
     return read
@@ -122,10 +121,8 @@ def _header(file: Path) -> list[StoredTensor]:
     try:
         with safe_open(file, framework="numpy") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            return [
-                StoredTensor(file, name, tuple(one.get_shape()), one.get_dtype())
-                for name, one in slices.items()
-            ]
+            return [StoredTensor(file, name, tuple(one.get_shape()), one.get_dtype())
+                    for name, one in slices.items()]  # fmt: skip
     except (SafetensorError, OSError) as error:
         raise StudyError(
             f"model.weights {file} cannot be read ({' '.join(str(error).split())[:200]}); give a "

@@ -29,14 +29,7 @@ from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import ResolvedRun, resolve
-from pipeline.study.profiling import (
-    BACKWARD,
-    COMMUNICATION,
-    FORWARD,
-    OPTIMISER,
-    REST,
-    WEIGHTS,
-)
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST, WEIGHTS
 
 COMPUTE, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7  # NodeType
 COLLECTIVES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4,

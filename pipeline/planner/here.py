@@ -27,13 +27,7 @@ from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
 from pipeline.planner.memory import MEBIBYTE, formats, predict_sent
 from pipeline.planner.memory import predict as predict_memory
-from pipeline.planner.operators import (
-    PRODUCT_FORMATS,
-    Counted,
-    Operator,
-    most_threads,
-    work_of,
-)
+from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, most_threads, work_of
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
@@ -132,6 +126,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     gradients = widths(spec.precision).gradient * models.num_parameters(spec.model)
     held = strategy.footprint(spec, run.layout, 0, gradients).held_share
     numbers = held * models.num_parameters(spec.model)
+    # Gradients of each micro-batch but the first are added up: two reads and a write in fp32.
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
     for one in predict_sent(run):

@@ -153,13 +153,14 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     And those that are recomputed at a time, when the last block is reached: earlier ones that are
     have more room by then.
     """
-    what, last = spec.workload.recompute, model.num_layers - 1
-    sizes, work = models.family(model), (model, sequences, formats(spec))
+    what, layers, kept = spec.workload.recompute, model.num_layers, formats(spec)
+    sizes, work = models.family(model), (model, sequences, kept)
+    whole, block = sizes.activation_bytes(*work), sizes.block_bytes(*work)
+    inputs = sequences * model.context * layers * kept.norm * model.width
+    inputs += max(0, whole - layers * block)  # what is outside of the blocks stays
     alone = sizes.attention_bytes(*work) if what == ATTENTION else 0
-    again = alone // model.num_layers
-    if what is True or (isinstance(what, tuple) and last in what):
-        again = sizes.block_bytes(*work)
-    return sizes.activation_bytes(*work) - alone, models.input_bytes(*work), again
+    recomputes_last = what is True or (isinstance(what, tuple) and layers - 1 in what)
+    return whole - alone, inputs, block if recomputes_last else alone // layers
 
 
 def predict_sent(run: ResolvedRun, rank: int = 0) -> Sequence[Traffic]:

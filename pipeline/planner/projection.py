@@ -102,8 +102,7 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
     )
     ends = {0, run.layout.num_processes - 1}
     peak = float(max(predict_memory(run, rank).peak for rank in ends))
-    found = replace(predict(job, Constants()), memory=peak)
-    return answer_of(job, found, band_of(job))
+    return answer_of(job, replace(predict(job, Constants()), memory=peak), band_of(job))
 
 
 def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -10,12 +10,12 @@ and cuts that fit. Times are predictions (docs/planner.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -28,11 +28,12 @@ from pipeline.cost.schedule import MOST_STAGES, even
 from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
+from pipeline.planner import here
 from pipeline.planner.memory import predict as predict_memory
 from pipeline.planner.sizes import ADAMW, Size
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.strategies.base import Strategy
-from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
 from pipeline.text import align
 
 LARGEST_MICRO = 64
@@ -41,6 +42,16 @@ CALIBRATED = 1.04
 MOST_NODES = 4096
 SHOWN = 10
 """Rows of the table."""
+FORMATS = {
+    "bf16": "bf16 amp", "fp16": "fp16 amp", "amp_o1": "fp16 amp", "apex_o1": "fp16 amp",
+    "amp_o2": "fp16", "apex_o2": "fp16",
+}  # fmt: skip
+"""A study's precisions as the cost model names them: autocast keeps weights in fp32."""
+WHY = {
+    "computation": "computing", "communication": "communication", "bubble": "the bubble",
+    "host": "waiting for the host", "optimiser": "the update",
+}  # fmt: skip
+"""Parts of a step in words."""
 
 
 @dataclass(frozen=True)
@@ -125,53 +136,62 @@ def band_of(job: Job) -> tuple[float, float]:
     return low, high
 
 
-class Predictor(Protocol):
-    """Seconds and memory of a job, which the cell runs."""
+@dataclass(frozen=True)
+class Predictor:
+    """Seconds and memory of a job: by the cost model of GPUs, or by what was measured here.
+
+    `run_of` is the run of the job's cell, None where its strategy or the study cannot have it.
+    """
+
+    model: ModelSpec
+    run_of: Callable[[Job, Mapping[str, Any]], ResolvedRun | None]
+    calibration: here.Calibration | None = None
 
     def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction | None:
-        """The step; None where it cannot be predicted."""
+        """The step; None where it cannot be predicted, Refused for a device that is not known."""
+        if self.calibration is None:
+            return predict(job, Constants())
+        with suppress(StudyError):
+            if (run := self.run_of(job, cell)) is not None:
+                return here.predict(run, self.calibration)
+        return None
 
     def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices] | None:
         """The step in which ranks of a tensor axis have all operators whole, and prices of cuts."""
-
-    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
-        """Bytes of the rank that needs most; None where its strategy takes no such layout."""
-
-
-@dataclass(frozen=True)
-class OnGpus:
-    """Predictions of the cost model."""
-
-    size: Size
-    batch: int
-
-    def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction:
-        """Step as `predict` has it; raises Refused where the model has no such device."""
-        return predict(job, Constants())
-
-    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices]:
-        """Over the links of the job."""
-        return on_gpus(job, Constants(), models.num_parameters(self.size.model))
-
-    def spec(self, job: Job, cell: Mapping[str, Any]) -> RunSpec:
-        """The run of a cell."""
-        (nodes,) = cell["nodes"]
-        return RunSpec(
-            study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
-            world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"),
-            model=self.size.model, optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
-            workload=replace(WorkloadSpec(self.batch, 1, 2, 1, "strong", 0), **cell["workload"]),
-        )  # fmt: skip
-
-    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
-        """As the strategy has it; None where it takes no such layout."""
-        spec = self.spec(job, cell)
-        try:
-            run = resolve(spec)
-            run.strategy.check_spec(spec)
-            return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
-        except StudyError:
+        if self.calibration is None:
+            return on_gpus(job, Constants(), models.num_parameters(self.model))
+        whole, run = self.step(job, cell), self.run_of(job, cell)
+        if whole is None or run is None:
             return None
+        return whole, here.prices(run, job.tp, whole, self.calibration)
+
+    def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
+        """Bytes of the rank that needs most; None where the cell cannot run."""
+        with suppress(StudyError):
+            if (run := self.run_of(job, cell)) is not None:
+                if self.calibration is not None:
+                    return here.peak(run)
+                # Of thousands of GPUs the first and the last alone: the ends of a pipeline.
+                return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
+        return None
+
+
+def run_on_gpus(
+    model: ModelSpec, batch: int, job: Job, cell: Mapping[str, Any]
+) -> ResolvedRun | None:
+    """The run of a cell on GPUs that are not here; None where its strategy takes no such layout."""
+    (nodes,) = cell["nodes"]
+    spec = RunSpec(
+        study="sizes", cell="auto", strategy=cell["strategy"], precision=cell["precision"],
+        world=WorldSpec(nodes, job.gpus_per_node, "cuda", "nccl", "real"),
+        model=model, optimiser=ADAMW, repeat=0, seed=0, options=cell["options"],
+        workload=replace(WorkloadSpec(batch, 1, 2, 1, "strong", 0), **cell["workload"]),
+    )  # fmt: skip
+    with suppress(StudyError):
+        run = resolve(spec)
+        run.strategy.check_spec(spec)
+        return run
+    return None
 
 
 def rank(
@@ -180,10 +200,11 @@ def rank(
 ) -> list[Ranked]:  # fmt: skip
     """The layouts that fit, the simplest of those that may be fastest first, then by seconds.
 
-    Without a predictor by the model of GPUs. `asked`: strategies that cut single operators and are
-    to be ranked too. Raises StudyError where none fits, with what the least lacks and what would
-    do.
+    `asked`: strategies that cut single operators and are to be ranked too. Raises StudyError where
+    none fits, with what the least lacks and what would do.
     """
+    # Without another one by the model of GPUs.
+    predictor = predictor or Predictor(size.model, partial(run_on_gpus, size.model, batch))
     best, least = _search(size, cluster, batch, precision, predictor, asked)
     if best:
         by_time = sorted(best, key=lambda one: one.prediction.seconds)
@@ -198,10 +219,10 @@ def rank(
     needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
     enough = math.ceil(100 * needs / USABLE) / 100
     others, nodes = "a smaller model", cluster.nodes
-    while predictor is None and (nodes := 2 * nodes) <= MOST_NODES:
+    while predictor.calibration is None and (nodes := 2 * nodes) <= MOST_NODES:
         # Of unknown links the seconds mean nothing, but the memory does.
         larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
-        if fitting := _search(size, larger, batch, precision, None, ())[0]:
+        if fitting := _search(size, larger, batch, precision, predictor, ())[0]:
             one = min(fitting, key=lambda one: (one.job.gpus, one.prediction.seconds))
             others = f"so would {one.nodes} nodes ({one.name})"
             break
@@ -213,18 +234,18 @@ def rank(
 
 
 def _search(
-    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None,
+    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor,
     asked: Collection[str],
 ) -> tuple[list[Ranked], Ranked | None]:  # fmt: skip
     """The fastest that fits of each layout, and which of all needs least memory.
 
     Raises StudyError for a device or a precision that the cost model has not.
     """
-    calibrated, predictor = predictor is not None, predictor or OnGpus(size, batch)
     best: dict[tuple[object, ...], Ranked] = {}
     least: Ranked | None = None
     for job, cell in jobs(size, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
+        # Micro-batch, recomputation and cuts of stages are knobs of one layout: its fastest stands.
         key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.shard, job.seq_parallel,
                strategy.by_operator)  # fmt: skip
         try:
@@ -235,7 +256,8 @@ def _search(
                 made = {**cell, "options": options}
                 if (peak := predictor.peak(job, made)) is None:
                     break
-                one = Ranked(job, made, replace(step, memory=peak), calibrated)
+                step = replace(step, memory=peak)
+                one = Ranked(job, made, step, predictor.calibration is not None)
                 if least is None or peak < least.prediction.memory:
                     least = one
                 if fits(job, one.prediction):
@@ -273,17 +295,17 @@ def _takers(
 
     The first that has it by a formula, and those asked for that search for it.
     """
-    found: list[tuple[str, Mapping[str, Any], bool]] = []
+    takers: list[tuple[str, Mapping[str, Any], bool]] = []
     for name in strategies.names():
         strategy = strategies.load(name, {})
-        by_operator, has_formula = strategy.by_operator, any(not each for *_, each in found)
+        by_operator, has_formula = strategy.by_operator, any(not each for *_, each in takers)
         if (name not in asked) if by_operator else has_formula:
             continue
         if (options := strategy.knobs(degrees)) is not None:
             with suppress(UnsupportedError):
                 strategies.load(name, options).check_precision(precision)
-                found.append((name, options, by_operator))
-    return found
+                takers.append((name, options, by_operator))
+    return takers
 
 
 def jobs(
@@ -361,19 +383,6 @@ def job_of(
     )  # fmt: skip
 
 
-FORMATS = {
-    "bf16": "bf16 amp", "fp16": "fp16 amp", "amp_o1": "fp16 amp", "apex_o1": "fp16 amp",
-    "amp_o2": "fp16", "apex_o2": "fp16",
-}  # fmt: skip
-"""A study's precisions as the model names them: autocast keeps weights in fp32."""
-
-
-WHY = {
-    "computation": "computing", "communication": "communication", "bubble": "the bubble",
-    "host": "waiting for the host", "optimiser": "the update",
-}  # fmt: skip
-
-
 def table(ranked: list[Ranked]) -> list[str]:
     """The ranking as lines, and how far the answer may be trusted."""
     heads = "layout", "nodes", "micro", "recompute", "step s", "band s", "GiB", "tokens/s", "h/1e9"
@@ -407,23 +416,19 @@ def answer(ranked: list[Ranked]) -> list[str]:
             "difference that the model can tell "
             f"({of.seconds / fastest.prediction.seconds - 1:.0%})."
         )
-    if not ranked[1:]:
-        lines.append("Runner-up: none, no other layout fits.")
-    else:
-        second = ranked[1]
+    for second in ranked[1:2]:
         apart = {part: getattr(second.prediction, part) - getattr(of, part) for part in WHY}
-        band = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
-        band = band if first.calibrated else "the band"
+        most_apart = WHY[max(apart, key=lambda part: abs(apart[part]))]
+        calibrated = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
+        band = calibrated if first.calibrated else "the band"
+        is_told = first.is_told_from(second)
         lines.append(
             f"Runner-up: {second.name} on {second.nodes} nodes, "
-            f"{second.prediction.seconds / of.seconds - 1:+.0%} by "
-            f"{WHY[max(apart, key=lambda part: abs(apart[part]))]} most, "
-            + (
-                f"outside of {band}."
-                if first.is_told_from(second)
-                else f"inside {band}: no difference."
-            )
+            f"{second.prediction.seconds / of.seconds - 1:+.0%} by {most_apart} most, "
+            + (f"outside of {band}." if is_told else f"inside {band}: no difference.")
         )
+    if len(ranked) == 1:
+        lines.append("Runner-up: none, no other layout fits.")
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
     last = "Predicted, nothing is measured; errors by published points: docs/planner.md."

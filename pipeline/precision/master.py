@@ -85,11 +85,13 @@ class MasterWeights(Optimizer):
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     """Copy tensors of another type in a few kernels instead of one for each."""
     if to:
-        torch._foreach_copy_(list(map(_part, to)), list(map(_part, source)))
+        torch._foreach_copy_(list(map(local, to)), list(map(local, source)))
 
 
-def _part(tensor: Tensor) -> Tensor:
-    own: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+def local(tensor: Tensor) -> Tensor:
+    """This rank's numbers of a tensor that may be cut over ranks."""
+    shards: Any = tensor.detach()
+    own: Tensor = shards.to_local() if hasattr(shards, "to_local") else shards
     return own
 
 

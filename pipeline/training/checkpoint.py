@@ -82,13 +82,11 @@ def save(folder: Path, step: int, shards: Shards, owner: str, ranks: Writers = A
         to_disk(temporary / ABOUT)
         _remove(final)
         temporary.rename(final)
-        before = [number for number in steps(folder) if number < step]
-        known = ((n, _about(_folder(folder, n))) for n in before)
-        ours = (n for n, about in known if about and about["owner"] == owner)
-        kept = {_folder(folder, number) for number in (step, *islice(ours, KEPT - 1))}
-        for old in (*folder.glob("step-*"), *folder.glob(".step-*.tmp")):
-            if old not in kept:
-                _remove(old)
+        before = (_folder(folder, number) for number in steps(folder) if number < step)
+        ours = (one for one in before if (known := _about(one)) and known["owner"] == owner)
+        kept = {final, *islice(ours, KEPT - 1)}
+        for old in {*folder.glob("step-*"), *folder.glob(".step-*.tmp")} - kept:
+            _remove(old)
 
     def error_of(work: Callable[[], None]) -> SamestepError | None:
         """The error of writing, to raise when all ranks know: else the others would wait for it."""

@@ -52,12 +52,7 @@ class Loop:
     """One run on one rank; after `run`, `model` holds what this rank has of the final weights."""
 
     def __init__(
-        self,
-        spec: RunSpec,
-        strategy: Strategy,
-        batches: Batches,
-        rank: int,
-        clock: Clock,
+        self, spec: RunSpec, strategy: Strategy, batches: Batches, rank: int, clock: Clock
     ) -> None:
         self.spec, self.batches, self.rank, self.clock = spec, batches, rank, clock
         self.strategy = strategy

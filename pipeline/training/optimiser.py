@@ -12,6 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import holders
+from pipeline.precision.master import local
 from pipeline.study.spec import OptimiserSpec
 
 
@@ -56,7 +57,7 @@ class Lamb(Optimizer):
             own = [parameter for parameter in group["params"] if parameter.grad is not None]
             if own:
                 owners += own
-                weights += map(part, own)
+                weights += map(local, own)
                 updates += self._updates(own, group)
                 rates += [group["lr"]] * len(own)
         if not owners:
@@ -78,8 +79,8 @@ class Lamb(Optimizer):
                 }
         kept = [self.state[owner] for owner in owners]
         gradients: Any = [owner.grad for owner in owners]
-        gradients = list(map(part, gradients))
-        means, squares = ([part(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
+        gradients = list(map(local, gradients))
+        means, squares = ([local(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
         counts = [one["step"] for one in kept]
         torch._foreach_add_(counts, 1)
         (mean_decay, square_decay), count = group["betas"], counts[0].double()
@@ -87,18 +88,11 @@ class Lamb(Optimizer):
         torch._foreach_mul_(squares, square_decay)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - square_decay)
         updates = []
-        for owner, mean, square in zip(map(part, owners), means, squares, strict=True):
+        for owner, mean, square in zip(map(local, owners), means, squares, strict=True):
             root = (square / (1 - square_decay**count)).sqrt_().add_(group["eps"])
             update = (mean / (1 - mean_decay**count)).div_(root)
             updates.append(update.add_(owner, alpha=group["weight_decay"]))
         return updates
-
-
-def part(tensor: Tensor) -> Tensor:
-    """This rank's numbers of a tensor."""
-    shards: Any = tensor.detach()
-    own: Tensor = shards.to_local() if hasattr(shards, "to_local") else shards
-    return own
 
 
 @collective

@@ -23,26 +23,20 @@ def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float
     """
     dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
     clock = Clock(device)
-    if device.type != "cuda":
-        return _cpu_peak(dtype, clock)
-    torch.cuda.empty_cache()
-    a = torch.randn(SIZE, SIZE, device=device).to(dtype)
-    result = torch.empty_like(a)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        a = torch.randn(SIZE, SIZE, device=device).to(dtype)
+        result = torch.empty_like(a)
 
-    def block() -> None:
-        for _ in range(REPEATS):
-            torch.mm(a, a, out=result)
+        def block() -> None:
+            for _ in range(REPEATS):
+                torch.mm(a, a, out=result)
 
-    clock.time(block)
-    return REPEATS * 2 * SIZE**3 / clock.time(block)[1].seconds
-
-
-def _cpu_peak(dtype: torch.dtype, clock: Clock) -> float:
-    """Best rate under the rank's own threads, of about `CPU_SECONDS` of products.
-
-    Double the size while the products of the next one, eight times the work, fit in the time. Best
-    of all: ranks that share cores interrupt one another, and a short product can escape that.
-    """
+        clock.time(block)
+        return REPEATS * 2 * SIZE**3 / clock.time(block)[1].seconds
+    # Under the rank's own threads the size doubles while the products of the next one, eight times
+    # the work, fit in the time. The best of all is kept: ranks that share cores interrupt one
+    # another, and a short product can escape that.
     size, best, left = CPU_FIRST_SIZE, 0.0, CPU_SECONDS
     while True:
         a, flops = torch.randn(size, size).to(dtype), 2 * size**3

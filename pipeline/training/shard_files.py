@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,8 +58,7 @@ def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
     Drops what the ranks left for it. Raises SamestepError where a rank left nothing, or pieces do
     not make up their tensors.
     """
-    files: dict[str, str] = {}
-    tensors: dict[str, Any] = {}
+    files, tensors = dict[str, str](), dict[str, Any]()
     for rank in range(num_ranks):
         path = folder / f"rank{rank}.json"
         try:
@@ -91,10 +91,9 @@ class SavedShards:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self.folder, self.scalars = folder, dict[str, float](about["scalars"])
-        self.wholes: dict[str, Whole] = {}
-        self.stored: dict[str, list[Stored]] = {}
-        self._open: dict[str, Any] = {}
+        self.scalars = dict[str, float](about["scalars"])
+        self.wholes, self.stored = dict[str, Whole](), dict[str, list[Stored]]()
+        self._file: Any = cache(lambda name: safe_open(folder / name, "pt"))
         for name, entry in about["tensors"].items():
             self.wholes[name] = Whole(tuple(entry["shape"]), entry["dtype"])
             self.stored[name] = [
@@ -121,12 +120,7 @@ class SavedShards:
 
     def close(self) -> None:
         """Let go of the files."""
-        self._open.clear()
-
-    def _file(self, name: str) -> Any:
-        if name not in self._open:
-            self._open[name] = safe_open(self.folder / name, "pt")
-        return self._open[name]
+        self._file.cache_clear()
 
 
 def _key(name: str, offsets: Sequence[int]) -> str:

@@ -242,10 +242,9 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     spec, precision = loop.spec, loop.precision.info
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     usage = loop.sampler.summary()
-    found = {name: getattr(loop.trainable, name, None) for name in ("placements", "autotuned")}
-    del loop.trainable
-    # Not every rank has these: they are left out where there are none.
-    optional = {
+    # Not every rank, and not every strategy, has these: they are left out where there are none.
+    of_strategy = {n: getattr(loop.trainable, n, None) for n in ("placements", "autotuned")}
+    of_rank = {
         "nccl": account,
         "tcp": loop.tcp,
         "sent": loop.sent,
@@ -253,6 +252,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "padding_share": fmean(loop.padding) if loop.padding else None,
         "unseen_text": unseen_text(loop),
     }
+    del loop.trainable  # the peak below is measured without it
     about = {
         "rank": {
             "rank": loop.rank,
@@ -268,7 +268,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             "steal_share": loop.sampler.steal_share(),
             **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
-            **{name: value for name, value in optional.items() if value is not None},
+            **{name: value for name, value in of_rank.items() if value is not None},
             **loop.clock.pacer.summary(),
         },
         "precision": precision.to_dict(),
@@ -282,7 +282,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         "image_digest": image.digest_from_within(),
         "settings": inherited.recorded(os.environ),
     }
-    return about | {name: value for name, value in found.items() if value is not None}
+    return about | {name: value for name, value in of_strategy.items() if value is not None}
 
 
 def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:

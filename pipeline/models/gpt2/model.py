@@ -177,11 +177,7 @@ class Gpt2(nn.Module):
         return self.stage(range(len(self.h)), is_first=True, is_last=True)(inputs, segments)
 
     def forward(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        weights: None = None,
-        segments: Tensor | None = None,
+        self, inputs: Tensor, targets: Tensor, weights: None = None, segments: Tensor | None = None
     ) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; ids are (batch, context)."""
         return self.loss(self.logits(inputs, segments), targets)

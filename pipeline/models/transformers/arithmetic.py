@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -31,7 +32,6 @@ FACTS = 8
 LOADED = 84 * 2**20
 """Resident bytes of transformers 5.23 with the module of a class, measured once on Linux x86-64
 after torch and the loop were imported."""
-
 
 OBJECTIVES = {"ForMaskedLM": "masked", "ForPreTraining": "masked_next_sentence"}
 """Objectives by the end of the name of a class; all others are causal."""
@@ -184,20 +184,20 @@ def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
 
 def ends(model: ModelSpec) -> Ends:
     """Those that the class's pipeline plan names; raises StudyError where it has none."""
-    return Ends(*_followed(model, "ends"))
+    return Ends(*_plan(model, "ends"))
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
     """Numbers for a tensor axis; raises StudyError where the class has no plan that we follow."""
-    found = _followed(model, "cuts")
-    return AxisCuts(**found | {"ends": Ends(*found["ends"])})
+    cuts = _plan(model, "cuts")
+    return AxisCuts(**cuts | {"ends": Ends(*cuts["ends"])})
 
 
-def _followed(model: ModelSpec, plan: str) -> Any:
-    found = _facts(model)[plan]
-    if isinstance(found, str):
-        raise StudyError(f"{found}; use a strategy that cuts no layers, such as sharded")
-    return found
+def _plan(model: ModelSpec, name: str) -> Any:
+    # Where there is none, `facts` has the reason in its place.
+    if isinstance(plan := _facts(model)[name], str):
+        raise StudyError(f"{plan}; use a strategy that cuts no layers, such as sharded")
+    return plan
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -266,15 +266,14 @@ def _counted(model: str) -> dict[str, Any]:
     versions = [FACTS, *(version(name) for name in ("transformers", "torch"))]
     key = hashlib.sha256(json.dumps([model, *versions]).encode()).hexdigest()
     file = cache_folder() / "models" / f"{key}.json"
+    facts: dict[str, Any]
     try:
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        facts = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         facts = _count(model)
-        try:
+        with suppress(OSError, SamestepError):  # then the next process counts again
             file.parent.mkdir(parents=True, exist_ok=True)
             write_text(file, json.dumps(facts))
-        except (OSError, SamestepError):
-            pass  # counted again by the next process
     return facts
 
 

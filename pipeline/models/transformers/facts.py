@@ -12,6 +12,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -37,11 +38,6 @@ Experts have `grouped_mm`, which autocast leaves alone.
 """
 
 
-def _of_experts(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
-    """FLOPs of (tokens, in) times (experts, in, out), each token by one expert."""
-    return int(2 * tokens[0] * tokens[1] * weights[2])
-
-
 def facts(spec: ModelSpec) -> dict[str, Any]:
     """Parameters by name, those of a block, and what a pass over one sequence computes and keeps.
 
@@ -59,9 +55,13 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
         attention_flops[0] += flops.get_total_flops() - before
         return made
 
+    def of_experts(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
+        """FLOPs of (tokens, in) times (experts, in, out), each token by one expert."""
+        return int(2 * tokens[0] * tokens[1] * weights[2])
+
     # torch's own grouped_mm of tensors without memory takes bfloat16 alone.
     grouped = mock.patch("transformers.integrations.moe._can_use_grouped_mm", lambda *_: False)
-    counted = {torch.ops.transformers.grouped_mm_fallback: _of_experts}
+    counted = {torch.ops.transformers.grouped_mm_fallback: of_experts}
     # Positions without values cannot show that a sequence is one document, and needs no mask.
     one_document = mock.patch(
         "transformers.masking_utils.find_packed_sequence_indices", lambda positions: None
@@ -108,12 +108,9 @@ def _file_names(model: LanguageModel) -> dict[str, Any]:
     for name, parameter in model.model.named_parameters(remove_duplicate=False):
         own.setdefault(parameter, []).append(name)
 
-    def older(name: str) -> str:
-        name = re.sub(r"(?<=LayerNorm\.)weight$", "gamma", name)
-        return re.sub(r"(?<=LayerNorm\.)bias$", "beta", name)
-
     def forms(names: list[str]) -> list[str]:
-        both = [*names, *(older(name) for name in names)]
+        older = [re.sub(r"(?<=LayerNorm\.)weight$", "gamma", name) for name in names]
+        both = [*names, *(re.sub(r"(?<=LayerNorm\.)bias$", "beta", name) for name in older)]
         return list(dict.fromkeys([*both, *(name.removeprefix(below) for name in both)]))
 
     layers = next(n for n, part in model.model.named_modules() if part is model.blocks)
@@ -154,14 +151,12 @@ def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:
         if handed and states is not handed[-1]:
             strange[0] = "do not get what those before them give"
 
-    hooks = [block.register_forward_pre_hook(enter, with_kwargs=True) for block in model.blocks]
-    hooks += [
-        block.register_forward_hook(lambda _, __, given: handed.append(given))
-        for block in model.blocks
-    ]
-    model.logits(ids)
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooks:
+        for block in model.blocks:
+            hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
+            leave = block.register_forward_hook(lambda _, __, given: handed.append(given))
+            hooks.enter_context(leave)
+        model.logits(ids)
     if strange[0]:
         return f"the layers of {type(model.model).__name__} {strange[0]}, so no stage is cut"
     before, after = (
@@ -190,15 +185,12 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     if groups != spec.num_heads:
         heads["config.num_key_value_heads"] = ("key and value heads", groups)
     called: list[str] = []
-    hooks = [
-        module.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, module in model.blocks[0].named_modules()
-        if [*module.parameters(recurse=False)]
-    ]
-    with torch.no_grad():
+    with torch.no_grad(), ExitStack() as hooks:
+        for name, module in model.blocks[0].named_modules():
+            if [*module.parameters(recurse=False)]:
+                note = module.register_forward_hook(lambda *_, name=name: called.append(name))
+                hooks.enter_context(note)
         model.logits(ids)
-    for hook in hooks:
-        hook.remove()
     exits = len(rows) // spec.num_layers
     return {
         "parameters": sum(p.numel() for p in parts),
@@ -297,20 +289,14 @@ def _held(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
         return tensor
 
     block = model.blocks[0]
-    hooks = (
+    with (
         block.register_forward_pre_hook(lambda *_: within.__setitem__(0, True)),
         block.register_forward_hook(lambda *_: within.__setitem__(0, False)),
-    )
-    try:
-        with (
-            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-            torch.autocast("cpu", torch.bfloat16, enabled=autocast),
-        ):
-            # Held until the bytes are counted: a storage that is freed gives its address away.
-            held = model.logits(ids)
-    finally:
-        for hook in hooks:
-            hook.remove()
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        # Held until the bytes are counted: a storage that is freed gives its address away.
+        held = model.logits(ids)
     size = {key: tensor.untyped_storage().nbytes() for key, tensor in seen.items()}
     del held
     return {"whole": sum(size.values()), "block": sum(size[key] for key in inside)}

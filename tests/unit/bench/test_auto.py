@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import auto
-from bench.auto import Taken
-from bench.emulated.cases import CASES, candidates
+from bench.auto import CASES, Taken, candidates
 from pipeline.planner.here import Calibration
 
 

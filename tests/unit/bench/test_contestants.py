@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
+from bench.contestants import Setting, Tokens
 from bench.contestants.plain import NanoGpt, Plain
-from bench.contestants.setting import Setting, Tokens
 from bench.peers import CONTESTANTS, LEAST_ROUNDS, Make, Ours, apart, run_rounds
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)

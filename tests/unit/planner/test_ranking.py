@@ -14,9 +14,17 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
-from pipeline.planner.ranking import Cluster, OnGpus, Ranked, answer, job_of, jobs, rank, table
+from pipeline.planner.ranking import (
+    Cluster,
+    Ranked,
+    answer,
+    job_of,
+    jobs,
+    rank,
+    run_on_gpus,
+    table,
+)
 from pipeline.planner.sizes import Size, model_of, size_of
-from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec
 
 
@@ -87,9 +95,9 @@ def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:
     names = {one.name for one in found}
     assert {"data 32, ZeRO 3 within nodes", "data 8 x tensor 4, ZeRO 3"} <= names
     for one in found:
-        spec = OnGpus(size_of("6.7B"), 512).spec(one.job, one.cell)
-        run, job = resolve(spec), one.job
-        run.strategy.check_spec(spec)
+        run, job = run_on_gpus(size_of("6.7B").model, 512, one.job, one.cell), one.job
+        assert run is not None
+        spec = run.spec
         run.layout.check_batch(spec)
         axes = dict(run.layout.axes)
         assert job.dp == run.layout.data_parallel
