@@ -24,7 +24,7 @@ INSTALL = "--no-build-isolation --no-deps --require-hashes -r envs/deepspeed.loc
 
 CHOSEN = (
     "takes_the_steps_of_a_single_device",
-    "every_rank_sends",
+    "in_micro_batches",
     "a_checkpoint",
     "cover",
     "resuming",
@@ -76,11 +76,11 @@ def run_suite(installed: Path, *chosen: str) -> str:
 
 def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
     said = run_suite(
-        installed, "tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2"
+        installed, "tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2 and not -4"
     )
-    # Of each of the three stages two numbers of micro-batches, what it sends, its
-    # checkpoint, decay and packing.
-    assert "29 passed" in said, said[-3000:]
+    # Of each of the three stages plain steps, micro-batches with what it sends, its checkpoint
+    # (two tests), a resume, and decay beside a padded vocabulary; bf16, and decay alone.
+    assert "20 passed" in said, said[-3000:]
 
 
 @pytest.mark.alone
