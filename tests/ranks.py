@@ -65,6 +65,19 @@ def parts_of(
     return Parts(made, make, layout, make_precision("fp32", "cpu"), 1.0, **options)
 
 
+class Operators(TorchDispatchMode):
+    """Keeps the operators that the host calls, each with what it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, out))
+        return out
+
+
 class Live(TorchDispatchMode):
     """Counts the bytes of storages on the host that operators have made and are still there."""
 

@@ -1,7 +1,20 @@
 """What the parity suite runs: every strategy file x ranks x accumulation x precision.
 
 A strategy joins by being a file in `pipeline/strategies`; nothing here names one but `single`, the
-run that all are held against.
+run that all are held against. What is combined with what, and what that makes superfluous:
+
+- Two ranks, or four where the defaults have no layout for fewer (`mutated_world`), train all that
+  does not depend on the number of ranks: each precision, mutations, recomputed blocks, phases,
+  classes of transformers. LAMB, a padded vocabulary and documents apart have to do with other parts
+  of a step, so each setting of the knobs trains with all three at once; mutations show each alone.
+- Four ranks show what two cannot: a second axis, a stage between two others, rows that ranks do not
+  divide, bytes whose share (n-1)/n is no half. Each setting trains there twice in fp32: with a
+  resume, which takes the same steps as a run in one go, and in micro-batches that are counted.
+  Four ranks in bf16_masters, and eight, are system tests.
+- One rank has nobody to send to, and no other code for it: one case of each strategy.
+- The first and the last of several micro-batches are what other code runs for. They are four where
+  bytes are counted, in brief cases, and two elsewhere.
+- float16 with other knobs than the defaults is the case of which a gradient overflows.
 """
 
 from __future__ import annotations
@@ -15,7 +28,6 @@ from typing import Any
 
 from pipeline import models, strategies
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.parallel.mesh import PIPELINE
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import (
     ATTENTION,
@@ -32,13 +44,15 @@ REFERENCE = "single"
 STEPS, FEW = 6, 3
 """Steps of a case; fewer of one that is there for what its first steps show, see `Case.few`."""
 OVERFLOW_STEP = 1
-WORLDS = (1, 2, 4)
+WORLDS = (2, 4)
 WIDE = 8
 """Ranks of the launch of all strategies, and of three axes of two ranks each."""
-MATRIX = [("fp32", 1), ("fp32", 4), ("bf16_masters", 4)]
+MATRIX = [("fp32", 1), ("fp32", 4)]
 """Precisions and micro-batches that every setting is trained in, on every number of ranks."""
-ON_TWO = [("bf16_reduced", 4)]
-"""The same on two ranks alone: what travels is rounded besides."""
+LEAST = [("bf16_reduced", 4)]
+"""The same on the least ranks that a strategy takes: masters whose gradients travel rounded."""
+MOST = [("bf16_masters", 4)]
+"""The same on four ranks and more."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
 TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
@@ -46,13 +60,13 @@ TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
 CHOSEN = "SAMESTEP_PARITY_OF"
 """Environment variable: strategies, with commas, whose references alone are trained, else all; for
 BEGUN the folders of models."""
-TOGETHER, BEGUN = "together", "begun"
-"""In place of a strategy: what all run in one launch, see `together` and `begun_cases`."""
+TOGETHER, BEGUN, ALONE = "together", "begun", "alone"
+"""In place of a strategy: what all run in one launch, see `together`, `begun_cases` and
+`alone_cases`."""
 BRIEF_BATCH = 32
-"""Of the cells of the matrix that no longer case is: eight ranks have four micro-batches each."""
+"""Sequences of a brief case, so that eight ranks have four micro-batches each."""
 PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
 """`apex_o2` meets a stand-in for Apex, see `apex_standin`; amp_o1 has the bits of bf16 here."""
-VARIED = ("fp32", "fp16")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
@@ -272,10 +286,12 @@ class Case:
 
     @property
     def profiled(self) -> bool:
-        """True where it counts what it sends; that changes no bit of the training."""
-        counted = self.precision in ("fp32", "bf16_masters", "bf16_reduced")
-        several = self.strategy != REFERENCE and not self.replicas
-        return counted and self.accumulation > 1 and several
+        """True where a test asks what it sends; counting changes no bit of the training."""
+        if self.strategy == REFERENCE or self.replicas or self.mutation or self.accumulation == 1:
+            return False
+        cut = self.architecture is not None and self.strategy in CUT
+        asked = self.brief or self.change or self.recompute or cut
+        return bool(asked) and self.precision in ("fp32", "bf16_masters", "bf16_reduced")
 
     @property
     def weights_wanted(self) -> bool:
@@ -311,42 +327,39 @@ def cases_of(strategy: str, world: int) -> list[Case]:
         return together(world)
     if strategy == BEGUN:
         return begun_cases(world, os.environ[CHOSEN].split(","))
-    found = longer_cases(strategy, world)
-    found += [
-        case_of(strategy, world, v, p, resume=True)
-        for v in variants_of(strategy, world)
-        for p in resumed_in(strategy, world, v)
-    ]
-    found += [case for case in mutants(strategy) if world == world_of_mutant(case)]
-    found += overflow_cases(strategy, world) + decay_cases(strategy, world)
-    found += padded_cases(strategy, world) + phased_cases(strategy, world)
-    found += packed_cases(strategy, world) + changed_cases(strategy, world)
-    found += brief_cases(strategy, world) if world == 2 else []
-    found += recomputed_cases(strategy, world) + model_cases(strategy, world)
+    chosen = list(filter(None, os.environ.get(CHOSEN, "").split(","))) or strategies.names()
+    if strategy == ALONE:
+        return [case for name in chosen for case in alone_cases(name)]
+    found = longer_cases(strategy, world) + resumed_cases(strategy, world)
+    found += [case for case in mutants(strategy) if world == least_world(case)]
+    found += overflow_cases(strategy, world) + varied_cases(strategy, world)
+    found += phased_cases(strategy, world) + changed_cases(strategy, world)
+    found += own_brief_cases(strategy, world) + recomputed_cases(strategy, world)
+    found += model_cases(strategy, world)
     found += lamb_models(strategy, world) if world == 2 else []
     if strategy == REFERENCE:
-        chosen = list(filter(None, os.environ.get(CHOSEN, "").split(","))) or strategies.names()
         others = [(name, n) for name, n in launches() if name in chosen and name != REFERENCE]
         found += [one for name, n in others for one in references(cases_of(name, n), n)]
+        found += [*references(cases_of(ALONE, 1), 1), Case(REFERENCE, padded=True)]
     return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
     """Each class of transformers on two ranks in fp32; `NARROW` with every setting, in bf16 too.
 
-    Where layers are cut see `cut_cases`.
+    In micro-batches where the loss of one depends on the others. Where layers are cut see
+    `cut_cases`.
     """
     if strategy in CUT:
         return cut_cases(strategy, world)
     if strategy in UNTRIED or world != 2:
         return []
-    able = precisions_of(strategy, 0)
+    able, weighed = precisions_of(strategy), (NARROW[1], MIXTURE)
     return [
-        Case(strategy, precision, pieces, variant=variant, architecture=name)
+        Case(strategy, precision, 4 if name in weighed else 1, variant=variant, architecture=name)
         for name in ARCHITECTURES
         for variant in (variants_of(strategy, world) if name in (*NARROW, MIXTURE) else (0,))
         for precision in (("fp32",) if variant or name not in NARROW else ("fp32", MASTERS))
-        for pieces in ((1, 4) if name in (*NARROW[1:], MIXTURE) else (1,))
         if precision in able
     ]
 
@@ -354,7 +367,8 @@ def model_cases(strategy: str, world: int) -> list[Case]:
 def cut_cases(strategy: str, world: int) -> list[Case]:
     """Each class with a plan, those of `PLANNED` in micro-batches, where what is sent is counted.
 
-    `NARROW` also in bf16, recomputed, under every schedule of a pipeline, and with a second axis.
+    `NARROW` also in bf16, recomputed, and with a second axis; BERT under every schedule of a
+    pipeline.
     """
     bert = Case(strategy, resume=True, architecture=NARROW[1])
     if world == 4:
@@ -366,16 +380,17 @@ def cut_cases(strategy: str, world: int) -> list[Case]:
     if world != 2 or mutated_world(strategy) != 2:
         return []
     found = [
-        Case(strategy, accumulation=4 if name.startswith(PLANNED) else 1, architecture=name)
+        Case(strategy, accumulation=2 if name.startswith(PLANNED) else 1, architecture=name)
         for name in CUT[strategy]
     ]
     for case in (one for one in list(found) if one.architecture in NARROW):
         found += [replace(case, recompute=True), replace(case, precision="bf16")]
         found.append(replace(case, recompute=ATTENTION))
-        if strategy != "tensor":
-            every = [case_of(strategy, world, v) for v in variants_of(strategy, world) if v]
-            found += [replace(case, variant=v.variant, num_layers=v.num_layers) for v in every]
-    return [*found, bert] if strategy != "tensor" else found
+    if strategy == "tensor":
+        return found
+    # BERT's stages hand on weights and padding besides.
+    every = [case_of(strategy, world, v, accumulation=2) for v in variants_of(strategy, world) if v]
+    return [*found, bert, *(replace(case, architecture=NARROW[1]) for case in every)]
 
 
 def together(world: int) -> list[Case]:
@@ -385,10 +400,20 @@ def together(world: int) -> list[Case]:
     """
     if world == 1:
         return list(dict.fromkeys(c for w in (4, WIDE) for c in references(together(w), w)))
-    brief = [case for name in wide_strategies() for case in brief_cases(name, world)]
+    names = wide_strategies()
+    brief = [case for name in names for case in brief_cases(name, world)]
     if world < WIDE:
-        return brief + models_on_four()
+        own = [case for name in names for case in own_brief_cases(name, world)]
+        return [case for case in brief if case not in own] + models_on_four()
     return wide_cases() + [case for case in brief if on_eight(case)]
+
+
+def alone_cases(strategy: str) -> list[Case]:
+    """One case of it on one rank; late gradients are late there too."""
+    if strategy == REFERENCE or not runs_here(strategy):
+        return []
+    late = [case for case in changed_cases(strategy, 2) if case.change in LATE and case.profiled]
+    return [case for case in (case_of(strategy, 1), *late) if fits(case, 1)]
 
 
 def begun_cases(world: int, folders: list[str]) -> list[Case]:
@@ -415,66 +440,111 @@ def on_eight(case: Case) -> bool:
 
 
 def longer_cases(strategy: str, world: int) -> list[Case]:
-    """The trainings of all steps that nothing disturbs."""
+    """What begins a launch: every setting in fp32, the defaults in each precision too.
+
+    Of all steps, but on four ranks for brief ones that resume, see the head of this file.
+    """
     if world == WIDE:
         return [case for case in wide_cases() if case.strategy == strategy]
+    single = strategy == REFERENCE
+    found = [plain_case(strategy, world, v, resume=world > 2) for v in variants_of(strategy, world)]
+    if single or world == mutated_world(strategy):
+        able = [p for p in precisions_of(strategy) if single or p != "fp32"]
+        found += [case_of(strategy, world, 0, p, 2, brief=world > 2) for p in able]
+    return found
+
+
+def plain_case(strategy: str, world: int, variant: int, *, resume: bool) -> Case:
+    """A setting in fp32 without micro-batches."""
+    return case_of(strategy, world, variant, resume=resume, brief=world > 2)
+
+
+def resumed_cases(strategy: str, world: int) -> list[Case]:
+    """Those that must take the very steps of a run in one go, on one and two ranks.
+
+    Every setting in fp32, the defaults in each precision that keeps a state of its own.
+    """
+    if world > 2:
+        return []
+    able = [p for p in RESUMED if p in precisions_of(strategy)]
     return [
-        case_of(strategy, world, v, p, a)
+        case_of(strategy, world, v, p, 1 if p == "fp32" else 2, resume=True)
         for v in variants_of(strategy, world)
-        for p in precisions_of(strategy, v, world)
-        for a in accumulations_of(strategy, world, v, p)
+        for p in able
+        if p == "fp32" or not v
     ]
 
 
-def matrix(world: int) -> list[tuple[str, int]]:
-    """`MATRIX`, and on two ranks `ON_TWO` besides."""
-    return MATRIX + (ON_TWO if world == 2 else [])
+def matrix(strategy: str, world: int) -> list[tuple[str, int]]:
+    """Precisions and micro-batches that every setting is trained in."""
+    least = world == mutated_world(strategy)
+    return MATRIX + (LEAST if least else []) + (MOST if world > 2 else [])
 
 
 def brief_cases(strategy: str, world: int) -> list[Case]:
     """The cells of the matrix that no longer case trains: settings of the knobs x `MATRIX`."""
-    if world == 1:
+    if strategy == REFERENCE:
         return []
-    longer, variants = longer_cases(strategy, world), variants_of(strategy, world)
-    cells = [(v, p, a) for v in variants for p, a in matrix(world) if trains_in(strategy, v, p)]
+    longer = {(c.variant, c.precision, c.accumulation) for c in longer_cases(strategy, world)}
     return [
         case_of(strategy, world, v, p, a, brief=True)
-        for v, p, a in cells
-        if case_of(strategy, world, v, p, a) not in longer
+        for v in variants_of(strategy, world)
+        for p, a in matrix(strategy, world)
+        if trains_in(strategy, v, p) and (v, p, a) not in longer
     ]
 
 
+def own_brief_cases(strategy: str, world: int) -> list[Case]:
+    """Those of the strategy's own launch; four ranks train the others together."""
+    return [case for case in brief_cases(strategy, world) if case.precision != MASTERS]
+
+
 def overflow_cases(strategy: str, world: int) -> list[Case]:
-    """Every setting with a step that is skipped, where the strategy scales its loss."""
-    able = "fp16" in precisions_of(strategy, 0) and world > 1
-    variants = variants_of(strategy, world) if able else []
-    return [case_of(strategy, world, v, "fp16", overflow=True) for v in variants]
+    """Every setting with a step that is skipped, where the strategy scales its loss.
+
+    On the least ranks that have the setting, and wherever it has several axes.
+    """
+    if strategy == REFERENCE or "fp16" not in precisions_of(strategy):
+        return []
+    made = [
+        case_of(strategy, world, variant, "fp16", overflow=True)
+        for variant in variants_of(strategy, world)
+    ]
+    several = [case for case in made if len(axes_of(strategy, world, case.variant)) > 1]
+    return [case for case in made if world == least_world(case) or case in several]
 
 
-def decay_cases(strategy: str, world: int) -> list[Case]:
-    """Every setting in fp32, the defaults also with master weights; in one world, the same code.
+def varied_cases(strategy: str, world: int) -> list[Case]:
+    """Every setting by LAMB with a padded vocabulary and documents that share a sequence.
 
-    By LAMB where the strategy takes it, and the defaults by AdamW too.
+    Less of it where that does not fit: without documents, by AdamW with strong decay. The defaults
+    in all steps, resumed half-way; these with master weights, too, and with that decay alone. In
+    one world, the same code. Of transformers Llama has documents where it is cut.
     """
     if world != mutated_world(strategy):
         return []
+    names = ["lamb padded documents", "lamb padded", "decay padded"]
+    # An algorithm that is written out takes all tokens alike.
+    fitting = names[1:] if Case(strategy).changed else names
+    kinds: list[dict[str, Any]] = [dict.fromkeys(name.split(), True) for name in fitting]
     found = [case_of(strategy, world, decay=True)]
-    if MASTERS in precisions_of(strategy, 0):
-        found.append(case_of(strategy, world, 0, MASTERS, decay=True))
-    lamb = [replace(case, decay=False, lamb=True) for case in found]
-    lamb += [case_of(strategy, world, v, lamb=True) for v in variants_of(strategy, world)[1:]]
-    lamb.append(case_of(strategy, world, lamb=True, resume=True))
-    if not fits(lamb[0], world):
-        lamb = [replace(c, decay=True, lamb=False) for c in lamb if not c.resume]
-    return list(dict.fromkeys(found + lamb))
+    for v in variants_of(strategy, world):
+        made = [case_of(strategy, world, v, brief=v > 0, resume=not v, **kind) for kind in kinds]
+        found += [case for case in made if fits(case, world)][:1]
+    if MASTERS in precisions_of(strategy):
+        found.append(case_of(strategy, world, 0, MASTERS, lamb=True))
+    if strategy in CUT:
+        packed = case_of(strategy, world, accumulation=2, documents=True)
+        found.append(replace(packed, architecture=NARROW[0]))
+    return found
 
 
 def lamb_models(strategy: str, world: int) -> list[Case]:
-    """`NARROW` by LAMB, with the defaults and each product of two axes; brief on four ranks."""
+    """`NARROW` by LAMB, with the defaults and each product of two axes."""
     if strategy in (*UNTRIED, REFERENCE) or Case(strategy).changed:
         return []
     made = [
-        case_of(strategy, world, variant, lamb=True, brief=world > 2)
+        case_of(strategy, world, variant, lamb=True, brief=True)
         for variant in variants_of(strategy, world)
         if not variant or len(axes_of(strategy, world, variant)) > 1
     ]
@@ -485,12 +555,10 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
 def changed_cases(strategy: str, world: int) -> list[Case]:
     """Each change of `CHANGED` in fp32 with micro-batches, where what is sent is counted.
 
-    On two ranks under autocast too, and those resume that can. Late ones are late on one rank too.
+    On two ranks under autocast too, and those resume that can.
     """
     found = []
     for name, _ in CHANGED.get(strategy, ()):
-        if world < 2 and name not in LATE:
-            continue
         case = Case(strategy, accumulation=2, change=name)
         found.append(case)
         if world == 2:
@@ -498,13 +566,6 @@ def changed_cases(strategy: str, world: int) -> list[Case]:
             if strategies.load(strategy, case.options).resumes:
                 found.append(replace(case, resume=True))
     return found
-
-
-def padded_cases(strategy: str, world: int) -> list[Case]:
-    """Every setting in fp32; in one world, the same code."""
-    if world != (1 if strategy == REFERENCE else mutated_world(strategy)):
-        return []
-    return [case_of(strategy, world, v, padded=True) for v in variants_of(strategy, world)]
 
 
 def phased_cases(strategy: str, world: int) -> list[Case]:
@@ -522,20 +583,11 @@ def phased_cases(strategy: str, world: int) -> list[Case]:
     return found
 
 
-def packed_cases(strategy: str, world: int) -> list[Case]:
-    """Every setting that fits on GPT-2, and Llama, with documents that share a sequence."""
-    if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
-        return []
-    made = [case_of(strategy, world, v, documents=True) for v in variants_of(strategy, world)]
-    if strategy in CUT:
-        made.append(replace(made[0], accumulation=2, architecture=NARROW[0]))
-    return [case for case in made if fits(case, world)]
-
-
 def references(cases: list[Case], world: int) -> list[Case]:
     """What these cases are held against, each once: a checkpoint against a checkpoint."""
     wanted = [case.reference(world) for case in cases]
-    again = [case for case in cases if case.resume and not case.change]
+    again = [c for c in cases if c.resume and c.precision == "fp32"]
+    again = [c for c in again if not (c.change or c.decay or c.lamb or c.phased)]
     wanted += [replace(case.reference(world), resume=True) for case in again]
     return list(dict.fromkeys(wanted))
 
@@ -543,24 +595,24 @@ def references(cases: list[Case], world: int) -> list[Case]:
 def recomputed_cases(strategy: str, world: int) -> list[Case]:
     """Every setting in fp32, with the micro-batches of which all that is sent is counted.
 
-    The defaults also in fp16, under autocast and a loss scale, with one block alone, and with
-    attention alone, which `zero_bubble` takes too. In one world: it is the same code; where that
-    needs four ranks, the defaults in fp32 do.
+    The defaults also with attention alone, which `zero_bubble` takes too, and in fp16, under
+    autocast and a loss scale, with one block alone where they can. In one world: it is the same
+    code; where that needs four ranks, the defaults in fp32 do.
     """
     if world != mutated_world(strategy) and strategy != REFERENCE:
         return []
-    found = []
-    few = world <= 2
+    found, few = list[Case](), world <= 2
     for variant in variants_of(strategy, world) if few else (0,):
-        most = accumulations_of(strategy, world, variant)[-1]
-        found.append(case_of(strategy, world, variant, accumulation=most, recompute=True))
-        alone = case_of(strategy, world, variant, accumulation=most, recompute=ATTENTION)
-        if not variant or alone.options.get("schedule") == "zero_bubble":
-            found.append(alone)
-        if not variant:
-            found.append(replace(alone, recompute=(1,)))
-    if few and "fp16" in precisions_of(strategy, 0):
-        found.append(case_of(strategy, world, precision="fp16", recompute=True))
+        kept = case_of(strategy, world, variant, accumulation=4, brief=True)
+        if strategy == REFERENCE:
+            kept = Case(REFERENCE, accumulation=2)
+        found.append(replace(kept, recompute=True))
+        if not variant or kept.options.get("schedule") == "zero_bubble":
+            found.append(replace(kept, recompute=ATTENTION))
+    if few and "fp16" in precisions_of(strategy):
+        kept = case_of(strategy, world, 0, "fp16", 2)
+        one, every = replace(kept, recompute=(1,)), replace(kept, recompute=True)
+        found.append(one if fits(one, world) else every)
     return [case for case in found if fits(case, world)]
 
 
@@ -602,12 +654,13 @@ def case_of(
     return next((case for case in deeper if fits(case, world)), made)
 
 
+@cache
 def mutated_world(strategy: str) -> int:
     """The least world of several ranks in which the strategy's defaults have a layout."""
-    return next(n for n in WORLDS if (n > 1 and fits(case_of(strategy, n), n)) or n == WORLDS[-1])
+    return next(n for n in WORLDS if fits(case_of(strategy, n), n) or n == WORLDS[-1])
 
 
-def world_of_mutant(case: Case) -> int:
+def least_world(case: Case) -> int:
     """The same, or the least larger one in which its setting of the knobs is one of its own."""
     worlds = [n for n in WORLDS if n >= mutated_world(case.strategy)]
     return next((n for n in worlds if case.variant in variants_of(case.strategy, n)), worlds[-1])
@@ -639,24 +692,12 @@ def mutants(strategy: str) -> list[Case]:
         for name in CUT.get(strategy, ARCHITECTURES)
         if one == strategy
     ]
-    able = precisions_of(strategy, 0) if strategy not in UNSEEN else []
+    able = precisions_of(strategy) if strategy not in UNSEEN else []
     narrow = [replace(c, precision="bf16") for c in found if c.mutation in NARROWLY]
     found += narrow if "bf16" in able else []
     found.append(case_of(strategy, world, mutation=SEEN, padded=True))
     both = [name for name in ("fp32", "bf16") if name in able]
     return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in both]
-
-
-def accumulations_of(
-    strategy: str, world: int, variant: int, precision: str = "fp32"
-) -> tuple[int, ...]:
-    """A pipeline cuts the study's micro-batches, so it gets more of them, as two ranks do.
-
-    In fp32 with and without, the others with them on two ranks.
-    """
-    many = world == 2 or PIPELINE in sizes_of(strategy, world, variant)
-    both = (1, 4) if many else (1, 2)
-    return both if precision == "fp32" or world == 2 else (1,)
 
 
 def sizes_of(strategy: str, world: int, variant: int) -> dict[str, int]:
@@ -703,14 +744,10 @@ def fits(case: Case, world: int) -> bool:
     return True
 
 
-def precisions_of(strategy: str, variant: int, world: int = 2) -> list[str]:
-    """Those of `PRECISIONS` in which it can train; fp32 and scaled fp16 do with other knobs.
-
-    And on one rank, where no strategy but the reference has anything to add.
-    """
+def precisions_of(strategy: str) -> list[str]:
+    """Those of `PRECISIONS` in which it can train."""
     able = strategies.load(strategy, {}).precisions
-    few = variant or (world == 1 and strategy != REFERENCE)
-    return [name for name in (VARIED if few else PRECISIONS) if not able or name in able]
+    return [name for name in PRECISIONS if not able or name in able]
 
 
 def trains_in(strategy: str, variant: int, precision: str) -> bool:
@@ -722,15 +759,13 @@ def trains_in(strategy: str, variant: int, precision: str) -> bool:
     return True
 
 
-def resumed_in(strategy: str, world: int, variant: int) -> list[str]:
-    """Precisions of the cases that resume: those that keep a state of their own, on two ranks."""
-    able = precisions_of(strategy, variant, world)
-    return [p for p in able if p in (RESUMED if world == 2 or strategy == REFERENCE else ("fp32",))]
-
-
 def worlds_of(strategy: str) -> tuple[int, ...]:
-    """The worlds a strategy runs in: one rank for `single`."""
-    return (1,) if strategy == REFERENCE else WORLDS
+    """The worlds a strategy runs in: one rank for `single`, two and four, or four alone.
+
+    Settings of a strategy whose defaults need four ranks have an axis less on two.
+    """
+    least = mutated_world(strategy)
+    return (1,) if strategy == REFERENCE else tuple(n for n in WORLDS if n >= least)
 
 
 def launches() -> list[tuple[str, int]]:

@@ -75,7 +75,7 @@ def launch(
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tests.parity.ask", strategy, str(world), str(tokens), str(out)],
-            env=_environment(world) | {CHOSEN: ",".join(sorted(chosen))},
+            env=environment(world) | {CHOSEN: ",".join(sorted(chosen))},
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -89,8 +89,8 @@ def launch(
     return Runs(out, world)
 
 
-def _environment(world: int) -> dict[str, str]:
-    """Where ranks share a core Horovod waits asleep, as on emulated nodes: it would spin."""
+def environment(world: int) -> dict[str, str]:
+    """Environment of ranks; where they share a core Horovod waits asleep, as it would spin."""
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     ours = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     if core_for(world, usable_cores(), "") is not None:

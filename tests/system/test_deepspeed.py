@@ -21,7 +21,7 @@ INSTALL = "--no-build-isolation --no-deps --require-hashes -r envs/deepspeed.loc
 
 CHOSEN = (
     "takes_the_steps_of_a_single_device",
-    "every_rank_sends",
+    "in_micro_batches",
     "a_checkpoint",
     "cover",
     "resuming",
@@ -62,11 +62,11 @@ def install(folder: Path, places: list[str]) -> None:
 
 
 def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
-    chosen = ("tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2")
+    chosen = ("tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2 and not -4")
     done = subprocess.run(
         [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen], cwd=ROOT,
         capture_output=True, text=True, timeout=500,
     )  # fmt: skip
-    # Of each of the three stages two numbers of micro-batches, what it sends, its
-    # checkpoint, decay and packing.
-    assert done.returncode == 0 and "29 passed" in done.stdout, done.stdout[-3000:]
+    # Of each of the three stages plain steps, micro-batches with what it sends, its checkpoint
+    # (two tests), a resume, and decay beside a padded vocabulary; bf16, and decay alone.
+    assert done.returncode == 0 and "20 passed" in done.stdout, done.stdout[-3000:]

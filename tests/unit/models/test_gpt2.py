@@ -153,18 +153,6 @@ def test_shapes_are_those_of_the_model_s_tensors() -> None:
     assert tensor_shapes(SPEC) == parameters | {n: s for n, s in outputs.items() if n}
 
 
-@pytest.mark.parametrize("spec", [SPEC, PADDED], ids=["plain", "padded"])
-def test_values_are_those_of_a_model_that_was_built_at_once(spec) -> None:
-    whole, before = dict(build_model(spec, 7).named_parameters()), torch.get_rng_state()
-    model, initial = deferred_model(spec, 7)
-    found = dict(initial.values(whole.keys()))
-    assert torch.equal(torch.get_rng_state(), before), "that of the process is left alone"
-    assert all(parameter.is_meta for parameter in model.parameters())
-    assert [name for name, _ in model.named_parameters()] == list(whole)
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(found[name], whole[name]) for name in whole)
-
-
 class Scaled(nn.Module):
     """Weights that are changed after they were drawn, one of them after another was."""
 
@@ -201,10 +189,18 @@ def replaced(monkeypatch: Any, make: Any) -> None:
         monkeypatch.setattr(module, "family", lambda _: SimpleNamespace(build=lambda spec: make()))
 
 
-def test_weights_that_are_changed_after_they_were_drawn(monkeypatch) -> None:
-    replaced(monkeypatch, Scaled)
-    whole, (_, initial) = dict(build_model(SPEC, 3).named_parameters()), deferred_model(SPEC, 3)
+@pytest.mark.parametrize("case", ["plain", "padded", "changed after they were drawn"])
+def test_values_are_those_of_a_model_that_was_built_at_once(case, monkeypatch) -> None:
+    spec = PADDED if case == "padded" else SPEC
+    if case.startswith("changed"):
+        replaced(monkeypatch, Scaled)
+    whole, before = dict(build_model(spec, 7).named_parameters()), torch.get_rng_state()
+    model, initial = deferred_model(spec, 7)
     found = dict(initial.values(whole.keys()))
+    assert torch.equal(torch.get_rng_state(), before), "that of the process is left alone"
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert [name for name, _ in model.named_parameters()] == list(whole)
+    assert found.keys() == whole.keys()
     assert all(torch.equal(found[name], whole[name]) for name in whole)
 
 
@@ -242,9 +238,9 @@ def passes(recompute: Any, dropout: float = 0.0) -> tuple[Tensor, dict[str, Any]
 
 
 @pytest.mark.parametrize("what", [True, ATTENTION, (1,)])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_loss_and_gradients_have_the_same_bits(dropout, what) -> None:
-    (loss, gradients), (again, recomputed) = (passes(r, dropout) for r in (False, what))
+def test_loss_and_gradients_have_the_same_bits_with_dropout(what) -> None:
+    """Without, they have in the parity suite."""
+    (loss, gradients), (again, recomputed) = (passes(r, 0.5) for r in (False, what))
     assert torch.equal(loss, again) and gradients.keys() == recomputed.keys()
     for name, gradient in gradients.items():
         assert torch.equal(gradient, recomputed[name]), name

@@ -1,4 +1,7 @@
-"""Starting weights of files: the loss that they give, what a rank reads, and what is refused."""
+"""Starting weights of files: what a rank reads of them, and what is refused.
+
+The loss that they give in every layout: `tests/parity`.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch.nn import functional as F
 
 from pipeline import strategies
-from pipeline.corpus.batches import Batches
 from pipeline.errors import StudyError
 from pipeline.models import stored
 from pipeline.models.build import build_model
@@ -25,9 +26,7 @@ from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import ModelSpec
-from tests.parity import ask
-from tests.parity.cases import BEGUN, Case, begun_cases
-from tests.parity.launch import launch
+from tests.parity.cases import Case
 from tests.ranks import fake_group
 
 SIZES: dict[str, Any] = {
@@ -37,10 +36,8 @@ SIZES: dict[str, Any] = {
 """Of losses far from those of our own initial weights."""
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def save_models(folder: Path) -> dict[str, Path]:
     """Folders by class, as save_pretrained writes them: in several files, and in one."""
-    folder = tmp_path_factory.mktemp("saved")
     torch.manual_seed(1)
     llama = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(**SIZES, num_key_value_heads=2, pad_token_id=0)
@@ -52,40 +49,14 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"LlamaForCausalLM": folder / "llama", "BertForMaskedLM": folder / "bert"}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return save_models(tmp_path_factory.mktemp("saved"))
+
+
 def spec_of(folder: Path, **given: Any) -> ModelSpec:
     own = {"family": "transformers", "config": "config.json", "weights": "."} | given
     return ModelSpec(**with_files(own, folder, extends=False))
-
-
-@pytest.mark.system
-def test_the_first_loss_is_that_of_transformers_in_every_layout(
-    saved: dict[str, Path], small_tokens: Path, tmp_path: Path
-) -> None:
-    ask.start()
-    folders = [str(folder) for folder in saved.values()]
-    for world in (1, 2):
-        runs = launch(BEGUN, world, small_tokens, tmp_path, folders)
-        for case in begun_cases(world, folders):
-            first, *_, last = [step["loss"] for step in runs.rank(case)["steps"]]
-            assert first == pytest.approx(theirs(case, small_tokens), rel=1e-6), case.name
-            assert first != last
-
-
-def theirs(case: Case, tokens: Path) -> float:
-    """Loss of the first batch by transformers' own model, loaded by its own from_pretrained."""
-    spec = case.spec(1)
-    batches = Batches(tokens, 16, spec.workload.global_batch, spec.seed, spec.objective)
-    arrays: Any = batches.slice(0, 0, spec.workload.global_batch)
-    inputs, targets = (torch.from_numpy(part) for part in arrays[:2])
-    model = getattr(transformers, str(case.architecture)).from_pretrained(case.folder).eval()
-    with torch.no_grad():
-        losses = F.cross_entropy(
-            model(input_ids=inputs).logits.flatten(0, 1), targets.flatten(), reduction="none"
-        )
-    if arrays.weights is None:
-        return losses.mean().item()
-    weights = torch.from_numpy(arrays.weights[:, 0]).flatten()
-    return (losses @ weights / weights.sum()).item()
 
 
 def test_weights_go_to_files_of_the_hub_s_layout_and_back(saved, tmp_path) -> None:

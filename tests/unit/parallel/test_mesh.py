@@ -19,19 +19,17 @@ from tests.parity.cases import Case
 from tests.shards import cuts
 
 HYBRID = Layout((("pipeline", 2), ("data", 3), ("tensor", 2)), 4, "cuda", "nccl")
+REPLICAS = Layout((("replica", 2), ("data", 3)), 3, "cpu", "gloo")
 FOUR = Layout((("data", 4),), 4, "cpu", "gloo")
 
 
-def test_the_last_axis_varies_fastest() -> None:
+def test_every_rank_has_a_place_and_the_last_axis_varies_fastest() -> None:
     assert HYBRID.num_processes == 12
+    assert len({tuple(HYBRID.coordinate(rank).values()) for rank in range(12)}) == 12
     assert HYBRID.coordinate(0) == {"pipeline": 0, "data": 0, "tensor": 0}
     assert HYBRID.coordinate(1) == {"pipeline": 0, "data": 0, "tensor": 1}
     assert HYBRID.coordinate(11) == {"pipeline": 1, "data": 2, "tensor": 1}
     assert list(HYBRID.coordinate(5)) == ["pipeline", "data", "tensor"]
-
-
-def test_every_rank_has_a_place_of_its_own() -> None:
-    assert len({tuple(HYBRID.coordinate(rank).values()) for rank in range(12)}) == 12
     for rank in (-1, 12):
         with pytest.raises(IndexError, match=f"rank {rank} is not one of 12"):
             HYBRID.coordinate(rank)
@@ -47,19 +45,20 @@ def test_ranks_along_an_axis_differ_on_it_alone() -> None:
         assert sorted(rank for group in groups for rank in group) == list(range(12))
 
 
-def test_ranks_of_one_data_place_read_the_same_sequences() -> None:
-    assert HYBRID.data_parallel == 3
-    slices = [HYBRID.batch_slice(rank, 12) for rank in range(12)]
-    assert slices == [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12)] * 2
-    with pytest.raises(StudyError, match="not a multiple of 3 data-parallel ranks"):
-        HYBRID.batch_slice(0, 13)
-
-
-def test_replicas_read_other_sequences_than_each_other() -> None:
-    layout = Layout((("replica", 2), ("data", 3)), 3, "cpu", "gloo")
-    assert layout.data_parallel == 6
-    slices = [layout.batch_slice(rank, 12) for rank in range(6)]
-    assert slices == [(start, start + 2) for start in range(0, 12, 2)]
+@pytest.mark.parametrize(
+    ("layout", "slices"),
+    [
+        (HYBRID, [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12)] * 2),
+        (REPLICAS, [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)]),
+        (Layout((("tensor", 2),), 2, "cpu", "gloo"), [(0, 12)] * 2),
+    ],
+    ids=["one data place", "replicas", "no data axis"],
+)
+def test_ranks_read_the_sequences_of_their_place(layout, slices) -> None:
+    assert [layout.batch_slice(rank, 12) for rank in range(layout.num_processes)] == slices
+    if (parallel := layout.data_parallel) > 1:
+        with pytest.raises(StudyError, match=f"not a multiple of {parallel} data-parallel ranks"):
+            layout.batch_slice(0, 13)
 
 
 def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:
@@ -70,10 +69,6 @@ def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:
     for layout in (FOUR, replace(HYBRID, devices_per_process=2)):
         with pytest.raises(StudyError, match=r"global batch 6 is not data-parallel ranks\("):
             layout.check_batch(replace(run, workload=work))
-
-
-def test_a_mesh_without_a_data_axis_reads_the_whole_batch() -> None:
-    assert Layout((("tensor", 2),), 2, "cpu", "gloo").batch_slice(1, 8) == (0, 8)
 
 
 def like(cut: Cut) -> Tensor:
@@ -134,11 +129,3 @@ def test_another_cut_than_into_boxes_is_refused() -> None:
 def test_a_scalar_is_whole_on_every_rank() -> None:
     own = held(torch.tensor(3.0), like(cuts(0, 6, 1, 2)[1]))
     assert (own.shape, own.boxes, own.axes) == ((), (Box((), (), ()),), frozenset())
-
-
-def test_a_fused_projection_is_cut_run_by_run() -> None:
-    """Each rank has its heads of query, key and value."""
-    fused = torch.tensor([10, 11, 20, 21, 30, 31])
-    first, second = (cut.part(fused) for cut in cuts(0, 6, 3, 2))
-    assert first.tolist() == [10, 20, 30]
-    assert second.tolist() == [11, 21, 31]

@@ -30,6 +30,7 @@ from pipeline.strategies.horovod.plan import (
     settled,
     why_unusable,
 )
+from tests.parity.launch import environment
 
 
 @pytest.fixture
@@ -191,6 +192,9 @@ def test_the_last_row_of_a_finished_search_is_what_horovod_keeps() -> None:
 # A point takes 5 steps, none warms up: read when the library is loaded.
 FEW_STEPS = {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "1", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0"}
 TUNED = """
+from tests.cores import share_a_core
+
+share_a_core(2)  # where few would spin for each other
 import json, sys
 from dataclasses import replace
 from pathlib import Path
@@ -216,12 +220,12 @@ print(json.dumps([loop.trainable.autotuned, losses[0], losses[-1], str(loop.trai
 @pytest.mark.system
 def test_a_search_ends_and_says_what_it_settled_on(small_tokens: Path) -> None:
     """On two ranks, which train meanwhile."""
-    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    both |= {"MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    both = environment(2) | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} | FEW_STEPS
+    both |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", TUNED, str(small_tokens), rank],
-            env=os.environ | FEW_STEPS | both | {"RANK": rank, "LOCAL_RANK": rank},
+            env=both | {"RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
             text=True,
         )

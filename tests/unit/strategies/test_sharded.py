@@ -12,13 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pipeline import strategies
 from pipeline.parallel.group import buckets
 from pipeline.parallel.types import Batch
 from pipeline.strategies.sharded.step import shard
-from tests.ranks import MODEL, fake_group, group_alone, parts_of
+from tests.ranks import MODEL, Operators, fake_group, group_alone, parts_of
 
 GRADIENT = 20_000.0
 """Of a scaled loss; the largest float16 is 65,504."""
@@ -71,18 +70,6 @@ def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(ranks, mo
     assert parameter.grad.to_local().tolist() == of_ddp.float().tolist()
 
 
-class Operators(TorchDispatchMode):
-    """Counts the operators that the host calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
 def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
     """Of the optimiser, gradients being reduced; what is gathered comes from the fake group."""
     with fake_group(size):
@@ -96,7 +83,7 @@ def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
             optimiser.step()
             if strategy == "sharded":
                 optimiser.publish()
-    return counted.count
+    return len(counted.calls)
 
 
 def test_the_host_s_work_of_stage_1_does_not_grow_with_the_ranks() -> None:

@@ -312,7 +312,7 @@ def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None
     assert (diloco - single, averaged - single) == (2 * weights, weights)
 
 
-def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
+def test_a_late_server_keeps_what_travels() -> None:
     """On the root gradients of all ranks; with a staleness of 2 the weights besides."""
     run = a_run("parameter_server", world=sized(4))
     weights = 4 * models.num_parameters(run.model)
@@ -321,8 +321,6 @@ def test_a_late_server_sends_as_many_bytes_and_keeps_what_travels() -> None:
         for staleness in (1, 2):
             late = replace(run, options={"staleness": staleness})
             assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
-            [one], [same] = predict_sent(late, rank), predict_sent(run, rank)
-            assert (one.formula, one.bytes) == (same.formula, same.bytes)
 
 
 def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -118,31 +119,43 @@ def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(clock, time
     assert (found["communication"], found["optimiser"]) == (3.0, 5.0)
 
 
-class Slow(torch.autograd.Function):
-    """Passes a tensor on; its backward pass takes two seconds of the fake clock."""
+class Backward(torch.autograd.Function):
+    """Passes a tensor on; its backward pass calls `work`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, clock: FakeClock) -> Tensor:
-        ctx.clock = clock
+    def forward(ctx: Any, x: Tensor, work: Callable[[], None]) -> Tensor:
+        ctx.work = work
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.clock.now += 2
+        ctx.work()
         return gradient, None
 
 
-@pytest.mark.parametrize("after", [COMMUNICATION, None])
-def test_the_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduce(
-    clock: FakeClock, timer: PhaseTimer, after: str | None
+@pytest.mark.parametrize(
+    ("after", "sends", "backward", "communication"),
+    [(COMMUNICATION, False, 6.0, 3.0), (None, False, 9.0, 0.0), (COMMUNICATION, True, 6.0, 27.0)],
+)
+def test_a_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduce(
+    clock, timer, after, sends, backward, communication
 ) -> None:
+    """Collectives between gradients leave it what it computes."""
     layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
     timer.watch(layers)
 
+    def compute() -> None:
+        clock.now += 2
+
+    def send() -> None:
+        with timer.during(COMMUNICATION):
+            clock.now += 8
+
     def step() -> None:
-        x = torch.ones(1, 2)
+        x = torch.ones(1, 2, requires_grad=True)
         for layer in layers:
-            x = Slow.apply(layer(x), clock)
+            x = Backward.apply(layer(x), compute)
+            x = Backward.apply(x, send) if sends else x
         timer.begin(BACKWARD, after_gradients=after)
         # The first two seconds pass before any gradient is there.
         x.sum().backward()
@@ -151,45 +164,9 @@ def test_the_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduc
         clock.now += 1
 
     timer.record(step)
-    found = timer.split(10.0, 0.0)
-    assert found["backward"] == (6.0 if after else 9.0)
-    assert found["communication"] == (3.0 if after else 0.0)
+    found = timer.split(34.0 if sends else 10.0, 0.0)
+    assert (found["backward"], found["communication"]) == (backward, communication)
     assert found["optimiser"] == 1.0
-
-
-class Collective(torch.autograd.Function):
-    """Passes a tensor on; its backward pass sends for eight seconds of the fake clock."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, clock: FakeClock, timer: PhaseTimer) -> Tensor:
-        ctx.clock, ctx.timer = clock, timer
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        with ctx.timer.during(COMMUNICATION):
-            ctx.clock.now += 8
-        return gradient, None, None
-
-
-def test_collectives_between_gradients_leave_the_backward_pass_what_it_computes(
-    clock: FakeClock, timer: PhaseTimer
-) -> None:
-    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    timer.watch(layers)
-
-    def step() -> None:
-        x = torch.ones(1, 2, requires_grad=True)
-        for layer in layers:
-            x = Collective.apply(Slow.apply(layer(x), clock), clock, timer)
-        timer.begin(BACKWARD, after_gradients=COMMUNICATION)
-        x.sum().backward()
-        clock.now += 3
-        timer.begin(OPTIMISER)
-
-    timer.record(step)
-    found = timer.split(33.0, 0.0)
-    assert (found["backward"], found["communication"]) == (6.0, 27.0)
 
 
 def test_what_follows_a_collective_after_the_last_gradient_is_no_backward_pass(

@@ -76,9 +76,6 @@ def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
     check_ours(Namespace(out=tmp_path, launch=second))
     with pytest.raises(LaunchError, match="a later start of this run took over"):
         check_ours(Namespace(out=tmp_path, launch=first))
-
-
-def test_a_folder_that_is_gone_belongs_to_nobody(tmp_path) -> None:
     assert not fence.holds(tmp_path / "gone", "token")
 
 

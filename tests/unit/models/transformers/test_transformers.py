@@ -22,7 +22,6 @@ from pipeline.errors import StudyError
 from pipeline.files import marks
 from pipeline.models import FP32, HALF, Formats
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.models.deferred import deferred_model
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
 from pipeline.planner.memory import formats
@@ -179,14 +178,19 @@ def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_p
     torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("spec", [LLAMA, BERT, PAIRS, MIXTRAL], ids=lambda spec: spec.architecture)
-def test_a_model_without_memory_gets_the_same_initial_weights_and_buffers(spec) -> None:
-    whole = build_model(spec, 3)
-    model, initial = deferred_model(spec, 3)
-    names = [name for name, _ in whole.named_parameters()]
-    values = dict(initial.values(names))
-    assert all(torch.equal(values[name], p) for name, p in whole.named_parameters())
-    assert all(torch.equal(a, b) for a, b in zip(model.buffers(), whole.buffers(), strict=True))
+IDS = torch.randint(0, 302, (4, 16), generator=torch.Generator().manual_seed(1))
+HALVES = IDS.chunk(2)
+
+
+def assert_same_gradients(spec: ModelSpec, recompute: Any) -> None:
+    """To the bit, with and without recomputation."""
+    gradients = []
+    for what in (False, recompute):
+        model = build_model(spec, 0)
+        recompute_blocks(model, what)
+        model(IDS, IDS.roll(1)).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("kind", "fused"), [("sdpa", True), ("eager", False)])
@@ -194,18 +198,11 @@ def test_blocks_or_attention_are_recomputed_to_the_bit_the_latter_without_scores
     kind, fused
 ) -> None:
     spec = replace(LLAMA, config={**(LLAMA.config or {}), "attn_implementation": kind})
-    ids = torch.randint(0, 302, (2, 16), generator=torch.Generator().manual_seed(0))
-    gradients = []
-    for what in (False, ATTENTION, True):
-        model = build_model(spec, 0)
-        recompute_blocks(model, what)
-        model(ids, ids.roll(1)).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    for kept, attention, block in zip(*gradients, strict=True):
-        assert torch.equal(kept, attention) and torch.equal(kept, block)
+    assert_same_gradients(spec, ATTENTION)
+    assert_same_gradients(spec, True)
     sizes = spec, 1, Formats(FP32, FP32, copies_weights=False)
     built: Any = build_model(spec, 0)
-    counted = facts._kept(built, ids[:1], autocast=False)
+    counted = facts._kept(built, IDS[:1], autocast=False)
     assert counted["whole"] == arithmetic.activation_bytes(*sizes)
     saved = counted["whole"] - counted["without_attention"]
     assert saved == arithmetic.attention_bytes(*sizes)
@@ -337,10 +334,6 @@ def test_the_documents_have_the_table_of_this_checkout() -> None:
             assert {*trained} <= {*taken} if name == "hybrid" else trained == taken, name
 
 
-IDS = torch.randint(0, 302, (4, 16), generator=torch.Generator().manual_seed(1))
-HALVES = IDS.chunk(2)
-
-
 def own_loss(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """The router's loss as transformers has it, over all tokens of a call."""
     made = model.model(input_ids=ids, output_router_logits=True)
@@ -398,10 +391,4 @@ def test_experts_keep_what_was_counted_without_memory() -> None:
 
 
 def test_experts_have_the_same_gradients_when_recomputed() -> None:
-    gradients = []
-    for recompute in (False, True):
-        model = build_model(MIXTRAL, 3)
-        recompute_blocks(model, recompute)
-        model(IDS, IDS).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+    assert_same_gradients(MIXTRAL, True)

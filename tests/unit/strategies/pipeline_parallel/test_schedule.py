@@ -54,13 +54,6 @@ def test_micro_batches_default_to_one_for_each_rank() -> None:
     assert make(asked=0, sequences=6).microbatches == 6
 
 
-def test_activations_in_flight_are_bounded_by_the_schedule() -> None:
-    assert [make(asked=8, name="gpipe").in_flight(rank) for rank in range(4)] == [8] * 4
-    assert [make(asked=8).in_flight(rank) for rank in range(4)] == [4, 3, 2, 1]
-    interleaved = make(name="interleaved", stages=Stages(4, 2, 8), asked=8)
-    assert [interleaved.in_flight(rank) for rank in range(4)] == [11, 9, 7, 5]
-
-
 @pytest.mark.parametrize("name", schedules.CHUNKS)
 @pytest.mark.parametrize(("ranks", "count"), [(1, 4), (2, 4), (4, 8), (4, 4), (3, 9)])
 def test_activations_in_flight_are_those_of_the_order_of_passes(name, ranks, count) -> None:
