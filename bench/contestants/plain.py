@@ -113,7 +113,9 @@ class Plain:
 
     def _read(self) -> tuple[Tensor, Tensor]:
         self.step += 1
-        inputs, targets = map(torch.from_numpy, self.tokens.slice(self.step, 0, self.batch))
+        ids = self.tokens.slice(self.step, 0, self.batch)
+        # nanoGPT's loop stacks its sequences, and its model asks for tensors of one piece.
+        inputs, targets = (torch.from_numpy(one).contiguous() for one in ids)
         return self._moved(inputs), self._moved(targets)
 
     def _moved(self, ids: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class GPT(torch.nn.Linear):
         return torch.optim.AdamW(self.parameters(), rate, betas, weight_decay=decay)
 
     def forward(self, ids, targets):
-        return None, self.bias[targets].mean()
+        return None, self.bias[targets.view(-1)].mean()
 """
 
 

@@ -61,4 +61,4 @@ def test_the_laptop_trains_twice_to_the_end_on_text_that_is_new_at_each_step() -
         "bai2022-laptop/single/n1/r0",
         "bai2022-laptop/dps/n2/r0",
     ]
-    assert len(profiled(study)) == 11
+    assert len(profiled(study)) == 36
