@@ -76,6 +76,27 @@ def test_nothing_is_wider_than_the_window_and_what_scrolls_says_so(page: Page) -
     assert [box for box in boxes if box[1] != box[2]] == []
 
 
+def test_tiles_leave_no_gap_and_text_is_large_enough_to_be_read(page: Page) -> None:
+    """Letters of the page in pixels, and a figure no smaller than its own text allows."""
+    tiles = page.evaluate(
+        """Array.from(document.querySelectorAll(".tiles > div"), tile => [
+            tile.getBoundingClientRect().top, tile.scrollWidth - tile.clientWidth,
+            tile.getBoundingClientRect().right])"""
+    )
+    rows = {top for top, _, _ in tiles}
+    ends = [max(right for at, _, right in tiles if at == top) for top in rows]
+    assert max(ends) - min(ends) < 1
+    assert [over for _, over, _ in tiles if over > 0] == []
+    sizes = page.evaluate(
+        """Array.from(document.querySelectorAll("p, td, li, figcaption, pre, dd"))
+        .map(e => parseFloat(getComputedStyle(e).fontSize))"""
+    )
+    assert min(sizes) >= 12
+    # A figure's letters have at least 7 points, which are 9.3 pixels of its own size.
+    scale = "Math.min(...Array.from(document.images).map(i => i.width / i.naturalWidth))"
+    assert page.evaluate(scale) >= 0.98
+
+
 def test_runs_are_filtered(page: Page) -> None:
     shown = """Array.from(document.querySelectorAll("#run-groups tbody"))
         .filter(run => !run.hidden && !run.closest("[hidden]"))
@@ -216,3 +237,14 @@ def test_axe_finds_nothing(browser: Page, results: Path, axe: str, width: int, s
         assert found["violations"] == []
         # What a box that scrolls cuts off it cannot see, nor a sign of a formula.
         assert {one[0] for one in found["unsure"]} <= {"color-contrast"}
+
+
+def test_axe_sees_what_is_broken(browser: Page, results: Path, axe: str) -> None:
+    browser.call("Emulation.setEmulatedMedia", features=[])
+    browser.open(results / "report.html")
+    browser.evaluate(
+        "document.querySelector('img').removeAttribute('alt');"
+        "document.querySelector('dd').style.color = '#eee'; document.documentElement.lang = ''"
+    )
+    found = {one[0] for one in axe_findings(browser, axe)["violations"]}
+    assert {"image-alt", "html-has-lang", "color-contrast"} <= found
