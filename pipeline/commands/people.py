@@ -236,11 +236,11 @@ def commands(args: argparse.Namespace) -> None:
     where the nodes meet, its TOKEN) is left open. Where Snakemake has entered the image for a run
     on one machine, the part up to the image falls away.
     """
-    from pipeline.launch.slurm.request import started
+    from pipeline.launch.slurm.request import command_lines
     from pipeline.machine.site import Site, load_site
 
     site = load_site(args.site) if args.site else Site()
-    for line in started(options.loaded(args.study), site, args.image):
+    for line in command_lines(options.loaded(args.study), site, args.image):
         print(line)
 
 

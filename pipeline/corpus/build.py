@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from pipeline.corpus.manifest import (
     MANIFEST_FILE,
@@ -61,6 +60,8 @@ def build(spec: TokensSpec, folder: Path, num_threads: int) -> Manifest:
 
     What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
     """
+    from unittest import mock  # asyncio comes with it, and `check` makes no tokens
+
     source = source_of(spec.corpus)
     _check_kept(spec, folder)
     # A tokeniser of the hub is fetched.

@@ -110,9 +110,7 @@ BARS = (
         "over more",
     ),
     _error("ptdp_figure12", 0.05, vpp="1", chunks=" not interleaved"),
-    _error(
-        "ptdp_figure12", 0.035, vpp="4", chunks=" interleaved",
-    ),
+    _error("ptdp_figure12", 0.035, vpp="4", chunks=" interleaved"),
     _error("ptdp_figure11", 0.10),
     _error(
         "mtnlg", 0.10,

@@ -109,7 +109,8 @@ def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> 
     """Seconds of norm, clipping and update of a rank's `parameters`."""
     size = profile["optimiser_bytes"] * (1.5 if "lamb" in job.optimiser else 1.0)
     if device.element == 4 or job.wide_weights(profile):
-        # No gradient is copied to fp32 (2 + 4), and no weight from there (4 + 2).
+        # No gradient is copied to fp32 (2 + 4), and no weight from there (4 + 2). At least Adam
+        # itself is left: four fp32 numbers are read and three written.
         size = max(28.0, size - 12)
     return parameters * size / device.memory_rate
 

@@ -103,8 +103,8 @@ def headline(results: Results) -> dict[str, Any]:
         if (most := most_of.get(cell)) is not None:
             sent[label] = most["value"]
             # The collectives of that rank in a step of that run, axis by axis.
-            own = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
-            named = listed(calls.loc[own, "text"])
+            of_rank = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
+            named = listed(calls.loc[of_rank, "text"])
             texts[label] = f"{sent[label] / 1e6:.2f} MB in {label}"
             texts[label] += f" ({named})" if named else ""
     why = []

@@ -91,7 +91,8 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
          "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
         for row in records(names.drop_duplicates("arm"))
     ]  # fmt: skip
-    fewest, most = (of(arm.repeats for arm in study.arms) for of in (min, max))
+    repeats = [arm.repeats for arm in study.arms]
+    fewest, most = min(repeats), max(repeats)
     chosen = "" if name == "smoke" else f" --configfile {config}"
     snakemake = f"snakemake --cores all{chosen}"
     return {

@@ -416,7 +416,10 @@ def answer(ranked: list[Ranked]) -> list[str]:
             "difference that the model can tell "
             f"({of.seconds / fastest.prediction.seconds - 1:.0%})."
         )
-    for second in ranked[1:2]:
+    if not ranked[1:]:
+        lines.append("Runner-up: none, no other layout fits.")
+    else:
+        second = ranked[1]
         apart = {part: getattr(second.prediction, part) - getattr(of, part) for part in WHY}
         most_apart = WHY[max(apart, key=lambda part: abs(apart[part]))]
         calibrated = f"the {CALIBRATED - 1:.0%} that a calibration cannot tell apart"
@@ -427,8 +430,6 @@ def answer(ranked: list[Ranked]) -> list[str]:
             f"{second.prediction.seconds / of.seconds - 1:+.0%} by {most_apart} most, "
             + (f"outside of {band}." if is_told else f"inside {band}: no difference.")
         )
-    if len(ranked) == 1:
-        lines.append("Runner-up: none, no other layout fits.")
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
     last = "Predicted, nothing is measured; errors by published points: docs/planner.md."

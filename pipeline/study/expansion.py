@@ -219,15 +219,14 @@ def run_order(runs: Sequence[RunSpec]) -> list[RunSpec]:
     return sorted(shuffled, key=lambda run: run.repeat)
 
 
-@lru_cache(maxsize=8)
 def in_real_time(study: Study) -> tuple[RunSpec, ...]:
     """The runs in real time, against which times of emulated nodes are held; none by default.
 
     A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
     without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest
-    of several) are made once more at factor 1 and without a yardstick, as often as they are timed,
-    and so is the single device, over which speedups are taken. What such a step takes is what the
-    emulated one should take; no time of these runs goes anywhere else.
+    of several) and the single device, the base of speedups, run again without dilation and without
+    a yardstick, in as many repeats. An emulated step should take as long; these times are used
+    for nothing else.
     """
     runs = expand(study)
     several = [spec for spec in runs if spec.world.nodes > 1]
@@ -251,7 +250,6 @@ def in_real_time(study: Study) -> tuple[RunSpec, ...]:
     )
 
 
-@lru_cache(maxsize=8)
 def profiled(study: Study) -> tuple[RunSpec, ...]:
     """The profiled runs, which say what a step's time is spent on; none by default.
 

@@ -199,7 +199,7 @@ def test_outside_of_an_allocation_nothing_is_trained_in_its_place(made) -> None:
 
 
 def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
-    """Runs share an allocation: one is preempted, one gets the signal and goes on where it was.
+    """Runs share an allocation: one is preempted, one gets the signal and resumes.
 
     `scancel --batch` sends the batch script what `--signal=B:USR1@120` does before its end.
     """

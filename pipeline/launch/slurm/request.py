@@ -126,7 +126,7 @@ def allocation(site: Site, nodes: int, requests: Sequence[Request]) -> tuple[str
     )
 
 
-def started(study: Study, site: Site, image: Path | None) -> Iterator[str]:
+def command_lines(study: Study, site: Site, image: Path | None) -> Iterator[str]:
     """The commands of the first run of each cell and node count, below a line on what it asks for.
 
     PORT, FIRST_NODE and TOKEN stand for what a start decides.
