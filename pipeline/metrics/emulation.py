@@ -60,9 +60,10 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
 def at_yardstick_speed(run: Run) -> Run:
     """A run in real time with the step times that it would have at the speed of the yardstick.
 
-    The rank that computes longest holds a step up. Its CPU seconds count by the median of its
-    forward passes, as they do on emulated nodes, and what it waits for stays as it is: a core of
-    a shared machine changes its speed by half within minutes, which is no error of the emulation.
+    The rank that waits least holds a step up: its CPU seconds count by the median of its forward
+    passes, as they do on emulated nodes, and waits stay as they are. A core of a shared machine
+    changes its speed by half within minutes, which is no error of the emulation.
+
     Times stay as they were measured where a record has no speeds, as without a yardstick, and where
     nodes are slowed on purpose, since they are paced by it then.
     """
@@ -73,13 +74,14 @@ def at_yardstick_speed(run: Run) -> Run:
     }
     if len(speeds) < len(ranks) or (link and (link.straggler or link.jitter)):
         return run
-    longest: dict[int, tuple[float, float]] = {}
+    # Of each step the shortest wait of a rank, and what its speed added to the step.
+    least: dict[int, tuple[float, float]] = {}
     for step in run.record.steps:
         cpu = step.cpu_seconds or 0.0
-        excess = cpu * (1 - speeds[step.rank])
-        longest[step.step] = max((cpu, excess), longest.get(step.step, (0.0, 0.0)))
-    excesses = np.array([longest[step][1] for step in sorted(longest)])
-    return replace(run, seconds=run.seconds - excesses)
+        held = step.seconds - cpu, cpu * (1 - speeds[step.rank])
+        least[step.step] = min(held, least.get(step.step, held))
+    added = np.array([least[step][1] for step in sorted(least)])
+    return replace(run, seconds=run.seconds - added)
 
 
 def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.0) -> float | None:

@@ -110,7 +110,7 @@ def test_a_level_that_all_cells_share_is_no_bias(plain: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"straggler": 0.5}])
 def test_a_machine_that_is_slow_now_and_then_is_no_bias_of_the_emulation(change: Any) -> None:
-    """Runs in real time count by their forward passes; the rank that computes longest decides."""
+    """Runs in real time count by the forward passes of the rank that waits least."""
 
     def record_of(spec: RunSpec) -> RunRecord:
         record = make_record(spec)
