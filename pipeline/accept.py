@@ -12,7 +12,7 @@ from pipeline.corpus.sources import check_files
 from pipeline.errors import StudyError
 from pipeline.machine import inherited, limits
 from pipeline.models import stored
-from pipeline.planner.memory import predict_sent
+from pipeline.planner.memory import predict_sent, sent_between_nodes
 from pipeline.resolved import first_runs
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import expand
@@ -43,11 +43,14 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
             limits.check(max(here))
         for run in first_runs(study):
             # Where the link alone takes longer than the run may, the run could only say `timeout`.
-            # Of several ranks on a node it is not known here which of their bytes leave it.
-            if run.link is None or run.spec.world.ranks_per_node > 1:
+            if run.link is None:
                 continue
             steps, limit = run.spec.workload.steps, run.spec.timeout_seconds
-            sent = sum(one.bytes for one in predict_sent(run))
+            sent = sum(
+                sent_between_nodes(run.layout, rank, one) or 0.0
+                for rank in range(run.layout.processes_per_node)
+                for one in predict_sent(run, rank)
+            )
             least = steps * 8 * sent / (1e6 * run.link.rate_mbits)
             if least > limit:
                 raise StudyError(

@@ -31,8 +31,8 @@ from pipeline.text import listed, plural
 LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
 _ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble",
-              "sent_bytes")  # fmt: skip
-_OF_PROFILED_RUNS = ("sent_bytes", "phase_bubble", "time_asymmetry")
+              "sent_bytes", "between_nodes_bytes")  # fmt: skip
+_OF_PROFILED_RUNS = ("sent_bytes", "between_nodes_bytes", "phase_bubble", "time_asymmetry")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 

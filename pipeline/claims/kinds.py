@@ -46,6 +46,7 @@ _WORDS = {
     RATE: "throughput",
     "step_seconds": "step time",
     "sent_bytes": "bytes sent in a step",
+    "between_nodes_bytes": "bytes sent between nodes in a step",
     "phase_bubble": "bubble",
     "seconds_to_loss": "time to a loss, at the step times of each,",
 }

@@ -11,6 +11,7 @@
     seconds_to_loss      training time from the first timed step until the loss reaches a target
     sent_bytes           bytes of a step, of the rank that sends most; `sent_bytes:AXIS` along one
                          axis of the mesh. Counted, so one profiled run has them exactly
+    between_nodes_bytes  what of these goes to ranks of other nodes
     phase_bubble         bubble of a pipeline over its computing, replayed from the passes of
                          profiled runs (`pipeline.metrics.bubble`)
 
@@ -55,7 +56,7 @@ class Quantity:
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
     match metric.partition(":")[0]:
-        case "sent_bytes":
+        case "sent_bytes" | "between_nodes_bytes":
             return _sent(evidence, place, metric)
         case "phase_bubble":
             # A run counts by the median of its steps.
@@ -107,8 +108,8 @@ def over_repeats(values: Iterable[float]) -> Quantity:
 
 
 def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
-    """Value of `sent_bytes` or `phase_bubble` at a place by the strategy's own formula."""
-    if metric.startswith("sent_bytes"):
+    """Value of bytes or `phase_bubble` at a place by the strategy's own formula."""
+    if not metric.startswith("phase_bubble"):
         return _sent(evidence, place, f"predicted_{metric}")
     value = float(_rows(evidence, place, "cell", "phase_bubble_formula")["value"].iloc[0])
     return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))

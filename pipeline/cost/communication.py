@@ -1,7 +1,8 @@
 """Seconds of collectives over a node's links and the network between nodes, by algorithm.
 
 A group is `size` ranks, `stride` apart: ranks of the tensor axis are neighbours, then come data and
-pipeline (the order of Megatron-LM). Groups that cross nodes share the cards of a node.
+pipeline (the order of Megatron-LM), or the reverse (`Job.inside`). Groups that cross nodes share
+the cards of a node.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class Network:
 
     def __init__(self, job: Job, device: Device) -> None:
         self.job, self.device = job, device
+        tensor, data, self.stage_stride = 1, job.tp, job.tp * job.dp
+        if job.inside == "pipeline":
+            tensor, data, self.stage_stride = job.pp * job.dp, job.pp, 1
         sizes = {
-            "tensor": (job.tp, 1),
-            "data": (job.dp, job.tp),
-            "shards": (job.shard, job.tp),
-            "replicas": (job.dp // job.shard, job.shard * job.tp),
+            "tensor": (job.tp, tensor),
+            "data": (job.dp, data),
+            "shards": (job.shard, data),
+            "replicas": (job.dp // job.shard, job.shard * data),
             # Of a pipeline on several nodes they are on two of these.
-            "ends": (min(job.pp, 2), job.gpus_per_node if job.gpus > job.gpus_per_node else 1),
+            "ends": (min(job.pp, 2), job.gpus_per_node if job.crosses[1] else 1),
         }
         self.groups = {
             axis: RankGroup.of(size, stride, job.gpus_per_node)
@@ -102,7 +106,7 @@ class Network:
 
     def sends(self, size: float) -> list[float]:
         """Seconds of each pipeline rank's send to the next one, of the last one to the first."""
-        job, of, stride = self.job, self.device.constants, self.job.dp * self.job.tp
+        job, of, stride = self.job, self.device.constants, self.stage_stride
         # Every rank of the stage that lies on the node sends to its peer over the same cards.
         groups = min(job.gpus_per_node, stride)
         cards = 1e9 / 8 * job.node_net_gbps * of["network_share"] / groups

@@ -38,7 +38,8 @@ class Job:
 
     `per_micro`: what is asked for is not the step but its share of one micro-batch. `biased`: the
     blocks have biases and dropout, as those of BERT and GPT. `shard`: ranks over which ZeRO cuts.
-    `counts`: layers of each stage, where they are stated, and `schedule`.
+    `counts`: layers of each stage, where they are stated, and `schedule`. `inside`: the axis of
+    neighbours, `tensor` or `pipeline`.
     """
 
     hardware: str
@@ -75,6 +76,15 @@ class Job:
     note: str
     counts: tuple[int, ...] = ()
     schedule: str = ""
+    inside: str = "tensor"
+
+    @property
+    def crosses(self) -> tuple[bool, bool]:
+        """True where the tensor axis, and where the pipeline, has ranks on several nodes."""
+        several = self.gpus > self.gpus_per_node
+        if self.inside == "tensor":
+            return self.tp > self.gpus_per_node, self.pp > 1 and several
+        return self.tp > 1 and several, self.pp > self.gpus_per_node
 
     @property
     def order(self) -> str:

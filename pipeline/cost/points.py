@@ -104,9 +104,8 @@ def fits(job: Job, prediction: Prediction) -> bool:
 
 def kind_of(job: Job, constants: Constants) -> str:
     """Name of the band: of a known implementation or not, axes inside of nodes or crossing."""
-    crosses = job.tp > job.gpus_per_node or (job.pp > 1 and job.gpus > job.gpus_per_node)
     known = constants.knows(f"{job.framework} {job.note}")
-    return f"{'known' if known else 'unknown'} {'crossing' if crosses else 'inner'}"
+    return f"{'known' if known else 'unknown'} {'crossing' if any(job.crosses) else 'inner'}"
 
 
 SCALED = ("gpus", "dp", "accum", "global_batch")

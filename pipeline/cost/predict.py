@@ -150,7 +150,7 @@ class Model:
         host = count * computation.host(job, profile) + 1e-6 * profile["host_micro_us"] / job.vpp
         sent += profile["sends_exposed"] * (before or 0.0)
         back += profile["sends_exposed"] * (after or 0.0)
-        if job.pp > 1 and job.tp > 1 and job.gpus > job.gpus_per_node:
+        if job.tp > 1 and job.crosses[1]:
             # The host waits for sends between nodes while rings of the tensor axis wait for it.
             host += 1e-6 * job.tp * count * profile["sends_layer_us"]
         busy = forward + backward + sent + back

@@ -21,6 +21,7 @@ class Traffic:
     of which is half of one; gathers or reduce-scatters alone; messages to one rank, or such that
     are answered by one as large. `overlap`: sent during the backward pass; of messages to one rank,
     which begin with the forward pass, during both, and where they are answered the answers alone.
+    `leaving`: of messages to one rank the bytes to other nodes, where the strategy states them.
     """
 
     axis: str
@@ -29,6 +30,7 @@ class Traffic:
     messages: float = 1.0
     kind: str = ALL_REDUCE
     overlap: bool = False
+    leaving: float | None = None
 
 
 def ring(payload: float, ranks: int) -> float:

@@ -23,7 +23,7 @@ from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE
-from pipeline.planner.memory import predict_sent
+from pipeline.planner.memory import predict_sent, sent_between_nodes
 from pipeline.records import RunRecord
 from pipeline.study.profiling import IN_STEP, PHASES
 from pipeline.text import plural
@@ -102,6 +102,10 @@ def _sent(run: Run) -> list[dict[str, Any]]:
             formula = predicted.get(axis, Traffic(axis, "", 0.0))
             values.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.bytes,
                               text=formula.formula or None, **about))  # fmt: skip
+            leaving = sent_between_nodes(run.resolved.layout, rank["rank"], formula)
+            if leaving is not None:
+                between = f"predicted_between_nodes_bytes:{axis}"
+                values.append(row(between, "bytes", leaving, **about))
             own = [each for each in calls or () if each["axis"] == axis]
             if calls is not None and None not in (each["wire_bytes"] for each in own):
                 steps = rank["sent"].get("period", 1)
@@ -111,6 +115,10 @@ def _sent(run: Run) -> list[dict[str, Any]]:
                          if each["kind"] != RECEIVE]  # fmt: skip
                 text = ", ".join(names) + f" in {steps} steps" * (steps > 1) or None
                 values.append(row(f"sent_bytes:{axis}", "bytes", total, text=text, **about))
+                # Older records do not say to which node.
+                if all("between_nodes_bytes" in each for each in calls):
+                    leaving = sum(each["between_nodes_bytes"] for each in own) / steps
+                    values.append(row(f"between_nodes_bytes:{axis}", "bytes", leaving, **about))
     return values
 
 

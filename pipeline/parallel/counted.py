@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,15 +75,14 @@ class Counted:
         """Collectives among all ranks that torch does not see, with the bytes of each."""
         size = self.layout.num_processes
         if size > 1 and self._steps:
-            axis = axis_of(self.layout, range(size))
-            self._steps[-1].noted += [Call(kind, axis, size, count) for count in payloads()]
+            self._steps[-1].noted += [self._call(kind, range(size), count) for count in payloads()]
 
     def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
         """A message to or from a peer of the group."""
-        axis = axis_of(self.layout, (self.rank, dist.get_global_rank(group, peer)))
+        pair = (self.rank, dist.get_global_rank(group, peer))
         count = sum(tensor.nbytes for tensor in tensors)
         kind = SEND if way == "send" else RECEIVE
-        self._steps[-1].noted.append(Call(kind, axis, 2, count))
+        self._steps[-1].noted.append(self._call(kind, pair, count))
 
     def communication(self, start_ns: int, stop_ns: int) -> None:
         """A stretch of the step under way in which collectives are known to start."""
@@ -157,8 +156,12 @@ class Counted:
             kind = kind_of(entry["profiling_name"])
             ranks = groups.get(entry["process_group"][0], ())
             if not entry["is_p2p"] and kind != "barrier" and len(ranks) > 1:
-                axis = axis_of(self.layout, ranks)
-                yield entry, Call(kind, axis, len(ranks), payload_bytes(kind, entry))
+                yield entry, self._call(kind, ranks, payload_bytes(kind, entry))
+
+    def _call(self, kind: str, ranks: Sequence[int], payload: int) -> Call:
+        """A call among these ranks, of which this rank is one."""
+        leaves = self.layout.leaves_node(self.rank, ranks)
+        return Call(kind, axis_of(self.layout, ranks), len(ranks), payload, leaves)
 
 
 def kind_of(profiling_name: str) -> str:

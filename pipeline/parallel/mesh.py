@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,8 @@ class Degrees:
     stage of ZeRO along the data axis, over groups of `shard` of its ranks, 0 for all of them.
     `sequence`: sequence parallelism along the tensor axis.
     `layers`: those of each stage; none where they are as even as can be. `schedule`: of the
-    pipeline; none stated, it is 1F1B, interleaved where ranks have chunks.
+    pipeline; none stated, it is 1F1B, interleaved where ranks have chunks. `inside`: the axis whose
+    ranks are neighbours, `TENSOR` or `PIPELINE`; the other one's are farthest apart.
     """
 
     data: int = 1
@@ -46,6 +48,7 @@ class Degrees:
     layers: tuple[int, ...] = ()
     schedule: str = ""
     shard: int = 0
+    inside: str = TENSOR
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,21 @@ class Layout:
         return {name: place[name] for name, _ in self.axes}
 
     def along(self, axis: str, rank: int) -> list[int]:
-        """The ranks that differ from `rank` on this axis alone, itself among them, in its order."""
-        names, sizes = zip(*self.axes, strict=True)
-        number = names.index(axis)
-        apart = math.prod(sizes[number + 1 :])  # ranks between two neighbours on the axis
-        first = rank - self.coordinate(rank)[axis] * apart
-        return [first + place * apart for place in range(sizes[number])]
+        """The ranks that differ from `rank` on this axis alone, itself among them, in its order.
+
+        Or on several axes, joined by ` x `.
+        """
+        line, here, apart = [rank], self.coordinate(rank), self.num_processes
+        for name, size in self.axes:
+            apart //= size  # ranks between two neighbours on this axis
+            if name in axis.split(" x "):
+                line = [one + (at - here[name]) * apart for one in line for at in range(size)]
+        return line
+
+    def leaves_node(self, rank: int, ranks: Sequence[int]) -> bool:
+        """True where the rank after `rank` in the ring of these ranks is on another node."""
+        after = ranks[(ranks.index(rank) + 1) % len(ranks)]
+        return after // self.processes_per_node != rank // self.processes_per_node
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
         """First and past-the-last sequence of the global batch that `rank` reads.

@@ -34,12 +34,16 @@ RECEIVE = "receive"
 
 @dataclass(frozen=True)
 class Call:
-    """One collective, or one message: `payload_bytes` among `ranks`, which are numbers."""
+    """One collective, or one message: `payload_bytes` among `ranks`, which are numbers.
+
+    `leaves_node`: the receiver, or the rank that follows in the ring, is on another node.
+    """
 
     kind: str
     axis: str
     ranks: int
     payload_bytes: int
+    leaves_node: bool = False
 
     @property
     def wire_bytes(self) -> float | None:
@@ -59,7 +63,8 @@ def axis_of(layout: Layout, ranks: Iterable[int]) -> str:
 def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
     """Calls of one kind, axis and number of ranks added up, in the order of their first.
 
-    Each is `kind`, `axis`, `ranks`, `count`, `payload_bytes` and `wire_bytes`, JSON types.
+    Each is `kind`, `axis`, `ranks`, `count`, `payload_bytes`, `wire_bytes` and of these
+    `between_nodes_bytes`, JSON types.
     """
     alike: dict[tuple[str, str, int], list[Call]] = {}
     for call in calls:
@@ -67,7 +72,8 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
     tally = []
     for (kind, axis, ranks), same in alike.items():
         # Of an algorithm that is not known there is no sum, rather than one that is too small.
-        sent = [call.wire_bytes for call in same if call.wire_bytes is not None]
+        sent = [(each, one.leaves_node) for one in same if (each := one.wire_bytes) is not None]
+        known = len(sent) == len(same)
         tally.append(
             {
                 "kind": kind,
@@ -75,7 +81,10 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
                 "ranks": ranks,
                 "count": len(same),
                 "payload_bytes": sum(call.payload_bytes for call in same),
-                "wire_bytes": round(sum(sent)) if len(sent) == len(same) else None,
+                "wire_bytes": round(sum(each for each, _ in sent)) if known else None,
+                "between_nodes_bytes": round(sum(each for each, leaves in sent if leaves))
+                if known
+                else None,
             }
         )
     return tally

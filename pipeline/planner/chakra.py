@@ -120,7 +120,7 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
         passes = [(*one, lengths[one[0]]) for one in own]
         calls = []
         for one in predict_sent(run, rank):
-            ranks, kinds = len(_line(layout, one.axis, rank)), KINDS.get(one.kind, (SEND,))
+            ranks, kinds = len(layout.along(one.axis, rank)), KINDS.get(one.kind, (SEND,))
             # Around a ring a payload is sent (n-1)/n times, and twice that by an all-reduce.
             times = ranks / (ranks - 1) / 2 if one.kind in KINDS else 1.0
             alike = {"axis": one.axis, "ranks": ranks, "count": max(1, round(one.messages)),
@@ -182,7 +182,7 @@ def _messages(
             axis, count = call["axis"], call["count"]
             if call["kind"] != SEND:
                 continue
-            line = _line(layout, axis, rank)
+            line = layout.along(axis, rank)
             counts = [c["count"] for r in line for c in steps[r].calls
                       if (c["kind"], c["axis"]) == (SEND, axis)]  # fmt: skip
             # Two ranks may be either; a ring's scattered sums are gathered by collectives.
@@ -219,7 +219,7 @@ def _collectives(
     kind, axis, count = call["kind"], call["axis"], call["count"]
     alike = ("kind", "axis", "ranks", "count")
     members = [
-        r for r in _line(layout, axis, rank)
+        r for r in layout.along(axis, rank)
         if any(all(own[name] == call[name] for name in alike) for own in steps[r].calls)
     ]  # fmt: skip
     if kind not in COLLECTIVES or len(members) != call["ranks"]:
@@ -234,15 +234,6 @@ def _collectives(
         size, sent = (_share(call[f"{of}_bytes"], count, number) for of in ("payload", "wire"))
         sizes = {"comm_size": size, "wire_bytes": sent}
         yield Node(COLLECTIVE, f"{kind} {axis}", 0.0, {**about, **sizes})
-
-
-def _line(layout: Layout, axis: str, rank: int) -> list[int]:
-    """The ranks that differ from this one along an axis, or several joined by `x`, alone."""
-    along, place = axis.split(" x "), layout.coordinate(rank)
-    return [
-        r for r in range(layout.num_processes)
-        if all(at == place[name] for name, at in layout.coordinate(r).items() if name not in along)
-    ]  # fmt: skip
 
 
 def _share(total: int, parts: int, number: int) -> int:

@@ -120,6 +120,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     spec, strategy = run.spec, run.strategy
     if strategy.sends_unstated:
         raise StudyError(f"{spec.run_id}: {strategy.sends_unstated}")
+    if run.link and run.layout.processes_per_node > 1:
+        raise StudyError(
+            f"{spec.run_id}: {run.layout.processes_per_node} ranks share a node, and a calibration "
+            "has collectives over the links alone; set ranks_per_node to 1"
+        )
     work = work_of(run)
     stages = [calibration.total(stage) for stage in work.stages]
     slowest = max(stages)

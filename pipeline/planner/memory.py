@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
-from pipeline.cost.traffic import Traffic
+from pipeline.cost.traffic import ANSWERED, SEND, Traffic
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.precision.widths import widths
@@ -167,6 +167,16 @@ def predict_sent(run: ResolvedRun, rank: int = 0) -> Sequence[Traffic]:
     """Bytes that a rank sends in a step along each axis, by its strategy's formulas."""
     gradients = widths(run.spec.precision).reduced * models.num_parameters(run.spec.model)
     return run.strategy.sends(run.spec, run.layout, rank, gradients)
+
+
+def sent_between_nodes(layout: Layout, rank: int, sent: Traffic) -> float | None:
+    """Bytes of a rank's traffic that go to other nodes; None where its receivers are not stated.
+
+    Round a ring all go to the next rank of the axis.
+    """
+    if sent.kind in (SEND, ANSWERED) and layout.processes_per_node > 1:
+        return sent.leaving
+    return sent.bytes * layout.leaves_node(rank, layout.along(sent.axis, rank))
 
 
 def loaded_later(forked: bool, model: ModelSpec) -> int:

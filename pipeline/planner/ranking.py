@@ -380,6 +380,7 @@ def job_of(
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
         flash=True, optimiser="adamw",
         framework="samestep", note="", counts=degrees.layers, schedule=degrees.schedule,
+        inside=degrees.inside,
     )  # fmt: skip
 
 

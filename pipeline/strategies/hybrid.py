@@ -31,26 +31,32 @@ class Hybrid(Pipelined):
 
     `zero_stage`: 0, or 1 to shard the optimiser's state along the data axis. `sequence`: sequence
     parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
+    `inside`: the axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
     """
 
-    choices = (*Pipelined.choices, ("zero_stage", (0, 1)))
+    choices = (*Pipelined.choices, ("zero_stage", (0, 1)), ("inside", (TENSOR, PIPELINE)))
     ranges = (("pipeline", 1, 1_000_000), ("tensor", 1, 1_000_000))
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
         {"sequence": True},
+        {"inside": PIPELINE},
     )
 
-    use = "no single axis makes the model fit: tensor within a node, stages between"
+    use = "no single axis makes the model fit; tensor ranks send more, so they share a node"
 
     pipeline: int = 2
     tensor: int = 2
     data: int = 0
     zero_stage: int = 0
     sequence: bool = False
+    inside: str = TENSOR
 
     def layout(self, world: WorldSpec) -> Layout:
-        """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit."""
+        """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit.
+
+        In the reverse order with stages inside a node.
+        """
         check_name(self.schedule, self.chunks)
         data = self.data or max(1, world.size // (self.pipeline * self.tensor))
         if self.pipeline * self.tensor * data != world.size:
@@ -62,12 +68,16 @@ class Hybrid(Pipelined):
                 f"nearest layout is pipeline {stages} x tensor {tensor} x data "
                 f"{world.size // tensor // stages}"
             )
-        return Layout.of(world, (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor))
+        axes = (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor)
+        return Layout.of(world, *(axes if self.inside == TENSOR else reversed(axes)))
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the stage of ZeRO, and whether sequences are cut."""
-        found, cut = super().degrees(spec, layout), self.sequence and self.tensor > 1
-        return replace(found, zero=self.zero_stage, sequence=cut) if found else None
+        """Also the stage of ZeRO, whether sequences are cut, and which ranks are neighbours."""
+        found = super().degrees(spec, layout)
+        if found is None:
+            return None
+        cut = self.sequence and self.tensor > 1
+        return replace(found, zero=self.zero_stage, sequence=cut, inside=self.inside)
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
@@ -76,8 +86,9 @@ class Hybrid(Pipelined):
             return None
         zero = {"zero_stage": 1} if degrees.zero else {}
         sequence = {"sequence": True} if degrees.sequence else {}
+        inside = {"inside": degrees.inside} if degrees.inside != TENSOR else {}
         sizes = {"pipeline": degrees.pipeline, "tensor": degrees.tensor}
-        return {**sizes, **zero, **sequence, **self.passes(degrees)}
+        return {**sizes, **zero, **sequence, **inside, **self.passes(degrees)}
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""

@@ -252,13 +252,15 @@ SENDS = Table(
     "with more than 100,000 numbers, of an activation of T tokens, of the gradients that no axis "
     "cuts. Formulas leave out padding and "
     "single numbers, as a norm is; headers, acknowledgements and Horovod's negotiation are not "
-    "counted. Calls are those of the rank; Horovod fuses its own into fewer messages. A dash: "
-    "nothing was counted.",
+    "counted. Between nodes is what of the counted bytes goes to a rank of another node, of a "
+    "ring to the next rank. Calls are those of the rank; Horovod fuses its own into fewer "
+    "messages. A dash: nothing was counted.",
     (
         text("Axis", "axis"),
         text("Formula", "formula"),
         Column("Predicted", "predicted_bytes", write=whole),
         Column("Counted", "counted_bytes", write=whole),
+        Column("Between nodes", "between_nodes_bytes", write=whole),
         Column("Ratio", "ratio", write=thousandths),
         text("Calls", "calls"),
     ),

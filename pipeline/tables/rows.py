@@ -180,7 +180,8 @@ def _axes(results: Results, prefix: str) -> pd.DataFrame:
 def sends(results: Results) -> pd.DataFrame:
     """A row for each cell, number of nodes and axis, of the rank that sends most; bytes of a step.
 
-    `ratio` is what was counted over what the formula gives.
+    `ratio` is what was counted over what the formula gives, `between_nodes_bytes` what of it goes
+    to other nodes.
     """
     keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
@@ -189,10 +190,12 @@ def sends(results: Results) -> pd.DataFrame:
         columns={"value": "counted_bytes", "text": "calls"}
     )
     both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
+    between = _axes(results, "between_nodes_bytes").rename(columns={"value": "between_nodes_bytes"})
+    both = both.merge(between[[*keys, "between_nodes_bytes"]], on=keys, how="left")
     most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
-    columns = ["strategy", "axis", "rank", "formula", *order]
+    columns = ["strategy", "axis", "rank", "formula", *order, "between_nodes_bytes"]
     return most[[*PLACE, "label", *columns]].assign(ratio=ratio, calls=most["calls"])
 
 

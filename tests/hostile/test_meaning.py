@@ -85,6 +85,12 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         {"cluster": EMULATED | {"links": [LINK | {"rate_mbits": 0.001}], "nodes": [1, 2]}}
         | {"cells": {0: {"nodes": [1]}, 1: {"precision": "fp32"}}}, "to send over link a",
     ),
+    "a link too slow for the two ranks of a node": (
+        {"cluster": EMULATED | {"links": [LINK | {"rate_mbits": 0.001}], "nodes": [1, 2],
+                                "ranks_per_node": 2}}
+        | {"cells": {0: {"nodes": [1], "ranks_per_node": 1}, 1: {"precision": "fp32"}}},
+        "to send over link a",
+    ),
     "more ranks than memory holds": (
         {"cluster": {"nodes": [1, 254], "ranks_per_node": 128}}
         | {"cells": {0: {"nodes": [1], "ranks_per_node": 1}},

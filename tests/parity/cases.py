@@ -256,13 +256,16 @@ class Case:
         batch, phases = BRIEF_BATCH if self.brief else 8, PHASES if self.phased else ()
         timed = strategies.load(self.strategy, self.options).period if self.few else STEPS - 2
         untimed = 1 if self.phased else self.steps - timed
+        # On nodes of two ranks it shows which bytes leave a node.
+        per_node = 2 if self.strategy == "hybrid" and world > 2 else 1
         work = WorkloadSpec(
             batch, self.accumulation, self.steps, untimed, "strong", 0, self.recompute, phases
         )
         return RunSpec(
             study="parity", cell=self.name.replace("_", "-"), strategy=self.strategy,
             options=self.options, precision=self.precision, model=self.model, workload=work,
-            world=WorldSpec(world, 1, "cpu", "gloo", "loopback"), repeat=0, seed=11,
+            world=WorldSpec(world // per_node, per_node, "cpu", "gloo", "loopback"),
+            repeat=0, seed=11,
             optimiser=LAMB if self.lamb else DECAYED if self.decay else OPTIMISER,
             objective=APART if self.documents else OBJECTIVES.get(self.architecture or ""),
             profile=self.profiled,

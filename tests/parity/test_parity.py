@@ -48,7 +48,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, REPLICA
 from pipeline.parallel.types import SavedState
-from pipeline.planner.memory import predict, predict_sent
+from pipeline.planner.memory import predict, predict_sent, sent_between_nodes
 from pipeline.resolved import resolve
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 from tests.parity import ask, cases
@@ -353,6 +353,12 @@ def assert_sends_what_it_says(runs: Runs, case: Case, world: int) -> None:
         assert others <= SENT * sum(predicted.values()), "a weight, over all ranks at once"
         stated = {axis: counted[axis] for axis in predicted}
         assert stated == pytest.approx(predicted, rel=SENT), rank
+        for one in predict_sent(resolved, rank):
+            if (leaving := sent_between_nodes(resolved.layout, rank, one)) is not None:
+                own = [each for each in run["sent"]["collectives"] if each["axis"] == one.axis]
+                total = sum(each["between_nodes_bytes"] for each in own)
+                expected = pytest.approx(leaving, rel=SENT)
+                assert total / run["sent"].get("period", 1) == expected, (rank, one.axis)
         assert run["sent"]["differing_steps"] == 0
         timed = [step for step in run["steps"] if step["timed"]]
         assert run["sent"]["steps"] == len(timed)

@@ -162,28 +162,29 @@ class Pipelined(Strategy):
         The first and the last rank add up the gradients of a tied embedding, `tied` bytes.
         `parts`: ranks over which sequences are cut, each of which sends its own tokens.
         """
-        place = layout.coordinate(rank)[PIPELINE]
         stages = self.schedule_of(spec, layout).stages
-        own, last = stages.of_rank(place), stages.count - 1
-        ahead, back = (
-            sum(0 <= s + to <= last and stages.rank_of(s + to) != place for s in own)
-            for to in (1, -1)
-        )
+        if stages.ranks < 2:
+            return ()
+        line, last = layout.along(PIPELINE, rank), stages.count - 1
+        own = stages.of_rank(line.index(rank))
+        neighbours = [s + to for s in own for to in (1, -1) if 0 <= s + to <= last]
+        # Each of its stages sends the whole batch ahead, and the gradients of its input back.
+        peers = [peer for s in neighbours if (peer := line[stages.rank_of(s)]) != rank]
         tokens = spec.global_batch_tokens // layout.data_parallel
-        stream = widths(spec.precision).stream
-        sent = (ahead + back) * stream * tokens * spec.model.width // parts
-        ends = {stages.rank_of(0), stages.rank_of(last)}
-        if len(ends) > 1 and place in ends:
-            sent += int(tied)
+        each = widths(spec.precision).stream * tokens * spec.model.width // parts
+        sent = [(each, (rank, peer)) for peer in peers]
+        ends = (line[stages.rank_of(0)], line[stages.rank_of(last)])
+        if ends[0] != ends[1] and rank in ends:
+            sent.append((int(tied), ends))
         between = "A" if parts == 1 else f"A/{parts}"
         formula = f"{between} for each neighbouring stage"
         if tied:
             formula += ", first and last rank: G of the tied embedding"
-        if stages.ranks < 2:
-            return ()
         # The tied embedding's gradients are counted in the size of the others.
-        messages = (ahead + back) * self.pieces(spec, layout)
-        return (Traffic(PIPELINE, formula, sent, messages, SEND),)
+        messages = len(peers) * self.pieces(spec, layout)
+        leaving = sum(size for size, pair in sent if layout.leaves_node(rank, pair))
+        total = sum(size for size, _ in sent)
+        return (Traffic(PIPELINE, formula, total, messages, SEND, leaving=leaving),)
 
 
 @dataclass(frozen=True)

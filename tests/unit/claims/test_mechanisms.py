@@ -39,7 +39,7 @@ CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo"
 def world() -> Evidence:
     """Two cells; neither has counted bytes or a bubble before `add` gives it some."""
     made = make_world("ddp", "ring", cluster=CLUSTER)
-    about = made.results.table["metric"].str.contains("sent_bytes|phase_bubble")
+    about = made.results.table["metric"].str.contains("sent_bytes|nodes_bytes|phase_bubble")
     return on(made, made.results.table[~about])
 
 
@@ -92,6 +92,18 @@ def test_one_run_has_its_bytes_exactly(world: Evidence) -> None:
     assert along.effect is not None and along.effect.value == pytest.approx(1.6)
     assert "along the axis data" in along.why
     assert judge(claim("ratio", "sent_bytes", "below", 1), counted).verdict == NOT_REPRODUCED
+
+
+def test_bytes_between_nodes_are_counted_too(world: Evidence) -> None:
+    rows = [*sent("ddp", "data", 0, 10, name="between_nodes_bytes"), *sent("ddp", "data", 80),
+            *sent("ring", "data", 40, name="between_nodes_bytes")]  # fmt: skip
+    counted = add(world, rows)
+    found = judge(claim("ratio", "between_nodes_bytes", "below", 0.5), counted)
+    assert found.verdict == REPRODUCED and found.p_value is None, found.line
+    assert "bytes sent between nodes in a step of ddp over ring is 0.25" in found.why
+    rows = sent("ddp", "data", 20, name="predicted_between_nodes_bytes")
+    half = judge(claim("formula", "between_nodes_bytes", "about", 0.5, 0.01), add(counted, rows))
+    assert half.verdict == REPRODUCED, half.line
 
 
 def test_bytes_that_differ_from_run_to_run_are_no_count(world: Evidence) -> None:

@@ -1,5 +1,7 @@
 """Collectives by algorithm over nodes and the cards that their groups share."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.cost.communication import Network, RankGroup
@@ -7,6 +9,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.devices import device_of
 from pipeline.cost.job import jobs_of
 from pipeline.cost.points import read
+from pipeline.cost.predict import predict
 from pipeline.cost.score import FOLDER
 from pipeline.cost.traffic import Traffic, ring
 
@@ -50,6 +53,21 @@ def test_ends_of_a_pipeline_are_a_pair_that_shares_cards() -> None:
     assert net.groups["ends"] == RankGroup(2, 1, 2)
     assert network(gpus="8", tp="2", pp="4", vpp="1").groups["ends"] == RankGroup(2, 2, 1)
     assert network(pp="1", gpus="8").groups["ends"].size == 1
+
+
+def test_stages_inside_a_node_leave_the_tensor_axis_between_nodes() -> None:
+    """The reverse order of the axes: eight stages on a node, tensor ranks on eight nodes."""
+    net = network()
+    assert (net.job.tp, net.job.pp, net.job.gpus_per_node) == (8, 8, 8)
+    reverse = Network(replace(net.job, inside="pipeline"), net.device)
+    assert reverse.groups["tensor"] == RankGroup(8, 1, 8)
+    assert reverse.groups["ends"] == RankGroup(2, 2, 1)
+    assert reverse.groups["data"] == net.groups["data"]
+    assert max(reverse.sends(1e9)) < 0.2 * max(net.sends(1e9))
+    assert reverse.all_reduce("tensor", 1e9) > 10 * net.all_reduce("tensor", 1e9)
+    assert (net.job.crosses, reverse.job.crosses) == ((False, True), (True, False))
+    one, other = (predict(each.job, Constants()).seconds for each in (net, reverse))
+    assert other > 1.5 * one
 
 
 def test_groups_of_a_node_share_its_cards() -> None:

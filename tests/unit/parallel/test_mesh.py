@@ -39,10 +39,20 @@ def test_ranks_along_an_axis_differ_on_it_alone() -> None:
     assert HYBRID.along("tensor", 4) == [4, 5]
     assert HYBRID.along("data", 1) == [1, 3, 5]
     assert HYBRID.along("pipeline", 9) == [3, 9]
+    assert HYBRID.along("pipeline x tensor", 9) == [2, 3, 8, 9]
     for axis, size in HYBRID.axes:
         groups = {tuple(HYBRID.along(axis, rank)) for rank in range(12)}
         assert len(groups) == 12 // size
         assert sorted(rank for group in groups for rank in group) == list(range(12))
+
+
+def test_a_ring_leaves_a_node_at_its_last_rank() -> None:
+    """Four ranks a node: of two neighbours none leaves, of three data places one or two do."""
+    assert not any(HYBRID.leaves_node(rank, HYBRID.along("tensor", rank)) for rank in range(12))
+    crossing = [rank for rank in range(6) if HYBRID.leaves_node(rank, HYBRID.along("data", rank))]
+    assert crossing == [2, 3, 4, 5]
+    assert [HYBRID.leaves_node(3, pair) for pair in ((3, 4), (3, 0))] == [True, False]
+    assert not Layout((("data", 1),), 1, "cpu", "gloo").leaves_node(0, [0])
 
 
 @pytest.mark.parametrize(

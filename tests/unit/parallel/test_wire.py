@@ -44,11 +44,14 @@ def test_calls_of_one_kind_and_axis_are_added_up() -> None:
     first, second = tallied([*calls, calls[0]])
     assert first == {
         "kind": "all_reduce", "axis": "data", "ranks": 2,
-        "count": 2, "payload_bytes": 16, "wire_bytes": 16,
+        "count": 2, "payload_bytes": 16, "wire_bytes": 16, "between_nodes_bytes": 0,
     }  # fmt: skip
     assert (second["kind"], second["count"], second["wire_bytes"]) == ("send", 1, 3)
     (unknown,) = tallied([Call("of the future", "data", 2, 8)])
-    assert unknown["wire_bytes"] is None
+    assert unknown["wire_bytes"] is unknown["between_nodes_bytes"] is None
+    near, far = (Call("send", "pipeline", 2, 5, leaves_node=leaves) for leaves in (False, True))
+    [both] = tallied([near, far, far])
+    assert (both["wire_bytes"], both["between_nodes_bytes"]) == (15, 10)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_a_library_that_torch_does_not_see_tells_of_itself(monkeypatch: pytest.M
     assert (found["steps"], found["differing_steps"]) == (3, 1)
     (one,) = found["collectives"]
     assert (one["count"], one["payload_bytes"], one["wire_bytes"]) == (2, 24, 42)
-    assert one["axis"] == "data x tensor"
+    assert (one["axis"], one["between_nodes_bytes"]) == ("data x tensor", 0)
     counted.start()
     assert counted.summary() is None
 

@@ -102,6 +102,13 @@ def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
     assert of(runs, slower, "ddp").communication == whole.communication
 
 
+def test_ranks_that_share_a_node_are_not_priced_as_if_a_link_lay_between(runs, calibration) -> None:
+    world = next(run.world for run in runs if run.cell == "hybrid")
+    two = replace(world, nodes=2, ranks_per_node=2)
+    with pytest.raises(StudyError, match=r"2 ranks share a node, .* set ranks_per_node to 1"):
+        of(runs, calibration, "hybrid", world=two)
+
+
 def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
     runs, calibration
 ) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from pipeline import models, strategies
-from pipeline.cost.traffic import Traffic
+from pipeline.cost.traffic import SEND, Traffic
 from pipeline.errors import LaunchError, StudyError, UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch, Faults, Parts
@@ -255,6 +255,13 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
         ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
+        (
+            "hybrid",
+            {"inside": "pipeline"},
+            (("tensor", 2), ("data", 2), ("pipeline", 2)),
+            "pipeline",
+            [0, 1],
+        ),
     ],
 )
 def test_ranks_that_exchange_most_are_neighbours(strategy, options, axes, axis, ranks) -> None:
@@ -557,6 +564,42 @@ def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> N
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)
+
+
+def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
+    """Bytes of a rank to other nodes, by axis."""
+    layout = resolve(spec).layout
+    return {s.axis: memory.sent_between_nodes(layout, rank, s) for s in predict_sent(spec, rank)}
+
+
+def test_what_leaves_a_node_is_what_its_neighbours_do_not_exchange() -> None:
+    """On two nodes of two ranks: one axis inside, the other between, and the same bytes in all."""
+    world = replace(sized(4), nodes=2, ranks_per_node=2)
+    one, other = (a_run("hybrid", {"inside": axis}, world) for axis in ("tensor", "pipeline"))
+    for rank in range(4):
+        # The rank with the same coordinates: 0, 2, 1, 3 in the reverse order.
+        same = 2 * (rank % 2) + rank // 2
+        sent = {each.axis: each.bytes for each in predict_sent(one, rank)}
+        assert sent == {each.axis: each.bytes for each in predict_sent(other, same)}
+        assert leaving(one, rank) == {"tensor": 0, "pipeline": sent["pipeline"]}
+        assert leaving(other, same) == {"tensor": sent["tensor"], "pipeline": 0}
+    for run in (one, other):
+        strategy, layout = strategies.load("hybrid", run.options), resolve(run).layout
+        degrees = strategy.degrees(run, layout)
+        assert degrees is not None and (knobs := strategy.knobs(degrees))
+        assert strategies.load("hybrid", dict(knobs)).layout(world) == layout
+
+
+def test_a_pipeline_over_two_nodes_leaves_them_at_their_border_and_for_its_tied_weight() -> None:
+    world = replace(sized(4), nodes=2, ranks_per_node=2)
+    run = a_run("pipeline_parallel", {}, world, "bai2022")
+    sent = [predict_sent(run, rank)[0].bytes for rank in range(4)]
+    activations = sent[1] / 2
+    away = [leaving(run, rank)["pipeline"] for rank in range(4)]
+    assert away == [sent[0] - activations, activations, activations, sent[3] - activations]
+    # The receivers of other messages are not stated.
+    layout, star = resolve(run).layout, Traffic("pipeline", "", 1.0, kind=SEND)
+    assert memory.sent_between_nodes(layout, 0, star) is None
 
 
 def test_a_second_node_on_the_same_machine_takes_its_own_gpu(monkeypatch) -> None:

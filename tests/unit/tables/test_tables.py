@@ -264,9 +264,28 @@ def with_sends(record: RunRecord, counted: bool) -> RunRecord:
             group = {"axis": "data", "ranks": size, "count": 2}
             extra = 8 + 8 * rank["rank"]
             calls = [
-                {"kind": "all_reduce", **group, "payload_bytes": 1000, "wire_bytes": 1000},
-                {"kind": "send", **group, "count": 1, "payload_bytes": extra, "wire_bytes": extra},
-                {"kind": "receive", **group, "payload_bytes": extra, "wire_bytes": 0},
+                {
+                    "kind": "all_reduce",
+                    **group,
+                    "payload_bytes": 1000,
+                    "wire_bytes": 1000,
+                    "between_nodes_bytes": 0,
+                },
+                {
+                    "kind": "send",
+                    **group,
+                    "count": 1,
+                    "payload_bytes": extra,
+                    "wire_bytes": extra,
+                    "between_nodes_bytes": extra,
+                },
+                {
+                    "kind": "receive",
+                    **group,
+                    "payload_bytes": extra,
+                    "wire_bytes": 0,
+                    "between_nodes_bytes": 0,
+                },
             ]
             rank["sent"] = {"steps": 4, "differing_steps": 0,
                             "collectives": calls if size > 1 else []}  # fmt: skip
@@ -285,11 +304,13 @@ def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
     assert list(frame["calls"]) == ["2 all-reduces, 1 send"] * 2
     assert frame["ratio"][0] == pytest.approx(1016 / (4 * parameters))
     assert list(shown["Counted"]) == ["1,016", "1,032"]
+    assert list(shown["Between nodes"]) == ["16", "32"]
 
 
 def test_older_records_have_the_formula_alone() -> None:
     _, shown = made("sends", metrics(counted=False))
-    assert set(shown["Counted"]) == set(shown["Ratio"]) == set(shown["Calls"]) == {NONE}
+    columns = ("Counted", "Between nodes", "Ratio", "Calls")
+    assert {cell for column in columns for cell in shown[column]} == {NONE}
     assert set(shown["Formula"]) == {"2(n-1)/n G"}
 
 
