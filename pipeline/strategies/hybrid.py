@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, divisors, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -97,6 +97,16 @@ class Hybrid(Pipelined):
         super().check()
         if self.zero_stage == 2:
             Sharded(2).check()
+
+    def check_precision(self, name: str) -> None:
+        """Besides, torch adds up what its split backward pass makes in FSDP2's narrow weights."""
+        super().check_precision(name)
+        split = self.zero_stage == 2 and self.schedule == "zero_bubble"
+        if split and widths(name).wide_gradients:
+            raise UnsupportedError(
+                f"hybrid option zero_stage 2: under schedule zero_bubble gradients of {name} would "
+                "add up over micro-batches in bfloat16, not in fp32; set schedule to 1f1b"
+            )
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """Also the stage of ZeRO, and whether sequences are cut.

@@ -241,6 +241,12 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
     ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
+    (
+        "hybrid",
+        {"zero_stage": 2, "schedule": "zero_bubble"},
+        "bf16_masters",
+        "zero_stage 2: under .* gradients of bf16_masters would .* set schedule to 1f1b",
+    ),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
     ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
 ]
