@@ -223,7 +223,7 @@ class PipelineStepper(Stepper):
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over all stages; each parameter counts once."""
         own = [p for p in parameters if self.staged.owned(self._names[p]) and p.grad is not None]
-        local = [(p, getattr(p.grad, "_local_tensor", p.grad)) for p in own]
+        local: list[tuple[Any, Any]] = [(p, getattr(p.grad, "_local_tensor", p.grad)) for p in own]
         parts = [gradient for p, gradient in local if cut_of(p) is not None]
         rest = [gradient for p, gradient in local if cut_of(p) is None]
         tensor = None if self.cut_over is None else self.cut_over.ranks
