@@ -2,7 +2,7 @@
 
 Layers are stages of a pipeline, each of them is cut over the tensor axis (Narayanan et al. 2021,
 arXiv 2104.04473; Smith et al. 2022, arXiv 2201.11990), and gradients are averaged along the data
-axis, over which ZeRO's stage 1 may shard the optimiser's state.
+axis, over which ZeRO's stage 1 may shard the optimiser's state, or FSDP2 what a stage has.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
-from pipeline.errors import StudyError
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, nearest
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, divisors, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import check_name
-from pipeline.strategies.sharded.plan import rows_of_stage_1
+from pipeline.strategies.sharded.plan import Sharded, rows_of_stage_1, shards_by_fsdp
 from pipeline.strategies.tensor.plan import Part, check_tensor_axis, kept_of_block
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -29,18 +29,24 @@ from pipeline.study.spec import RunSpec, WorldSpec
 class Hybrid(Pipelined):
     """`pipeline`, `tensor` and `data` are the sizes of the axes, `data` 0 for all ranks left over.
 
-    `zero_stage`: 0, or 1 to shard the optimiser's state along the data axis. `sequence`: sequence
-    parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
-    `inside`: the axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
+    `zero_stage`: 0, or along the data axis 1 to shard the optimiser's state, 2 to cut stages by
+    FSDP2, whose weights are whole while the passes of a step run. `sequence`: sequence parallelism
+    along the tensor axis, as with strategy tensor; stages send parts of sequences. `inside`: the
+    axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
     """
 
-    choices = (*Pipelined.choices, ("zero_stage", (0, 1)), ("inside", (TENSOR, PIPELINE)))
+    choices = (
+        *Pipelined.choices,
+        ("zero_stage", (0, 1, 2, 3)),
+        ("inside", (TENSOR, PIPELINE)),
+    )
     ranges = (("pipeline", 1, 1_000_000), ("tensor", 1, 1_000_000))
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
         {"sequence": True},
         {"inside": PIPELINE},
+        {"tensor": 1, "zero_stage": 2},
     )
 
     use = "no single axis makes the model fit; tensor ranks send more, so they share a node"
@@ -68,16 +74,62 @@ class Hybrid(Pipelined):
                 f"nearest layout is pipeline {stages} x tensor {tensor} x data "
                 f"{world.size // tensor // stages}"
             )
+        if self.zero_stage > 1:
+            self._check_fsdp(data)
         axes = (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor)
         return Layout.of(world, *(axes if self.inside == TENSOR else reversed(axes)))
 
+    def _check_fsdp(self, data: int) -> None:
+        """Raise StudyError where FSDP2 cannot cut the stages over so many data ranks."""
+        zero = f"hybrid option zero_stage {self.zero_stage}"
+        if self.pipeline == 1:
+            raise StudyError(
+                f"{zero}: strategy tensor has it where there are no stages; use that with ranks "
+                f"{self.tensor}, zero_stage {self.zero_stage}, or set pipeline to 2 or more"
+            )
+        if self.zero_stage == 3:
+            raise StudyError(
+                f"{zero}: beside {self.pipeline} pipeline ranks torch frees gathered weights only "
+                "after a forward pass; set zero_stage to 2, which gathers them once a step"
+            )
+        if data == 1:
+            sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
+            most = "tensor" if self.tensor > 1 else "pipeline"
+            fewer = divisors(sizes[most])[-2]
+            near = (sizes | {most: fewer, "data": sizes[most] // fewer}).items()
+            raise StudyError(
+                f"{zero}: pipeline {self.pipeline} x tensor {self.tensor} x data 1 has no data "
+                f"axis to cut over; the nearest is {' x '.join(f'{axis} {n}' for axis, n in near)}"
+                ", or set zero_stage to 0"
+            )
+
+    def check(self) -> None:
+        """Besides what FSDP2 needs of torch."""
+        super().check()
+        if self.zero_stage == 2:
+            Sharded(2).check()
+
+    def check_precision(self, name: str) -> None:
+        """Besides, torch adds up what its split backward pass makes in FSDP2's narrow weights."""
+        super().check_precision(name)
+        split = self.zero_stage == 2 and self.schedule == "zero_bubble"
+        if split and widths(name).wide_gradients:
+            raise UnsupportedError(
+                f"hybrid option zero_stage 2: under schedule zero_bubble gradients of {name} would "
+                "add up over micro-batches in bfloat16, not in fp32; set schedule to 1f1b"
+            )
+
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """Also the stage of ZeRO, whether sequences are cut, and which ranks are neighbours."""
+        """Also the stage of ZeRO, whether sequences are cut, and which ranks are neighbours.
+
+        Under stage 2 weights are gathered and gradients reduced once a step, as under stage 1; the
+        cost model's stage 2 does both in each micro-batch.
+        """
         found = super().degrees(spec, layout)
         if found is None:
             return None
-        cut = self.sequence and self.tensor > 1
-        return replace(found, zero=self.zero_stage, sequence=cut, inside=self.inside)
+        cut, zero = self.sequence and self.tensor > 1, min(1, self.zero_stage)
+        return replace(found, zero=zero, sequence=cut, inside=self.inside)
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Axes of stages and tensors together, or one of them with ZeRO's stage 1."""
@@ -98,12 +150,13 @@ class Hybrid(Pipelined):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of a stage, cut as with strategy tensor."""
         stage = super().footprint(spec, layout, rank, gradients)
-        uncut, cut = self._part(spec, layout, rank).parameters(spec)
+        part = self._part(spec, layout, rank)
+        uncut, cut = part.parameters(spec)
         weights = (uncut + cut / self.tensor) / models.num_parameters(spec.model)
         data = layout.data_parallel if self.zero_stage else 1
         rows = rows_of_stage_1(spec, layout, gradients, weights) if data > 1 else stage
         kept = kept_of_block(self.tensor, sequence=self.sequence)
-        return replace(
+        cut_stage = replace(
             stage,
             buffer_bytes=int(min(rows.buffer_bytes, weights * gradients)),
             holds_gradients=stage.holds_gradients or rows.holds_gradients,
@@ -119,12 +172,27 @@ class Hybrid(Pipelined):
             block_share=stage.block_share * kept,
             logit_share=stage.logit_share / self.tensor,
         )
+        if self.zero_stage < 2:
+            return cut_stage
+        groups = part.of_block(spec, self.tensor)
+        shards = shards_by_fsdp(spec, 2, data, part.layers, *groups)
+        copy = widths(spec.precision).gradient * max(groups)
+        return replace(
+            cut_stage,
+            # All gradients are whole until the first group's are copied to be reduced.
+            buffer_bytes=int(weights * gradients + copy),
+            holds_gradients=stage.holds_gradients,
+            gathered_bytes=shards.gathered_bytes,
+            weight_share=shards.weight_share,
+            gradient_share=shards.gradient_share,
+        )
 
     @property
     def split(self) -> str:
         """Layers by stages, each of them by its products."""
-        state = ", the optimiser state also over data" * bool(self.zero_stage)
-        return f"layers, by stages and within them{state}"
+        over_data = "", "the optimiser state", "what is kept between steps"
+        more = f", {over_data[self.zero_stage]} also over data" if self.zero_stage else ""
+        return f"layers, by stages and within them{more}"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """As `tensor` of this rank's stages, between them, and along the data axis.

@@ -100,8 +100,11 @@ micro-batch by its own, masks are those of the position within the rank, padding
 counted like text, stages behind the first take it for text."""
 NARROWLY = MISCOUNTED[:-1]
 """Those of them that must show in bf16 too."""
-MORE: dict[str, tuple[dict[str, Any], ...]] = {"hybrid": ({"tensor": 4, "data": 1},)}
-"""Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks."""
+MORE: dict[str, tuple[dict[str, Any], ...]] = {
+    "hybrid": ({"tensor": 4, "data": 1}, {"zero_stage": 2, "sequence": True})
+}
+"""Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks, and FSDP2
+beside both."""
 STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
 """Settings in which the suite states the layers of each stage, and unequal ones."""
 OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
@@ -121,7 +124,7 @@ MUTATIONS = {
     "horovod": "optimiser_steps clip_before_synchronise own_weight means_of_pieces own_masks "
     "own_balance narrow_masters",
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
-    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2",
+    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:4",
     "local_sgd": "same_shard never_one no_momentum",
     "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "

@@ -72,9 +72,11 @@ class StagedModel:
         """One of this rank's stages as a module."""
         layers = self.stages.layers_of(number)
         is_first, is_last = number == 0, number == self.stages.count - 1
-        ends = (*self.cuts.before * is_first, *self.cuts.after * is_last)
+        # Of both ends, since a tied weight has a place in each; what is not here is absent.
+        ends = (*self.cuts.before, *self.cuts.after) if is_first or is_last else ()
         return Stage(
-            [*(self.model.blocks[n] for n in layers), *map(self.model.get_submodule, ends)],
+            [self.model.blocks[n] for n in layers],
+            map(self.model.get_submodule, ends),
             self.model.stage(layers, is_first=is_first, is_last=is_last),
             autocast,
         )
@@ -111,13 +113,15 @@ class Stage(nn.Module):
 
     def __init__(
         self,
-        parts: Iterable[nn.Module],
+        blocks: Iterable[nn.Module],
+        ends: Iterable[nn.Module],
         run: Callable[..., Tensor],
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         super().__init__()
         # What has its weights. The whole model must not become a part of its stage.
-        self.parts, self.run, self.autocast = nn.ModuleList(parts), run, autocast
+        self.blocks, self.ends = nn.ModuleList(blocks), nn.ModuleList(ends)
+        self.run, self.autocast = run, autocast
 
     def forward(self, x: Tensor, segments: Tensor | None = None) -> Tensor:
         """The pass of one micro-batch."""

@@ -8,11 +8,13 @@ tensor axis, whose cuts were made before the stages, may lie besides.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleGPipe,
@@ -63,8 +65,8 @@ class PipelineStepper(Stepper):
     ) -> None:
         """Cut layers over a tensor axis, where there is one, and keep this rank's stages.
 
-        `sequence`: as with strategy tensor. `zero_stage`: 1 to shard the optimiser's state over
-        data. Collective.
+        `sequence`: as with strategy tensor. `zero_stage`: over data, 1 to shard the optimiser's
+        state, 2 to shard weights and gradients too, but for the passes of a step. Collective.
         """
         layout, sizes = parts.layout, dict(parts.layout.axes)
         group, mesh = Group.join(layout), mesh_of(layout)
@@ -79,11 +81,19 @@ class PipelineStepper(Stepper):
         stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks), tuple(knobs.layers))
         place = layout.coordinate(group.rank)[PIPELINE]
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
+        autocast = parts.precision.autocast
+        self.own_stages = {n: self.staged.stage(n, autocast) for n in stages.of_rank(place)}
+        self.zero = self.data if zero_stage else None
+        """Ranks over which ZeRO cuts; None without."""
         self.rows: dict[Any, nn.Parameter] = {}
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
         self.sharded: ShardedOptimiser | None = None
         reduction = None
-        if zero_stage and self.data is not None:
+        if zero_stage == 2:
+            self.shard(parts, mesh[DATA])
+            # The policy narrows, so the precision need not.
+            prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
+        elif zero_stage and self.data is not None:
             parts.materialise()
             self.sharded = ShardedOptimiser(parts, self.data)
             prepared, reduction = parts.prepared(self.sharded), self.sharded.reduction
@@ -103,6 +113,23 @@ class PipelineStepper(Stepper):
         self._whole = 1
         """Number of micro-batches by which the loss of one is divided; weights are so already."""
 
+    def shard(self, parts: Parts, data: DeviceMesh) -> None:
+        """Cut each stage over the data axis by FSDP2, as torchtitan does. Collective.
+
+        torch's stages know such a module: its weights are gathered by the first forward pass of a
+        step and stay, gradients add up whole, and after the last micro-batch the schedule has them
+        reduced and scattered, and the weights freed.
+        """
+        from pipeline.strategies.sharded.step import shard  # needs more of torch
+
+        if parts.layout.device == "cuda":
+            parts.phases.untimed()  # collectives run on streams of their own
+        carried = nullcontext() if self.cut_over is None else self.cut_over.carried(parts.model)
+        with carried:
+            for stage in self.own_stages.values():
+                shard(stage, data, parts.precision, reshard=False, offload=False)
+        parts.materialise()
+
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
@@ -117,9 +144,8 @@ class PipelineStepper(Stepper):
             self.reduction.begin(count)
         parts = zip(*self.weighed(microbatches), strict=True)
         batch = Batch._make(None if part[0] is None else torch.cat(part) for part in parts)
-        numbers = self.staged.stages.of_rank(self.staged.rank)
-        given = (batch.inputs,) if 0 in numbers else ()
-        wanted = together(batch) if self.staged.stages.count - 1 in numbers else None
+        given = (batch.inputs,) if 0 in self.own_stages else ()
+        wanted = together(batch) if self.staged.stages.count - 1 in self.own_stages else None
         # Each stage has them from its own batch: nothing is sent.
         sides = {} if batch.segments is None else {"segments": batch.segments}
         self._total = torch.zeros((), device=self.device)
@@ -143,11 +169,13 @@ class PipelineStepper(Stepper):
         # What is sent between stages; the first one gets ids, and of the last nothing is sent.
         cut = self.cut_over.size if self.cut_over is not None and self.cut_over.sequence else 1
         ids = torch.empty((size, context), dtype=torch.int64, device="meta")
-        shape, dtype = (size, context // cut, any_model.width), next(self.model.parameters()).dtype
+        shape = (size, context // cut, any_model.width)
+        # FSDP2's shards are wider than what it gathers.
+        dtype = self.precision.narrow_weights or next(self.model.parameters()).dtype
         between = torch.empty(shape, dtype=dtype, device="meta").requires_grad_()
         made = [
             MarkedStage(
-                self.staged.stage(number, self.precision.autocast),
+                stage,
                 number,
                 stages.count,
                 self.device,
@@ -155,10 +183,10 @@ class PipelineStepper(Stepper):
                 output_args=between,
                 group=self.pipeline,
             )
-            for number in stages.of_rank(self.staged.rank)
+            for number, stage in self.own_stages.items()
         ]
-        for stage in made:
-            stage.waits = self.waits
+        for one in made:
+            one.waits = self.waits
 
         def loss(logits: Any, targets: Tensor) -> Tensor:
             with self.waits.not_while(FORWARD), self.precision.autocast():
@@ -177,7 +205,7 @@ class PipelineStepper(Stepper):
 
         Of what is whole on all ranks of the tensor axis and saw a part of the sequences, and of the
         two copies of a tied weight: both ends add the same two numbers, and get equal bits. Under
-        ZeRO's stage 1 each rank has its rows of all of them.
+        ZeRO each rank has its rows or shards of all of them.
         """
         if self.cut_over is not None:
             self.cut_over.add_uncut(self.model, self.rows)
@@ -186,6 +214,7 @@ class PipelineStepper(Stepper):
                 tied = self.model.get_parameter(name)
                 gradient = self.rows.get(tied, tied).grad
                 assert gradient is not None
+                gradient = getattr(gradient, "_local_tensor", gradient)
                 if gradient.numel():  # the last ranks may have no rows
                     both = gradient.to(self.precision.reduced or gradient.dtype)
                     dist.all_reduce(both, group=self.ends)
@@ -193,16 +222,17 @@ class PipelineStepper(Stepper):
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over all stages; each parameter counts once."""
-        own = [p for p in parameters if self.staged.owned(self._names[p])]
-        parts = [p.grad for p in own if p.grad is not None and cut_of(p) is not None]
-        rest = [p.grad for p in own if p.grad is not None and cut_of(p) is None]
+        own = [p for p in parameters if self.staged.owned(self._names[p]) and p.grad is not None]
+        local: list[tuple[Any, Any]] = [(p, getattr(p.grad, "_local_tensor", p.grad)) for p in own]
+        parts = [gradient for p, gradient in local if cut_of(p) is not None]
+        rest = [gradient for p, gradient in local if cut_of(p) is None]
         tensor = None if self.cut_over is None else self.cut_over.ranks
         if tensor is not None and tensor.rank() > 0:
             rest = []  # the first rank of the tensor axis counts what all of them hold
         squares = torch.zeros((), dtype=torch.float64, device=self.device)
         for gradients in filter(None, (parts, rest)):
             squares += torch.nn.utils.get_total_norm(gradients).double() ** 2
-        for axis in (tensor, self.data if self.rows else None, self.pipeline):
+        for axis in (tensor, self.zero, self.pipeline):
             if axis is not None:
                 dist.all_reduce(squares, group=axis)
         return self.clip_by(squares.sqrt().float(), parameters)

@@ -143,7 +143,8 @@ class Sharded(Strategy):
         count = models.num_parameters(spec.model)
         block = models.family(spec.model).layer_parameters(spec.model)
         rest = count - spec.model.num_layers * block
-        kept = shards_by_fsdp(spec, self.stage, dict(layout.axes)[DATA], block, rest)
+        ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
+        kept = shards_by_fsdp(spec, self.stage, ranks, layers, block, rest)
         if not self.offload:
             return kept
         return replace(
@@ -199,9 +200,11 @@ def rows_of_stage_1(
     )
 
 
-def shards_by_fsdp(spec: RunSpec, stage: int, ranks: int, block: float, rest: float) -> Footprint:
+def shards_by_fsdp(
+    spec: RunSpec, stage: int, ranks: int, layers: int, block: float, rest: float
+) -> Footprint:
     """Memory under stage 2 or 3 over so many ranks, of so many parameters a block and besides."""
-    width, layers = widths(spec.precision), spec.model.num_layers
+    width = widths(spec.precision)
     count, masters = rest + layers * block, width.weight < FP32
     share = count / models.num_parameters(spec.model) / ranks
     whole = count if stage == 2 else rest + min(2, layers) * block

@@ -222,7 +222,9 @@ class Tensor(Strategy):
         if self.zero_stage:
             own = self._part(spec).of_block(spec, size)
             kept_of_all = replace(
-                shards_by_fsdp(spec, self.zero_stage, layout.data_parallel, *own),
+                shards_by_fsdp(
+                    spec, self.zero_stage, layout.data_parallel, spec.model.num_layers, *own
+                ),
                 held_share=share,
             )
         return replace(

@@ -10,7 +10,8 @@ it, which together send what the all-reduce does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,17 @@ class TensorAxis:
         if seen:
             flat = flattened(seen)
             unflatten(self.add(flat.to(self.reduced or flat.dtype)), seen)
+
+    @contextmanager
+    def carried(self, model: nn.Module) -> Iterator[None]:
+        """Within this context FSDP2 replaces parameters by its shards, which get their `Cut`."""
+        before = dict(model.named_parameters())
+        yield
+        shards = dict(model.named_parameters())
+        for name, parameter in before.items():
+            if (made := cut_of(parameter)) is not None:
+                setattr(shards[name], NAME, made)
+        self.partial = {shards[name] for name, p in before.items() if p in self.partial}
 
     def same(self, x: Tensor) -> Tensor:
         """The tensor as it is: what all ranks hold alike."""
@@ -289,13 +301,8 @@ class TensorStepper(Stepper):
 
         if parts.layout.device == "cuda":
             parts.phases.untimed()  # collectives run on streams of their own
-        cuts = {name: cut_of(p) for name, p in parts.model.named_parameters()}
-        partial = {n for n, p in parts.model.named_parameters() if p in self.axis.partial}
-        root = shard(parts.model, data, parts.precision, reshard=reshard, offload=False)
-        shards = dict(parts.model.named_parameters())
-        for name in (name for name, made in cuts.items() if made is not None):
-            setattr(shards[name], NAME, cuts[name])
-        self.axis.partial = {shards[name] for name in partial}
+        with self.axis.carried(parts.model):
+            root = shard(parts.model, data, parts.precision, reshard=reshard, offload=False)
         parts.materialise()
         # The policy narrows, so the precision need not.
         prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))

@@ -33,6 +33,7 @@ SHARES = {
     ("pipeline_parallel", ()): 0.40,
     ("hybrid", ()): 0.30,
     ("hybrid", (("tensor", 1), ("zero_stage", 1))): 0.30,
+    ("hybrid", (("tensor", 1), ("zero_stage", 2))): 0.30,
 }
 """The largest part of the state that a rank may keep; the first stage has the embedding."""
 

@@ -139,7 +139,14 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "strategy pipeline_parallel takes none, full or attention"),
     ("sharded", {"stage": 4}, {}, "stage 4 is unknown; use one of 1, 2, 3"),
     ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
-    ("hybrid", {"zero_stage": 2}, {}, "zero_stage 2 is unknown; use one of 0, 1"),
+    ("hybrid", {"zero_stage": 4}, {}, "zero_stage 4 is unknown; use one of 0, 1, 2, 3"),
+    ("hybrid", {"zero_stage": 3}, {}, "3: beside 2 pipeline ranks .* set zero_stage to 2, which"),
+    ("hybrid", {"zero_stage": 3, "pipeline": 1}, {},
+     "strategy tensor has it .* with ranks 2, zero_stage 3, or set pipeline to 2 or more"),
+    ("hybrid", {"zero_stage": 2}, {"world": sized(4)},
+     "pipeline 2 x tensor 2 x data 1 has no .* nearest is pipeline 2 x tensor 1 x data 2"),
+    ("hybrid", {"zero_stage": 2, "pipeline": 8, "tensor": 1}, {},
+     "the nearest is pipeline 4 x tensor 1 x data 2, or set zero_stage to 0"),
     ("sharded", {"offload": True}, {}, "offload: weights lie on the CPU already"),
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
@@ -234,6 +241,12 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
     ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
+    (
+        "hybrid",
+        {"zero_stage": 2, "schedule": "zero_bubble"},
+        "bf16_masters",
+        "zero_stage 2: under .* gradients of bf16_masters would .* set schedule to 1f1b",
+    ),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
     ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
 ]
@@ -467,6 +480,24 @@ def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
     alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
     assert predict(whole) == predict(alone)
     assert [one.bytes for one in predict_sent(whole)] == [sharded.bytes]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16_masters"])
+def test_fsdp_cuts_what_a_stage_keeps_between_steps_and_sends_what_stage_1_does(precision) -> None:
+    """On the rank with the embedding, of data 4 x pipeline 2; in a step weights are whole."""
+    knobs = {"pipeline": 2, "tensor": 1}
+    whole, rows, cut = (
+        a_run("hybrid", {**knobs, "zero_stage": n}, WORLD, "bai2022", precision=precision)
+        for n in range(3)
+    )
+    own = predict(whole).optimiser / 8  # parameters of the rank
+    width = 2 if precision == "bf16_masters" else 4
+    assert predict(cut).optimiser == predict(rows).optimiser == pytest.approx(8 * own / 4)
+    assert predict(cut).parameters == pytest.approx(width * own + 4 * own / 4, abs=4)
+    assert predict(cut).gradients == pytest.approx(4 * own / 4, abs=4)
+    assert predict(cut).held_gradients == predict(whole).held_gradients
+    assert predict(cut).activations == predict(whole).activations
+    assert predict_sent(cut) == predict_sent(rows)
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:
