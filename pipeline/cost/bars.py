@@ -29,8 +29,10 @@ NOTE = (
     "PTD-P table 1 proves little: a range of 15 % nearly always holds what a constant misses by 6. "
     "Its points were in view when one constant was chosen, how much devices differ in speed "
     "(1.5 %); without it tables 1 and 2 and figures 12 and 11 are off by 0.0, 3.2, 4.9 and "
-    "8.4 %. SimAI's issue 166 is not here: its report does not print the shape. GSPMD's tables are "
-    "of TPUs."
+    "8.4 %. ZeRO 3 has no constant fitted to its six points, but these were in view when the terms "
+    "of DeepSpeed's code were sought, of which one is an assumption (10 us for a piece of a list; "
+    "with 5 and 15 the error is 13.7 and 11.0 %). SimAI's issue 166 is not here: its report does "
+    "not print the shape. GSPMD's tables are of TPUs."
 )
 """Remark on the bars that are met, and on published steps that are no points."""
 
@@ -104,11 +106,7 @@ TAU = "Kendall's tau of nanotron's layouts"
 BARS = (
     _error("ptdp_table1", 0.05),
     _error("ptdp_table2", 0.05),
-    _error(
-        "ptdp_zero3", 0.15,
-        "DeepSpeed of 2021 gathered a layer over one card of eight; FSDP of 2023, the other set, "
-        "over more",
-    ),
+    _error("ptdp_zero3", 0.15),
     _error("ptdp_figure12", 0.05, vpp="1", chunks=" not interleaved"),
     _error("ptdp_figure12", 0.035, vpp="4", chunks=" interleaved"),
     _error("ptdp_figure11", 0.10),
@@ -136,8 +134,7 @@ BARS = (
     ),
     Bar("memory, median error", partial(_memory, 0), most=0.10, wrong=_MEMORY),
     Bar("memory, nine tenths within", partial(_memory, 1), most=0.25, wrong=_MEMORY),
-    Bar("what ran is predicted to fit", lambda which: fit_shares(which)[0], least=0.97,
-        wrong=_MEMORY),
+    Bar("what ran is predicted to fit", lambda which: fit_shares(which)[0], least=0.97),
     Bar(
         "what crashed is predicted not to fit", lambda which: fit_shares(which)[1], least=0.70,
         wrong="activations too; the source of `nanotron_h100` tells no crash from out of memory",

@@ -82,12 +82,14 @@ class Network:
         if group.nodes == 1:
             latency = 1e-6 * of["link_us"] * passes * (group.size - 1)
             return sent.bytes / self.link_rate(group) + sent.messages * latency
-        hops = passes * (group.nodes - 1)
-        if sent.kind == ALL_REDUCE:
-            # NCCL reduces over a tree where a ring would take longer to go round.
-            hops = min(hops, 4 * math.ceil(math.log2(group.nodes)))
+        # What goes round passes every rank: a ring has hops inside of each of its nodes.
+        hops, links = passes * (group.nodes - 1), passes * (group.size - group.nodes)
+        tree = 4 * math.ceil(math.log2(group.nodes))
+        if sent.kind == ALL_REDUCE and tree < hops:
+            # NCCL reduces over a tree where a ring would take longer, and over a chain in a node.
+            hops, links = tree, passes * (group.inside - 1)
         slow = 1.0 + of["congestion"] * math.log2(group.nodes)
-        latency = 1e-6 * (of["network_us"] * hops + of["link_us"] * passes * (group.inside - 1))
+        latency = 1e-6 * (of["network_us"] * hops + of["link_us"] * links)
         most = min(rate or math.inf, self.node_rate(group))
         return sent.bytes * slow / most + sent.messages * latency
 
@@ -95,13 +97,15 @@ class Network:
         """Seconds of an all-reduce of `size` bytes."""
         return self.seconds(Traffic(axis, "", 2 * ring(size, self.groups[axis].size)))
 
-    def gather(self, axis: str, size: float, card_share: float = 0.0) -> float:
-        """Seconds of an all-gather or a reduce-scatter of `size` bytes in all.
+    def gather(
+        self, axis: str, size: float, card_share: float = 0.0, messages: float = 1.0
+    ) -> float:
+        """Seconds of `messages` all-gathers or reduce-scatters of `size` bytes in all.
 
         `card_share`: it goes over one card of a node, one a device, and reaches this share of it.
         """
         card = 1e9 / 8 * self.job.node_net_gbps / self.job.gpus_per_node
-        sent = Traffic(axis, "", ring(size, self.groups[axis].size), kind=GATHER)
+        sent = Traffic(axis, "", ring(size, self.groups[axis].size), messages, kind=GATHER)
         return self.seconds(sent, card_share * card)
 
     def sends(self, size: float) -> list[float]:

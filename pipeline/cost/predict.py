@@ -97,25 +97,38 @@ class Model:
 
     def sharded(self) -> Passes:
         """Seconds by which ZeRO 2 and 3 lengthen a layer's passes: what computing cannot hide."""
-        layer, tensor = self.layer, self.tensor
-        gather, reduce = self.exchanged(self.job.layer_parameters)
-        back = reduce + (gather if self.job.zero == 3 else 0.0)
-        share = self.profile["sharded_overlap"]
+        job, profile = self.job, self.profile
+        if job.zero < 2 or job.dp < 2:
+            return Passes(0.0, 0.0)
+        tensors = profile["gathered_tensors"]
+        gather, reduce = self.exchanged(job.layer_parameters, tensors)
+        gathers = 1.0 if job.zero == 3 else 0.0
+        if gathers and job.recompute == "full":
+            gathers += profile["gathers_again"]
+        share = profile["sharded_overlap"]
+        if 0 < profile["live_parameters"] <= job.hidden * job.ffn:
+            # The largest matrix of a layer fills what may be gathered: none is gathered ahead.
+            share = 0.0
+        reduced_later = 0.0 if profile["reduce_waits"] > 0 else reduce
+        back = gathers * gather + reduced_later
+        # A collective over a list of tensors has the host cut, and copy, a piece of each rank.
+        lists = 1e-6 * profile["list_us"] * job.shard * tensors
         return Passes(
-            gather - share * min(gather, layer.forward + tensor.forward),
-            back - share * min(back, layer.backward + tensor.backward),
-        )
+            gather - share * min(gather, self.layer.forward + self.tensor.forward) + lists,
+            back - share * min(back, self.layer.backward + self.tensor.backward)
+            + (reduce - reduced_later) + (gathers + 1) * lists,
+        )  # fmt: skip
 
-    def exchanged(self, parameters: float) -> tuple[float, float]:
+    def exchanged(self, parameters: float, tensors: float = 1.0) -> tuple[float, float]:
         """Seconds in which ZeRO 2 and 3 gather parameters of a layer, and reduce their gradients.
 
-        In each micro-batch.
+        In each micro-batch, by a collective for each of so many `tensors`.
         """
         job = self.job
         if job.zero < 2 or job.dp < 2:
             return 0.0, 0.0
         size = parameters / job.tp * self.device.element
-        gather = self.network.gather("shards", size, self.profile["sharded_card_share"])
+        gather = self.network.gather("shards", size, self.profile["sharded_card_share"], tensors)
         outer = self.network.all_reduce("replicas", size / job.shard)
         return gather, gather * self.profile["reduce_bytes"] / 2 + outer
 

@@ -100,6 +100,16 @@ def test_more_nodes_take_longer_and_a_card_is_slower_than_all() -> None:
     assert few.gather("data", 1e9) < few.gather("data", 1e9, card_share=1.0)
 
 
+def test_a_ring_has_hops_inside_of_each_of_its_nodes() -> None:
+    """What goes round passes all 64 ranks; an all-reduce takes a tree over many nodes instead."""
+    net = network(gpus="64", dp="64", tp="1", pp="1", vpp="1")
+    network_us, link_us = (net.device.constants[name] for name in ("network_us", "link_us"))
+    ring_us, tree_us = 7 * network_us + 56 * link_us, 12 * network_us + 14 * link_us
+    assert 1e6 * net.gather("data", 1e-9) == pytest.approx(ring_us)
+    assert 1e6 * net.gather("data", 1e-9, messages=4) == pytest.approx(4 * ring_us)
+    assert 1e6 * net.all_reduce("data", 1e-9) == pytest.approx(tree_us)
+
+
 def test_two_ranks_of_a_mesh_have_some_of_its_links() -> None:
     mesh = network(hardware="V100-SXM2-16GB", device_gib="16")
     assert mesh.link_rate(RankGroup(2, 2, 1)) < 0.4 * mesh.link_rate(RankGroup(8, 8, 1))

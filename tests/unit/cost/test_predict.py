@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cost.computation import Passes
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import Job, Refused, jobs_of
 from pipeline.cost.memory import parts
@@ -110,14 +111,38 @@ def test_zero_bubble_leaves_less_of_it_and_gpipe_as_much_as_1f1b() -> None:
 
 
 def test_layers_of_each_chunk_are_those_that_are_stated() -> None:
-    uneven = of(pp=2, dp=4, vpp=2, layers=8, counts=(3, 2, 2, 1))
+    uneven = of(pp=2, dp=4, vpp=2, layers=8, counts=(1, 2, 2, 3))
     assert Model(replace(JOB, pp=2, vpp=2, counts=(3, 2, 2, 1)), Constants()).layers == (3, 2, 2, 1)
-    assert uneven.bubble > of(pp=2, dp=4, vpp=2, layers=8).bubble
+    assert uneven.seconds > of(pp=2, dp=4, vpp=2, layers=8).seconds, "the output layer is there too"
 
 
 def test_more_stages_than_are_replayed_are_refused() -> None:
     with pytest.raises(Refused, match="257 stages are not modelled; of at most 256 the passes"):
         of(pp=257, layers=300)
+
+
+def test_zero_3_of_deepspeed_waits_where_fsdp_does_not() -> None:
+    """Its code gathers each matrix by itself, and again to recompute; collectives take lists.
+
+    Of a layer whose largest matrix fills what may be gathered none is gathered ahead.
+    """
+    job = replace(JOB, zero=3, shard=64, accum=1.0, recompute="full", **MANY)
+
+    def sharded(name: str, **changes) -> tuple[float, float, Passes]:
+        model = Model(replace(job, framework=name, **changes), Constants())
+        return *model.exchanged(job.layer_parameters, 4), model.zero
+
+    # Four in the forward pass; twice four and as many reductions in the other one.
+    lists = 1e-6 * 10 * 64 * 4
+    gather, reduce, exposed = sharded("ZeRO-3", micro=64)
+    assert lists < exposed.forward < lists + gather
+    assert exposed.backward > reduce + 3 * lists
+    assert sharded("FSDP", micro=64)[-1].backward < 0.5 * reduce
+    assert exposed.backward - sharded("ZeRO-3", micro=64, recompute="none")[-1].backward > lists
+    full = replace(job, framework="ZeRO-3", ffn=10**9 // job.hidden + 1)
+    one_by_one = Model(full, Constants())
+    gather, _ = one_by_one.exchanged(full.layer_parameters, 4)
+    assert one_by_one.zero.forward == pytest.approx(gather + lists)
 
 
 def test_a_tied_table_is_added_up_between_both_ends() -> None:

@@ -35,7 +35,7 @@ def errors(source: str, which: str = "out") -> float:
 @pytest.mark.parametrize(
     ("source", "most"),
     [("ptdp_table1", 0.05), ("ptdp_table2", 0.05), ("ptdp_figure11", 0.10),
-     ("ptdp_figure12", 0.05), ("seqsel2022_a100", 0.10), ("llmfoundry", 0.10),
+     ("ptdp_figure12", 0.05), ("ptdp_zero3", 0.15), ("seqsel2022_a100", 0.10), ("llmfoundry", 0.10),
      ("torchtitan", 0.10), ("megatron2020_v100_a100", 0.10), ("alpa_gpt_e2e", 0.10),
      ("dlperf_gpt_v100", 0.10), ("internevo_a100", 0.10), ("nvidia_bert", 0.10)],
 )  # fmt: skip
@@ -60,7 +60,7 @@ def test_an_error_has_the_sign_of_what_is_predicted_and_none_within_a_range() ->
         assert abs(row.off("out")) == row.error("out")
     [within] = [one for one in every() if one["point"] == "ptdp_table1-0001"]
     assert within["model"] == 0.0 and within["band"] == ""
-    [slow] = [one for one in every() if one["point"] == "ptdp_zero3-0001"]
+    [slow] = [one for one in every() if one["point"] == "bai2022-0001"]
     assert slow["model"] < 0 and slow["band"] == "out" and not slow["low"] <= 1 <= slow["high"]
 
 
@@ -191,8 +191,9 @@ def test_what_was_left_out_is_the_default_or_the_value_without() -> None:
     own, out_of = Constants(), Constants("nanotron_h100")
     nanotron, default = out_of.profile("nanotron"), out_of.profile("other")
     published = {name for name in default if nanotron[name] != default[name]}
-    assert published == {"balances_head", "gradient_memory", "reduce_bytes"}
-    assert own.profile("nanotron")["states_overlap"] == 0 < nanotron["states_overlap"]
+    code = {"balances_head", "gradient_memory", "reduce_bytes", "states_overlap"}
+    assert published == code
+    assert own.profile("nanotron")["tensor_hop_us"] > 0 == nanotron["tensor_hop_us"]
     assert own.knows("nanotron") and not out_of.knows("nanotron") and not own.knows("other")
 
 
