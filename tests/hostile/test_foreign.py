@@ -258,16 +258,11 @@ RESULTS: dict[str, Case] = {
         lambda here: (here / "r").rename(here / "mine"),
         "archive --results mine --out new.zip", "", 0,
     ),
-    "an artifact of other records": Case(
-        _copied(f"slower/{RUN}", f"r/{RUN}"), "artifact --results r --out a",
-        "is not what these records",
+    "a record that the metrics are not of": Case(
+        _copied(f"slower/{RUN}", f"r/{RUN}"), PACK, "is not what these records"
     ),
-    "an artifact of edited tokens": Case(
-        _rewritten("r/tokens/manifest.json", lambda t: t.replace('"num_documents": 1',
-        '"num_documents": 9')), "artifact --results r --out a", "bring its manifest back",
-    ),
-    "an artifact without its tokens": Case(
-        lambda here: (here / "r/tokens/manifest.json").unlink(), "artifact --results r --out a",
+    "results without their tokens": Case(
+        lambda here: (here / "r/tokens/manifest.json").unlink(), PACK,
         "manifest.json does not exist",
     ),
     "metrics behind a symlink": Case(_link("metrics"), PACK, "symlink"),

@@ -46,7 +46,7 @@ def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], said: str) -
 
 @pytest.mark.parametrize(
     "command",
-    ["plan", "watch", "archive", "artifact", "doctor", "commands", "allocate",
+    ["plan", "watch", "archive", "doctor", "commands", "allocate",
      "claims --metrics m.parquet --out v.json", "metrics --runs . --out m.parquet",
      "calibrate --out c.json", "predict --device a100-80 --link 100gbit"],
 )  # fmt: skip
