@@ -14,7 +14,7 @@ ARCHIVE_FILE, SUMS_FILE = "archive.json", "SHA256SUMS"
 README_FILE = "README.md"
 STUDY_FILE, MANIFEST_FILE, REPORT_FILE = "study.json", "tokens/manifest.json", "report.html"
 FORMER_FILES = ("emulation.json", "ro-crate-metadata.json")
-"""In archives of earlier versions: a bench of emulated nodes, and a description; both are ignored."""
+"""In earlier archives: what a bench measured of emulated nodes, and an RO-Crate; both ignored."""
 
 YARDSTICK_FILE = "yardstick.json"
 """Speed of the undisturbed machine, of a study that counts CPU seconds by it."""

@@ -474,8 +474,8 @@ def _of(here: Path, prepare: Prepare, command: str, wanted: int, words: str) -> 
     """Hold exit status and words of a command after the preparation."""
     prepare(here)
     claims = str(ROOT / "workflow/config/bai2022/claims.yaml")
-    status, said = call(here, *command.replace("CLAIMS", claims).split())
-    assert status == wanted and words in said, (status, said)
+    status, error = call(here, *command.replace("CLAIMS", claims).split())
+    assert status == wanted and words in error, (status, error)
 
 
 @pytest.mark.parametrize("name", [*ARCHIVES, *TAKEN])
@@ -496,8 +496,8 @@ def test_options_that_would_do_nothing(here: Path) -> None:
     _calibrated()(here)
     _points(lambda p: p)(here)
     for one in NO_EFFECT:
-        status, said = call(here, *one.split())
-        assert status == 2 and "would do nothing" in said, (one, status, said)
+        status, error = call(here, *one.split())
+        assert status == 2 and "would do nothing" in error, (one, status, error)
 
 
 def test_a_verdict_on_another_version_of_a_claim_is_none(here: Path) -> None:
