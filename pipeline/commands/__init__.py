@@ -82,8 +82,3 @@ def one_of(*choices: Declare, required: bool = False) -> Declare:
 
 SITE = option("--site", options.path, "site file of a cluster, workflow/site.yaml")
 STUDY = needed("--study", options.study, options.STUDY)
-STUDY_OR_RESULTS = one_of(
-    option("--study", options.study, options.STUDY),
-    option("--results", options.folder, "folder results/<study>"),
-    required=True,
-)

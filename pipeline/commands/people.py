@@ -12,7 +12,6 @@ from pipeline import options
 from pipeline.commands import (
     SITE,
     STUDY,
-    STUDY_OR_RESULTS,
     Command,
     arguments_of,
     command,
@@ -326,26 +325,6 @@ def compare(args: argparse.Namespace) -> int:
     return 0 if compared.equal(times) else 1
 
 
-@enter(STUDY_OR_RESULTS, option("--out", options.new_folder, "folder; results/<study>/artifact"))
-def artifact(args: argparse.Namespace) -> None:
-    """Artifact description, checklist and badge self-check of a finished study.
-
-    `python -m pipeline artifact --study smoke` writes results/<study>/artifact/artifact.md and
-    prints what the badges of the ACM still lack.
-    """
-    from pipeline.artifact.description import build
-    from pipeline.study.load import results_folder
-
-    results = args.results or results_folder(args.study)
-    text, checks = build(results)
-    out = (args.out or results / "artifact") / "artifact.md"
-    write_text(out, text)
-    print(out)
-    for badge, asks, met, grounds in checks:
-        if not met:
-            print(f"unmet  {badge:11}  {asks}: {grounds}")
-
-
 @enter(
     option("--results", options.folder, "results"),
     option("--out", options.new_file, "page to write, and a CSV; results/index.html"),
@@ -376,10 +355,15 @@ def index(args: argparse.Namespace) -> None:
 
 
 @enter(
-    STUDY_OR_RESULTS, option("--out", options.new_file, "zip file to write; archives/<study>.zip")
+    one_of(
+        option("--study", options.study, options.STUDY),
+        option("--results", options.folder, "folder results/<study>"),
+        required=True,
+    ),
+    option("--out", options.new_file, "zip file to write; archives/<study>.zip"),
 )
 def archive(args: argparse.Namespace) -> None:
-    """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
+    """A finished study with all that belongs to it as one zip file.
 
     `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
     """

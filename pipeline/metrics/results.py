@@ -1,6 +1,6 @@
 """Results of a study: its table of metrics, and what every reader of it asks, derived once.
 
-Figures, tables, claims, paper, page and artifact are handed one `Results`. What follows from the
+Figures, tables, claims, paper and page are handed one `Results`. What follows from the
 whole table, such as cells, links and comparisons, is made when it is first asked for, and kept: the
 table behind it is never changed.
 """
@@ -240,13 +240,6 @@ class Results:
         """Number of those that finished."""
         texts = {kind: self.pick(level, "status")["text"] for level, kind in LEVELS.items()}
         return {kind: int((own == "ok").sum()) for kind, own in texts.items()}
-
-    def seconds_of_runs(self, level: str = "run") -> pd.DataFrame:
-        """One row per run of any status, with `seconds` from its recorded start to its end."""
-        started, ended = (self.pick(level, metric) for metric in ("started_at", "ended_at"))
-        ends = ended.set_index("run_id")["text"]
-        spans = pd.to_datetime(started["run_id"].map(ends)) - pd.to_datetime(started["text"])
-        return started.assign(seconds=spans.dt.total_seconds())
 
     @cached_property
     def places(self) -> list[dict[str, Any]]:

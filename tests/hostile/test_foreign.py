@@ -165,6 +165,7 @@ TAKEN: dict[str, Prepare] = {
     "packed by LZMA": _methods(zipfile.ZIP_LZMA),
     "not compressed": _methods(zipfile.ZIP_STORED),
     "of more figures": put("figures/more.svg", b"<svg/>"),
+    "with the description of earlier versions": put("ro-crate-metadata.json", b"{}"),
 }
 """Archives of the same content, packed otherwise."""
 
@@ -258,16 +259,11 @@ RESULTS: dict[str, Case] = {
         lambda here: (here / "r").rename(here / "mine"),
         "archive --results mine --out new.zip", "", 0,
     ),
-    "an artifact of other records": Case(
-        _copied(f"slower/{RUN}", f"r/{RUN}"), "artifact --results r --out a",
-        "is not what these records",
+    "a record that the metrics are not of": Case(
+        _copied(f"slower/{RUN}", f"r/{RUN}"), PACK, "is not what these records"
     ),
-    "an artifact of edited tokens": Case(
-        _rewritten("r/tokens/manifest.json", lambda t: t.replace('"num_documents": 1',
-        '"num_documents": 9')), "artifact --results r --out a", "bring its manifest back",
-    ),
-    "an artifact without its tokens": Case(
-        lambda here: (here / "r/tokens/manifest.json").unlink(), "artifact --results r --out a",
+    "results without their tokens": Case(
+        lambda here: (here / "r/tokens/manifest.json").unlink(), PACK,
         "manifest.json does not exist",
     ),
     "metrics behind a symlink": Case(_link("metrics"), PACK, "symlink"),
@@ -478,8 +474,8 @@ def _of(here: Path, prepare: Prepare, command: str, wanted: int, words: str) -> 
     """Hold exit status and words of a command after the preparation."""
     prepare(here)
     claims = str(ROOT / "workflow/config/bai2022/claims.yaml")
-    status, said = call(here, *command.replace("CLAIMS", claims).split())
-    assert status == wanted and words in said, (status, said)
+    status, error = call(here, *command.replace("CLAIMS", claims).split())
+    assert status == wanted and words in error, (status, error)
 
 
 @pytest.mark.parametrize("name", [*ARCHIVES, *TAKEN])
@@ -500,8 +496,8 @@ def test_options_that_would_do_nothing(here: Path) -> None:
     _calibrated()(here)
     _points(lambda p: p)(here)
     for one in NO_EFFECT:
-        status, said = call(here, *one.split())
-        assert status == 2 and "would do nothing" in said, (one, status, said)
+        status, error = call(here, *one.split())
+        assert status == 2 and "would do nothing" in error, (one, status, error)
 
 
 def test_a_verdict_on_another_version_of_a_claim_is_none(here: Path) -> None:

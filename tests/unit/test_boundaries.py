@@ -121,7 +121,6 @@ READERS = {
     "pipeline.machine.lock": "the lock",
     "pipeline.machine.session": "what forks of this process keep",
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
-    "pipeline.artifact.description": "a file of this checkout",
     "pipeline.machine.forks": "what its own processes send",
     "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.log": "the log of this launch",

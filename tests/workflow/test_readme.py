@@ -61,9 +61,6 @@ ELSEWHERE = {
     "python -m pipeline compare results/smoke other/results/smoke --out results/compared": (
         "tests/unit/compare/test_compare.py::test_the_first_differing_step"
     ),
-    "python -m pipeline artifact --results results/smoke": (
-        "tests/unit/artifact/test_artifact.py::test_the_command_writes_the_description_and_what_is_unmet"
-    ),
     "make setup": "Makefile",
     "make archive": "tests/workflow/test_archive.py::archive",
     "make paper FROM=archives/smoke.zip": "tests/workflow/test_archive.py::rebuilt",

@@ -205,9 +205,9 @@ def test_the_stages_unpack_and_verify(results: Path, archive: Path, tmp_path: Pa
     (folder / "paper/paper.pdf").write_bytes(b"other")
     (folder / "tables/status.md").unlink()
     assert main(["verify", "--results", str(folder)]) == 1
-    said = capsys.readouterr().err
-    assert "differ from the archive: tables/status.md and paper/paper.pdf" in said
-    assert "the code is the same" in said
+    error = capsys.readouterr().err
+    assert "differ from the archive: tables/status.md and paper/paper.pdf" in error
+    assert "the code is the same" in error
 
 
 def test_products_of_an_earlier_version_are_named_and_not_compared(

@@ -76,8 +76,8 @@ def test_the_first_differing_step_is_named_with_both_values(pair, tmp_path, caps
     shown = capsys.readouterr().out
     assert "dps, 2 nodes: loss differs from step 7 of r1: " in shown and "(1.0e-6)" in shown
     assert "gradient norm differs" not in shown and "DIFFERENT" in shown
-    [found] = [m for m in read(pair).matches if m.place == ("dps", 2)]
-    [first] = found.differences
+    [match] = [m for m in read(pair).matches if m.place == ("dps", 2)]
+    [first] = match.differences
     assert (first.step, first.repeat) == (7, 1)
     assert first.other == pytest.approx(first.one * (1 + 1e-6), rel=1e-12)
     [written] = (tmp_path / "out").iterdir()
@@ -127,7 +127,7 @@ def profiled(other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "status", "said"),
+    ("change", "status", "text"),
     [
         (lambda b: edit_steps(b / SINGLE, lambda s: replace(s, grad_norm=2 * (s.grad_norm or 0))),
          1, "gradient norm differs"),
@@ -146,13 +146,13 @@ def profiled(other: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_said_of_another_set(
-    pair, capsys, change: Callable[[Path], object], status: int, said: str
+    pair, capsys, change: Callable[[Path], object], status: int, text: str
 ) -> None:
     change(pair[1])
     assert call(pair) == status
     shown = capsys.readouterr()
     # Profiled runs are no repeats.
-    assert (said in (shown.err if status == 2 else shown.out)) == (change is not profiled)
+    assert (text in (shown.err if status == 2 else shown.out)) == (change is not profiled)
 
 
 @pytest.mark.parametrize("losses", ["exact", "-1", "nan", "1e400"])
@@ -213,18 +213,20 @@ def test_timed_runs_have_losses_and_norms_alone(runs, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "more", "said"),
+    ("other", "more", "reason"),
     [
         ("dps/n2/r0", (), "had another optimiser, so their steps are not the same"),
         ("horovod/n2/p0", (), "n2/p0 is failed; give two runs that finished"),
         ("dps/n2/p0", ("--times", "interval"), "--times would do nothing with two runs"),
     ],
 )
-def test_what_cannot_be_held_against_each_other_is_refused(runs, capsys, other, more, said) -> None:
+def test_what_cannot_be_held_against_each_other_is_refused(
+    runs, capsys, other, more, reason
+) -> None:
     failed = {"status": "failed", "reason": "lost"}
     edit_record(runs / "horovod/n2/p0", lambda run: run.update(failed))
     assert call_on(runs, "single/n1/p0", other, *more) == 2
-    assert said in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
 
 
 class Timed(NamedTuple):
@@ -253,16 +255,16 @@ def test_an_interval_is_held_against_the_margin(low: float, high: float, expecte
 
 
 def test_one_run_on_a_side_decides_nothing() -> None:
-    [found] = cell_times({"a": (timed(1, 2), timed(9))}, 0.05).values()
-    assert found.verdict == UNDECIDED and found.ratio is None
-    assert (found.one, found.other) == pytest.approx((1.5, 9))
+    [times] = cell_times({"a": (timed(1, 2), timed(9))}, 0.05).values()
+    assert times.verdict == UNDECIDED and times.ratio is None
+    assert (times.one, times.other) == pytest.approx((1.5, 9))
     assert pooled({"a": (timed(1, 2), timed(9))}) is None
     assert cell_times({"a": (timed(1), timed())}, 0.05) == {}
 
 
 def test_the_same_measurements_are_the_same_however_much_they_vary() -> None:
-    [found] = cell_times({"a": (timed(1, 2, 4), timed(1, 2, 4))}, 0.05).values()
-    assert found.verdict == SAME and found.ratio is not None and found.ratio.high == 1
+    [times] = cell_times({"a": (timed(1, 2, 4), timed(1, 2, 4))}, 0.05).values()
+    assert times.verdict == SAME and times.ratio is not None and times.ratio.high == 1
 
 
 def test_more_cells_ask_for_wider_intervals_and_pooling_narrows() -> None:

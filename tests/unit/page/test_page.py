@@ -104,8 +104,8 @@ def outline(page: str) -> Outline:
 
 
 def run_text(outline: Outline, name: str) -> str:
-    [found] = [text for text in outline.runs if f" {name}" in f" {text}"]
-    return " ".join(found.split())
+    [row] = [text for text in outline.runs if f" {name}" in f" {text}"]
+    return " ".join(row.split())
 
 
 def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: Path) -> None:
@@ -135,8 +135,8 @@ def test_a_fall_back_to_tcp_is_said_in_red(root: Path, page: str, tmp_path: Path
     both = pd.concat([table, over_tcp], ignore_index=True)
     metrics_table.write(both, folder / "metrics.parquet")
     assert stage(folder, "page") == 0
-    told = (folder / "report.html").read_text(encoding="utf-8")
-    assert '<p class="alarm">NCCL fell back to TCP sockets in 1 run: ' in told
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    assert '<p class="alarm">NCCL fell back to TCP sockets in 1 run: ' in text
 
 
 def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
@@ -262,8 +262,8 @@ ENDED, REFUSED = "The end of the log", "The log is a symlink, which is not"
 )  # fmt: skip
 def test_of_a_log_the_end_is_shown_and_of_what_is_none_nothing(tmp_path, make, lines, note) -> None:
     make(tmp_path / "log.txt")
-    shown, said = log_end(tmp_path / "log.txt")
-    assert shown == lines and said.startswith(note)
+    shown, about = log_end(tmp_path / "log.txt")
+    assert shown == lines and about.startswith(note)
 
 
 ROOT = Path(__file__).parents[3]
@@ -304,17 +304,17 @@ def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path,
     ]
     put(tmp_path, "a-first-study", undecided)
     put(tmp_path, "smoke", shipped)
-    found = index.write(tmp_path, tmp_path / "index.html")
+    rows = index.write(tmp_path, tmp_path / "index.html")
     claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]
-    assert len(found) == len(claims)
-    [row] = [one for one in found if one["id"] == CLAIM]
+    assert len(rows) == len(claims)
+    [row] = [one for one in rows if one["id"] == CLAIM]
     assert (row["study"], row["verdict"]) == ("smoke", "reproduced")
-    not_run = [one for one in found if one["verdict"] == index.NOT_RUN]
+    not_run = [one for one in rows if one["verdict"] == index.NOT_RUN]
     assert len(not_run) == len(claims) - len(shipped)
     # What several publications say of one effect counts once.
     effects = {one["about"] for one in not_run}
-    assert index.counts(found)[index.NOT_RUN] == len(effects) < len(not_run)
-    assert {one["publication"] for one in found if one["about"] == "memory of 1F1B"} == {
+    assert index.counts(rows)[index.NOT_RUN] == len(effects) < len(not_run)
+    assert {one["publication"] for one in rows if one["about"] == "memory of 1F1B"} == {
         "PTD-P", "MT-NLG 530B", "Alpa",
     }  # fmt: skip
     page = (tmp_path / "index.html").read_text()

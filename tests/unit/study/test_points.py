@@ -27,7 +27,7 @@ def test_the_shipped_one_is_found_by_its_name_and_is_none_of_those_with_runs() -
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         ({"points": "mine.csv"}, r'\$.points: "mine.csv" breaks const: "published"'),
         ({"cells": []}, "unknown keys 'cells'"),
@@ -37,25 +37,25 @@ def test_the_shipped_one_is_found_by_its_name_and_is_none_of_those_with_runs() -
         ({"study": "../x"}, r"\$.study"),
     ],
 )
-def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], reason: str) -> None:
     assert check_points(GOOD, "x").day == date(2026, 11, 27)
-    with pytest.raises(StudyError, match=said) as error:
+    with pytest.raises(StudyError, match=reason) as error:
         check_points(GOOD | change, "x")
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     "command",
-    ["plan", "watch", "archive", "artifact", "doctor", "commands", "allocate",
+    ["plan", "watch", "archive", "doctor", "commands", "allocate",
      "claims --metrics m.parquet --out v.json", "metrics --runs . --out m.parquet",
      "calibrate --out c.json", "predict --device a100-80 --link 100gbit"],
 )  # fmt: skip
 def test_what_needs_runs_refuses_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, *words = command.split()
     assert main([name, "--study", "planner", *words]) == 2
-    said = capsys.readouterr().err
-    assert "a study of points has no runs, which this needs; `make paper` makes" in said
-    assert said.startswith("error: ") and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert "a study of points has no runs, which this needs; `make paper` makes" in error
+    assert error.startswith("error: ") and error.count("\n") == 1
 
 
 def test_a_study_that_extends_it_is_refused_too(tmp_path: Path, capsys: Any) -> None:

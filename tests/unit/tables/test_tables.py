@@ -109,13 +109,13 @@ def test_the_summary_is_the_largest_world_by_throughput(table: pd.DataFrame) -> 
 def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> None:
     dash = "\N{EN DASH}"
     frame = pd.DataFrame({"Cell": ["a", "b"], "Ranks": "8", "Base": dash, "Verdict": "equal"})
-    kept, said = trimmed(frame)
+    kept, note = trimmed(frame)
     assert list(kept) == ["Cell", "Verdict"]
-    assert said == "In every row: Ranks 8. Left out, as no row has a value: Base."
+    assert note == "In every row: Ranks 8. Left out, as no row has a value: Base."
     assert list(trimmed(frame.head(1))[0]) == list(frame)
     write_all(frame, frame, "What it is.", tmp_path, "x")
-    assert (tmp_path / "x.md").read_text().endswith(f"\n\n: What it is. {said}\n")
-    assert f"What it is. {said}" in (tmp_path / "x.tex").read_text()
+    assert (tmp_path / "x.md").read_text().endswith(f"\n\n: What it is. {note}\n")
+    assert f"What it is. {note}" in (tmp_path / "x.tex").read_text()
 
 
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
@@ -183,8 +183,8 @@ def test_rank_0_has_a_row_and_the_largest_other_where_it_differs(table) -> None:
     uneven = table.copy()
     chosen = (uneven["cell"] == "dps") & (uneven["rank"] == 2)
     uneven.loc[chosen & (uneven["metric"] == "peak_memory_bytes"), "value"] *= 1.2
-    found = made("memory", uneven)[0]
-    assert list(found[(found["cell"] == "dps") & (found["nodes"] == 4)]["rank"]) == [0, 2]
+    apart = made("memory", uneven)[0]
+    assert list(apart[(apart["cell"] == "dps") & (apart["nodes"] == 4)]["rank"]) == [0, 2]
     assert list(frame[frame["cell"] == "single"]["rank"]) == [0]
 
 
@@ -322,8 +322,8 @@ def test_rows_that_are_the_same_over_links_stand_once() -> None:
     rows = [("ddp", "slow", 8), ("ddp", "fast", 8), ("star", "slow", 8), ("star", "fast", 7)]
     frame = pd.DataFrame(rows, columns=["arm", "link", "bytes"]).assign(nodes=2)
     frame = frame.assign(arm_label=frame["arm"], cell=frame["arm"] + "-" + frame["link"])
-    found = same_over_links(frame, Table("", (text("Predicted", "bytes"),)))
-    assert found.to_numpy().tolist() == [
+    table = same_over_links(frame, Table("", (text("Predicted", "bytes"),)))
+    assert table.to_numpy().tolist() == [
         ["ddp", "slow; fast", "2", "8"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
     ]  # fmt: skip
 

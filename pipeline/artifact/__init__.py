@@ -1,1 +1,0 @@
-"""Artifact description, checklist and self-check of badges: `python -m pipeline artifact`."""
