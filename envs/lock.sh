@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compile the locks beside their .in files with pip-tools: requirements, deepspeed and axe.
+# Compile the locks beside their .in files with pip-tools: requirements, validator, deepspeed and axe.
 #
 #   sh envs/lock.sh [options of pip-compile, such as --upgrade]
 #
@@ -19,7 +19,7 @@ parts='NR == FNR { if (/^[a-z].*==/) { sub(/==.*/, ""); has[$0] = 1 }; next }
        !skip'
 
 export DS_ACCELERATOR=cpu DS_BUILD_OPS=0 # what DeepSpeed's sdist asks for its metadata
-for name in requirements deepspeed axe; do
+for name in requirements validator deepspeed axe; do
     lock=envs/$name.lock
     # An existing lock holds versions still unless they are asked to move.
     cp "$lock" "$work/$name.lock" 2>/dev/null || :

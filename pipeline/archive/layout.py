@@ -10,17 +10,18 @@ from pipeline.claims.load import files_of
 from pipeline.study.study import Study
 
 ROOT = Path(__file__).parents[2]
-ARCHIVE_FILE, SUMS_FILE = "archive.json", "SHA256SUMS"
+ARCHIVE_FILE, SUMS_FILE, CRATE_FILE = "archive.json", "SHA256SUMS", "ro-crate-metadata.json"
 README_FILE = "README.md"
 STUDY_FILE, MANIFEST_FILE, REPORT_FILE = "study.json", "tokens/manifest.json", "report.html"
-FORMER_FILES = ("emulation.json", "ro-crate-metadata.json")
-"""In earlier archives: what a bench measured of emulated nodes, and an RO-Crate; both ignored."""
+VALIDATION_FILE = "emulation.json"
+"""In archives of before runs in real time, what a bench had measured of emulated nodes: ignored."""
 
 YARDSTICK_FILE = "yardstick.json"
 """Speed of the undisturbed machine, of a study that counts CPU seconds by it."""
 
 METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
+WORKFLOW_FILE = "source/Snakefile"
 RUN_FILES = ("spec.json", "run.json", "steps.jsonl")
 FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv")
 PAPER_FILES = ("paper/paper.pdf", "paper/paper.tex")
@@ -44,8 +45,8 @@ _SOURCE = (
 )
 _SINGLE = "|".join(
     re.escape(name)
-    for name in (ARCHIVE_FILE, SUMS_FILE, README_FILE, STUDY_FILE, MANIFEST_FILE, YARDSTICK_FILE,
-                 REPORT_FILE, LOCK_FILE, IMAGE_FILE, *FORMER_FILES)
+    for name in (ARCHIVE_FILE, SUMS_FILE, CRATE_FILE, README_FILE, STUDY_FILE, MANIFEST_FILE,
+                 VALIDATION_FILE, YARDSTICK_FILE, REPORT_FILE, LOCK_FILE, IMAGE_FILE)
 )  # fmt: skip
 EXPECTED = re.compile(f"{_SINGLE}|{_RECORD}|{_PRODUCT}|{_SOURCE}", re.ASCII)
 PRODUCT = re.compile(_PRODUCT, re.ASCII)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pipeline
 from pipeline.archive import layout
+from pipeline.archive.crate import metadata
 from pipeline.archive.unpack import check_inputs
 from pipeline.claims.judge import judge_all
 from pipeline.claims.load import files_of, load_claims
@@ -47,7 +48,7 @@ Study `{study}`, {num_runs} runs, packed by {code}.
   `t<repeat>` those of runs in real time; `study.json`: what was asked for
 - `metrics/`, `claims/`, `figures/`, `tables/`, `paper/`: made from the records
 - `environment/`, `source/`: locked packages, workflow and manuscript that made them
-- `sha256sum --check SHA256SUMS` checks all
+- `sha256sum --check SHA256SUMS` checks all; `ro-crate-metadata.json` describes all
 
 In a checkout of that commit this makes the results again and compares their bytes:
 
@@ -92,6 +93,7 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     code += ", changed since" if facts["git_dirty"] else ""
     readme = _README.format(title=markdown(study.title).strip(), code=code, **facts)
     parts[layout.README_FILE] = readme.encode()
+    parts[layout.CRATE_FILE] = _json(metadata(study, records, facts, sorted(parts)))
     return parts
 
 

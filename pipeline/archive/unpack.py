@@ -154,7 +154,7 @@ def _checksums(
     text = opened.read(own).decode("utf-8")
     sums = parse_sums(text, f"{archive}: {layout.SUMS_FILE}")
     present = set(entries) - {layout.SUMS_FILE}
-    required = {layout.ARCHIVE_FILE, layout.STUDY_FILE, layout.MANIFEST_FILE}
+    required = {layout.ARCHIVE_FILE, layout.STUDY_FILE, layout.MANIFEST_FILE, layout.CRATE_FILE}
     if missing := (set(sums) | required) - present:
         raise ArchiveError(f"{archive} lacks {min(missing)}; {_AGAIN}")
     if unlisted := present - set(sums):

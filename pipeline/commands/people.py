@@ -363,7 +363,7 @@ def index(args: argparse.Namespace) -> None:
     option("--out", options.new_file, "zip file to write; archives/<study>.zip"),
 )
 def archive(args: argparse.Namespace) -> None:
-    """A finished study with all that belongs to it as one zip file.
+    """A finished study with all that belongs to it as one file, a Workflow Run RO-Crate.
 
     `python -m pipeline archive --study smoke` packs results/<study> into archives/<study>.zip.
     """

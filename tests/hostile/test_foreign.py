@@ -165,7 +165,6 @@ TAKEN: dict[str, Prepare] = {
     "packed by LZMA": _methods(zipfile.ZIP_LZMA),
     "not compressed": _methods(zipfile.ZIP_STORED),
     "of more figures": put("figures/more.svg", b"<svg/>"),
-    "with the description of earlier versions": put("ro-crate-metadata.json", b"{}"),
 }
 """Archives of the same content, packed otherwise."""
 

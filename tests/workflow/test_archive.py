@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from pipeline.archive.layout import PRODUCT
+from tests.workflow.crate_validator import environment, issues
 from tests.workflow.project import Project, make_project
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+# What only the person who publishes an archive can say, or what would need an address on the web.
+UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url", "absolute URI",
+                "Bioschemas ComputationalWorkflow profile")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +96,27 @@ def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(
     done = project.make("paper", f"FROM={archive}")
     assert done.returncode != 0
     assert re.search(r"(\d+) of \1 rebuilt files differ from the archive", done.stderr)
+
+
+def test_the_crate_describes_every_file_and_run(archive: Path) -> None:
+    with zipfile.ZipFile(archive) as opened:
+        names = set(opened.namelist())
+        graph = json.loads(opened.read("ro-crate-metadata.json"))["@graph"]
+    by_id = {entity["@id"]: entity for entity in graph}
+    assert len(by_id) == len(graph)
+    parts = {part["@id"] for part in by_id["./"]["hasPart"]}
+    assert parts == names - {"ro-crate-metadata.json", "SHA256SUMS"} and parts < set(by_id)
+    failed = by_id["#run-apex/n1/r0"]
+    assert failed["actionStatus"].endswith("FailedActionStatus") and "CUDA" in failed["error"]
+    assert by_id["#run-dps/n2/r0"]["actionStatus"].endswith("CompletedActionStatus")
+
+
+def test_the_public_validator_accepts_the_crate(archive: Path) -> None:
+    try:
+        environment()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    found = issues(archive, "provenance-run-crate-0.5")
+    assert [line for severity, line in found if severity != "RECOMMENDED"] == []
+    assert [line for _, line in found if not any(known in line for known in UNKNOWN_HERE)] == []
+    assert len(found) > 2, "what is known to be missing is found"

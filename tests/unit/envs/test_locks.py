@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = (ROOT / "envs" / "lock.sh").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["requirements", "deepspeed", "axe"])
+@pytest.mark.parametrize("name", ["requirements", "validator", "deepspeed", "axe"])
 def test_every_package_but_torch_has_hashes(name: str) -> None:
     text = (ROOT / "envs" / f"{name}.lock").read_text(encoding="utf-8")
     pins = read_lock(text)
