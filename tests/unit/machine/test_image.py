@@ -150,7 +150,7 @@ def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
     assert {f"{name}={value}" for name, value in expected.items()} <= {*inside}
     facts = {"image_digest": ONE, "format": "sif"}
     built.with_suffix(".json").write_text(json.dumps(facts))
-    with pytest.raises(LaunchError, match="is a SIF, which pyxis cannot read; build it where"):
+    with pytest.raises(LaunchError, match="is a SIF, which pyxis cannot read; build it by"):
         image.enter(built, site, device="cpu", folders=[])
 
 
