@@ -15,7 +15,8 @@ The same work takes a core more CPU seconds after a wait, beside neighbours, and
 guests of the machine's host use its caches. With `forward_seconds` of a yardstick (see
 `pipeline.launch.emulated`) a rank pays for what its work would take at the machine's undisturbed
 speed: each forward pass, whose work is known, tells how fast the machine is now, and the CPU
-seconds from its beginning on, up to the next one's, count by that.
+seconds from its beginning on, up to the next one's, count by that. In real time a rank waits for
+nothing, and its forward passes are timed alike, so that both kinds of runs can be compared.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class Pacer:
         self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
         self.machine_speeds: list[float] = []
         """Speed of this machine over the yardstick's, at each forward pass so far."""
-        # In real time, at full speed, there is nothing to wait for: no clock is read either.
+        # In real time, at full speed, there is nothing to wait for.
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
+        self.has_yardstick = forward_seconds is not None
         self._factor = dilation
         self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
         self._per_second = 1.0
@@ -90,15 +92,17 @@ class Pacer:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of this thread so far, by the yardstick and without its waits."""
+        """CPU seconds of this thread so far, without its waits; by the yardstick where it paces."""
         return self._counted + self._per_second * (self._own() - self._cpu)
 
     def forward_ended(self) -> None:
         """A forward pass has ended that began with a settlement; count by its speed from there."""
         own = self._own() - self._cpu
         if self._forward_seconds is not None and own > 0:
-            self._per_second = self._forward_seconds / own
-            self.machine_speeds.append(self._per_second)
+            speed = self._forward_seconds / own
+            self.machine_speeds.append(speed)
+            if self.paces:
+                self._per_second = speed
 
     def moment(self) -> float:
         """The time now; right after a settlement, the time at which what follows began.
@@ -127,6 +131,8 @@ class Pacer:
         if self.paces:
             self._pay()
             self._begin()
+        elif self.has_yardstick:
+            self._spent()  # so that a forward pass is timed from its beginning
 
     def summary(self) -> dict[str, Any]:
         """The machine's speed over the yardstick's, of all forward passes; nothing without one."""

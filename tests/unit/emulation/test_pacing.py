@@ -146,6 +146,19 @@ def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
     assert Pacer(4.0).summary() == {}
 
 
+def test_in_real_time_forward_passes_are_timed_and_nothing_waits(machine) -> None:
+    pacer = Pacer(1.0, forward_seconds=0.5)
+    pacer.start()
+    before = pacer.cpu_seconds(), machine.now
+    machine.work(3)
+    pacer.settle()
+    machine.work(1)
+    pacer.forward_ended()
+    pacer.settle()
+    assert pacer.machine_speeds == [0.5] and machine.waits == 0
+    assert (pacer.cpu_seconds() - before[0], machine.now - before[1]) == (4, 4)
+
+
 def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:
     """To wake takes 40 us of a virtual machine's core: 4 x that is more than the wait is late."""
     machine.wake = 4e-5
