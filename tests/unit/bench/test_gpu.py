@@ -83,21 +83,21 @@ def test_the_first_point_that_fails_ends_the_kit_with_one_line(
 ) -> None:
     began: list[int] = []
     mimic(monkeypatch)
-    found = gpu.try_points(CPU)
-    assert json.loads(json.dumps(found)) == found, "it is written"
-    names = [*found][: [*found].index("failed")]
+    tried = gpu.try_points(CPU)
+    assert json.loads(json.dumps(tried)) == tried, "it is written"
+    names = [*tried][: [*tried].index("failed")]
     assert names == ["phases", "clocks", "memory", "gradients"][: len(names)]
 
     def points(device: str, ranks: int) -> dict[str, Any]:
         began.append(ranks)
-        return found
+        return tried
 
     monkeypatch.setattr(gpu, "points", points)
     assert gpu.main(["--device=cpu", f"--out={tmp_path}/gpu.json"]) == 1
     assert began == [1], "not on two"
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(LINES[mimic], line), line
-    assert json.loads((tmp_path / "gpu.json").read_text())["points_on_1"] == found
+    assert json.loads((tmp_path / "gpu.json").read_text())["points_on_1"] == tried
 
 
 def test_without_a_gpu_it_is_one_line(tmp_path: Path, monkeypatch, capsys) -> None:
