@@ -3,13 +3,12 @@
     python -m bench.gpu --out bench/results/gpu.json
     python -m bench.gpu --out trial.json --device cpu     (a trial where there is no GPU)
 
-Five points, on one GPU and, where there are two, on two. The first that fails ends the kit with one
+Four points, on one GPU and, where there are two, on two. The first that fails ends the kit with one
 line, so that no minute of a GPU is spent on what cannot come to an end:
 
 phases      profiled steps have phases that a record may hold
 clocks      steps that run freely are timed too, and leave the weights as they are, to the bit
 memory      peaks of the allocator and of the process, a peak rate of a warm device, settings
-float16     the mean of gradients whose sum overflows does not, on 2 to 64 ranks
 gradients   loss, norm and each parameter's gradient are those of a single device, in fp32, bf16 and
             fp16; the gradient of a layer norm, 1.5 times as large, is noticed
 
@@ -28,18 +27,16 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from bench.scaffold import ROOT, about, parser, write
 from envs.image.strategies import ALONE, SPEC, loop_of
@@ -49,7 +46,6 @@ from pipeline.files import write_text
 from pipeline.machine import inherited
 from pipeline.machine.facts import loaded_versions
 from pipeline.metrics.bands import band_of
-from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.step import Stepper
 from pipeline.precision.master import local
 from pipeline.records import Step
@@ -71,8 +67,6 @@ NORM = "h.1.ln_2.weight"
 EACH, FLOOR = 12, 1e-4
 """Band of a parameter's gradient norm (decision 12): so many times that of the whole norm, of its
 own size and this share of the whole."""
-GRADIENT = 20_000.0
-"""Of a scaled loss; the largest float16 is 65,504."""
 Results = dict[str, Any]
 
 
@@ -140,7 +134,7 @@ def rank_main(device: str, out: Path) -> int:
 def try_points(device: torch.device) -> Results:
     """Findings by point; where one fails none follows, and its line stands as `failed`."""
     results: Results = {}
-    for number, point in ((1, phases), (5, clocks), (7, memory), (8, float16), (9, gradients)):
+    for number, point in ((1, phases), (5, clocks), (7, memory), (9, gradients)):
         try:
             results[point.__name__] = point(device)
         except Exception as error:
@@ -283,66 +277,6 @@ def memory(device: torch.device) -> Results:
     if lost := {name for name in lost if not name.endswith("_CACHE_DIR")}:
         raise Wrong(f"a record does not keep {', '.join(sorted(lost))}")
     return {**usage, "peak_flops_per_second": again, "settings": settings}
-
-
-def float16(device: torch.device) -> Results:
-    """Means of equal float16 gradients over 2 to 64 ranks, all of which this process plays.
-
-    By our own buckets and by what FSDP2 is given; DDP divides so by itself.
-    """
-    results: Results = {}
-    for ranks in (2, 4, 8, 16, 32, 64):
-        group: Any = SimpleNamespace(size=lambda ranks=ranks: ranks)
-        weight = nn.Parameter(torch.zeros(ranks, dtype=torch.float16, device=device))
-        weight.grad = torch.full_like(weight, GRADIENT)
-        whole, piece = weight.grad.clone(), weight.grad[:1].clone()
-        bucket, means = MeanBucket([weight], group), dict[str, float]()
-        with played(ranks) as reduce_scatter:
-            bucket.reduce()
-            bucket.reduced()
-            means["a bucket"] = float(weight.grad[0])
-            if reduce_scatter is not None:
-                reduce_scatter(piece, whole, group, dist.ReduceOp.SUM)
-                means["FSDP2"] = float(piece)
-        for name, mean in means.items():
-            if not math.isclose(mean, GRADIENT, rel_tol=1e-2):
-                raise Wrong(f"{name}: the mean of {ranks} gradients of {GRADIENT:g} is {mean:g}")
-        results[str(ranks)] = means
-    return results
-
-
-@contextmanager
-def played(ranks: int) -> Iterator[Any]:
-    """Collectives among so many ranks that all have the same, added up one after the other.
-
-    Gives the reduce-scatter of FSDP2 among them, None where torch has no place for ours.
-    """
-
-    def summed(own: Tensor) -> Tensor:
-        total = own.clone()
-        for _ in range(ranks - 1):
-            total += own
-        return total
-
-    def all_reduce(flat: Tensor, **_: Any) -> Any:
-        flat.copy_(summed(flat))
-        return SimpleNamespace(wait=lambda: None)
-
-    def reduce_scatter(out: Tensor, whole: Tensor, *_: Any) -> None:
-        out.copy_(summed(whole[: len(out)]))
-
-    with (
-        mock.patch.object(dist, "all_reduce", all_reduce),
-        mock.patch.object(dist, "reduce_scatter_tensor", reduce_scatter),
-    ):
-        try:
-            from pipeline.strategies.sharded import step
-        except ImportError:
-            yield None
-            return
-        # On a CPU it is the project's own ring.
-        with mock.patch.object(step, "ring_reduce_scatter", lambda whole, _: summed(whole[:1])):
-            yield step.MeanReduceScatter(ranks)
 
 
 def gradients(device: torch.device) -> Results:

@@ -5,7 +5,7 @@
 Needs the standard library only, so it works before `.venv` exists. It takes the first builder that
 works here (Docker, Buildah, Apptainer), builds the Dockerfile or envs/samestep.def, and leaves
 
-    images/samestep.sif     a SIF where Apptainer is installed, else squashfs, which it runs as well
+    images/samestep.sif     squashfs, which Apptainer runs, or the SIF that it built by itself
     images/samestep.json    what is in it: digests, versions, base image, commit
 
 Both appear by a rename, so a failed build leaves the last image as it was. Where nothing that the
@@ -31,15 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.build_horovod import locked, sha256_of, stop
-from envs.image.builders import (
-    APPTAINER_BUILD,
-    BUILDERS,
-    Apptainer,
-    Builder,
-    ImageError,
-    Recipe,
-    refused,
-)
+from envs.image.builders import BUILDERS, Apptainer, Builder, ImageError, Recipe
 from pipeline.machine.source import provenance
 
 _26_06 = "sha256:abd110b23600e877173dafc3078385b7c13ddacd7e0c6a6acb0a864586d59622"
@@ -86,11 +78,11 @@ def choose(wanted: str) -> Builder:
 
 def check_packer(builder: Builder) -> None:
     """Raise ImageError, before minutes of building, when nothing can make the one file."""
-    if isinstance(builder, Apptainer) or shutil.which("apptainer") or shutil.which("mksquashfs"):
+    if isinstance(builder, Apptainer) or shutil.which("mksquashfs"):
         return
     raise ImageError(
-        "neither apptainer nor mksquashfs is installed to make the image file; "
-        "install one (Debian: `apt-get install squashfs-tools`)"
+        "mksquashfs is not installed, which makes the image file; install it (Debian: `apt-get "
+        "install squashfs-tools`), or set BUILDER=apptainer, which needs none"
     )
 
 
@@ -108,9 +100,9 @@ def inputs_digest(root: Path, *settings: str) -> str:
 
 def git_commit(root: Path) -> str | None:
     """The checkout's commit, with `-dirty` where its source was changed; None without git."""
-    told = provenance(root)
-    dirty = "" if told["git_dirty"] is False else "-dirty"
-    return f"{told['git_commit']}{dirty}" if told["git_commit"] else None
+    source = provenance(root)
+    dirty = "" if source["git_dirty"] is False else "-dirty"
+    return f"{source['git_commit']}{dirty}" if source["git_commit"] else None
 
 
 def is_current(folder: Path, inputs: str) -> bool:
@@ -127,32 +119,19 @@ def is_current(folder: Path, inputs: str) -> bool:
     )
 
 
-def make_file(builder: Builder, target: Path, recipe: Recipe) -> tuple[str | None, str]:
-    """Build, write the image file `target`; returns the OCI digest (or None) and the format."""
-    if isinstance(builder, Apptainer):
-        builder.build_file(target, recipe)
-        return None, "sif"
-    digest = builder.build(recipe)
-    if refused("apptainer", "--version") is not None:
-        builder.pack(target, recipe)
-        return digest, "squashfs"
-    archive = target.with_suffix(".tar")
-    archive.unlink(missing_ok=True)  # of a killed build; Buildah writes over no archive
-    try:
-        builder.archive(archive, recipe)
-        source = f"docker-archive:{archive}"
-        recipe.run([*APPTAINER_BUILD, str(target), source], "packing the image")
-    finally:
-        archive.unlink(missing_ok=True)
-    return digest, "sif"
-
-
 def build(folder: Path, builder: Builder, recipe: Recipe, inputs: str) -> dict[str, Any]:
     """Make the image file and its facts below `folder`, and return the facts."""
     image, facts_file = folder / IMAGE, folder / FACTS
     temporary = [path.with_name(f".{path.name}.new") for path in (image, facts_file)]
     try:
-        oci_digest, form = make_file(builder, temporary[0], recipe)
+        oci_digest: str | None = None
+        if isinstance(builder, Apptainer):
+            form = "sif"
+            builder.build_file(temporary[0], recipe)
+        else:
+            form = "squashfs"
+            oci_digest = builder.build(recipe)
+            builder.pack(temporary[0], recipe)
         facts = {
             "image_digest": builder.read(DIGEST_FILE).strip(),
             "oci_digest": oci_digest,

@@ -26,9 +26,9 @@ for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11};
 done
 
 if [ -z "$python" ]; then
-    found=$(${PYTHON:-python3} --version 2>&1) || found="none found"
-    case $found in Python*) ;; *) found="none found" ;; esac
-    add "python 3.11 or later as ${PYTHON:-python3} ($found)" \
+    version=$(${PYTHON:-python3} --version 2>&1) || version="none found"
+    case $version in Python*) ;; *) version="none found" ;; esac
+    add "python 3.11 or later as ${PYTHON:-python3} ($version)" \
         "python3 python3-venv (Debian 12 or later)"
 else
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||

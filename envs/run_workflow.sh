@@ -18,19 +18,6 @@ for name in $(env | sed -n 's/^\(PYTHON[A-Z0-9_]\{1,\}\)=.*/\1/p'); do
     unset "$name"
 done
 
-# Of a study file that is missing or no YAML Snakemake prints a traceback, and for a FIFO it waits.
-# All words after --configfile up to the next option are study files to it.
-files=false
-for argument in "$@"; do
-    case $argument in
-        --configfile=* | --configfiles=*) file=${argument#*=} ;;
-        --configfile | --configfiles) files=true && continue ;;
-        -*) files=false && continue ;;
-        *) "$files" && file=$argument || continue ;;
-    esac
-    .venv/bin/python -m pipeline.documents "$file" || exit 2
-done
-
 # Snakemake and its plugin for SLURM call these on every machine, and print a traceback without them.
 for program in flock which; do
     if ! command -v "$program" >/dev/null; then
@@ -92,12 +79,12 @@ is_ours() {
 if ! is_ours 0; then
     echo "note: another run works in this folder; waiting for it to end:" \
         "$(tail -n 1 .snakemake/samestep.lock)" >&2
-    told=""
+    noted=""
     until is_ours 1; do
         holder=$(sed -n 's/^process \([0-9][0-9]*\) on .*/\1/p' .snakemake/samestep.lock | tail -n 1)
-        if [ -n "$holder" ] && [ "$told" != "$holder" ] &&
+        if [ -n "$holder" ] && [ "$noted" != "$holder" ] &&
             grep -q '^State:[[:space:]]*T' "/proc/$holder/status" 2>/dev/null; then
-            told=$holder
+            noted=$holder
             echo "note: process $holder, which works here, is stopped; \`kill -CONT $holder\`" \
                 "continues it, \`kill -KILL $holder\` ends it and what it finished stays" >&2
         fi
@@ -107,10 +94,10 @@ printf 'process %s on %s since %s: snakemake %s\n' "$$" "$(uname -n)" "$(date '+
     >.snakemake/samestep.lock
 
 if has_locks; then
-    told=""
-    while found=$(others) && [ -n "$found" ]; do
-        [ -n "$told" ] || echo "note: still at work here: process" $found"; waiting for its end" >&2
-        told=yes
+    noted=""
+    while busy=$(others) && [ -n "$busy" ]; do
+        [ -n "$noted" ] || echo "note: still at work here: process" $busy"; waiting for its end" >&2
+        noted=yes
         sleep 1
     done
     if has_locks; then

@@ -4,8 +4,7 @@ What comes through is plain and small: mappings with string keys, lists, strings
 booleans and null, as JSON has them. Everything else is one line that names the file, the place, the
 value and the fix: what is no regular file, too large, not UTF-8, has a key twice, is nested too
 deep, or grows by aliases beyond measure. YAML is read by PyYAML's safe loader, which here refuses
-what that lets pass. `python -m pipeline.documents FILE` says so of a study file, before a program
-reads it that takes thousands of lines.
+what that lets pass.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,8 +95,9 @@ def parse(
             loader = Loader(text)
             try:
                 content = loader.get_single_data()
-            except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
-                raise Unfit(f"a number in it cannot be ({fault}); correct it") from None
+            except (LookupError, AttributeError, TypeError, ArithmeticError) as fault:
+                # PyYAML's, of a value that is not what its tag says, or of such as \UFFFFFFFF.
+                raise Unfit(f"a value in it cannot be ({fault!r}); correct or quote it") from None
             finally:
                 loader.dispose()
         check_plain(content, printable=printable)
@@ -236,7 +235,7 @@ class Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._num_values = self._depth = 0
+        self._num_values = 0
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -244,31 +243,16 @@ class Loader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         before = self._num_values
         self._num_values += 1
-        # A text, or an empty list, may stand below the last level.
-        if self._depth > MAX_DEPTH:
-            raise Unfit(too_deep("$"))
-        self._depth += 1
         node = super().compose_node(parent, index)
-        self._depth -= 1
-        if node is None:
-            return None
-        if is_alias and node not in self._sizes:
-            raise Unfit(f"a value holds itself by an alias, in line {_line(node)}; write it out")
+        assert node is not None
         if is_alias:
-            self._num_values += self._sizes[node]
+            # A value that holds itself by an alias has no size yet, nor an end.
+            self._num_values += self._sizes.get(node, MAX_VALUES)
         else:
             self._sizes[node] = self._num_values - before
         if self._num_values > MAX_VALUES:
             raise Unfit(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
         return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """The value of a node; of a wrong text PyYAML makes an error of any kind by its tag."""
-        try:
-            return super().construct_object(node, deep=deep)
-        except (LookupError, AttributeError, TypeError, ArithmeticError):
-            refusal = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
-            raise Unfit(f"{refusal}, in line {_line(node)}; correct it or quote it") from None
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         """A number in one of the forms that JSON, or a programmer, reads as YAML does.
@@ -303,10 +287,3 @@ for _tag in ("int", "float"):
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
-
-
-if __name__ == "__main__":
-    try:
-        read_document(Path(sys.argv[1]), "study file", SamestepError)
-    except SamestepError as error:
-        sys.exit(f"error: {' '.join(str(error).split())}")

@@ -88,12 +88,6 @@ def _same_environment() -> Iterator[None]:
         now.update(before)
 
 
-@pytest.fixture(autouse=True)
-def _no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what `check` does last, which takes seconds of each good study."""
-    monkeypatch.setattr("pipeline.commands.rehearse.rehearse", lambda study: None)
-
-
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[None]:
     """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""

@@ -1,8 +1,8 @@
 """The programs that can build the image, each behind the same few methods.
 
 A builder says why it cannot be used here, fetches the base image, builds, hands over a file's text
-from inside the image, and packs the image into one file: by Apptainer where it is installed, else
-as squashfs (envs/image/squashfs.py). On this machine no text that was given reaches a shell; inside
+from inside the image, and leaves the image as one file: Apptainer its own SIF, Docker and Buildah
+squashfs (envs/image/squashfs.py). On this machine no text that was given reaches a shell; inside
 the build PIP_ARGS is a shell's words, so it is its caller who vouches for it.
 """
 
@@ -23,8 +23,6 @@ from envs.build_horovod import last_error, run_logged
 from envs.image.squashfs import TIMESTAMP, pack_command, write_environment
 
 TAG = "localhost/samestep:latest"
-APPTAINER_BUILD = ("env", f"SOURCE_DATE_EPOCH={TIMESTAMP}", "apptainer", "build", "--force")
-"""Without that variable a SIF holds the time and a random number."""
 
 
 class ImageError(Exception):
@@ -71,8 +69,8 @@ def output(*command: str) -> str:
     """Standard output of a short command; raises ImageError."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-        raise ImageError(f"{' '.join(command[:2])} failed: {said}")
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+        raise ImageError(f"{' '.join(command[:2])} failed: {last}")
     return done.stdout.strip()
 
 
@@ -124,8 +122,8 @@ class Docker:
     def base_digest(self, recipe: Recipe) -> str | None:
         """Digest under which a registry has the base image; None for one made here."""
         form = "{{json .RepoDigests}}"
-        found = output("docker", "image", "inspect", "--format", form, recipe.base_image)
-        digests = [name.partition("@")[2] for name in json.loads(found)]
+        names = output("docker", "image", "inspect", "--format", form, recipe.base_image)
+        digests = [name.partition("@")[2] for name in json.loads(names)]
         return digests[0] if digests else None
 
     def read(self, path: str) -> str:
@@ -133,10 +131,6 @@ class Docker:
         with self._container() as container, tempfile.TemporaryDirectory() as folder:
             output("docker", "cp", f"{container}:{path}", f"{folder}/file")
             return Path(folder, "file").read_text(encoding="utf-8")
-
-    def archive(self, target: Path, recipe: Recipe) -> None:
-        """Write the image as a Docker archive."""
-        recipe.run(["docker", "save", "--output", str(target), self._image], "saving the image")
 
     def pack(self, target: Path, recipe: Recipe) -> None:
         """Write the flattened image as squashfs."""
@@ -206,19 +200,14 @@ class Buildah:
     def base_digest(self, recipe: Recipe) -> str | None:
         """Digest of the base image, under which the registry that gave it has it."""
         form = ["--digests", "--format", "{{.Digest}}"]
-        found = output("buildah", "images", *form, recipe.base_image).splitlines()
-        return found[0] if found and found[0].startswith("sha256:") else None
+        digests = output("buildah", "images", *form, recipe.base_image).splitlines()
+        return digests[0] if digests and digests[0].startswith("sha256:") else None
 
     def read(self, path: str) -> str:
         """Text of the file `path` inside the image."""
         with self._container() as container:
             script = 'cat "$(buildah mount "$1")$2"'
             return output(*self._unshare(), "sh", "-c", script, "sh", container, path)
-
-    def archive(self, target: Path, recipe: Recipe) -> None:
-        """Write the image as a Docker archive."""
-        command = ["buildah", "push", self._image, f"docker-archive:{target}:samestep:latest"]
-        recipe.run(command, "saving the image")
 
     def pack(self, target: Path, recipe: Recipe) -> None:
         """Write the flattened image as squashfs."""
@@ -258,8 +247,10 @@ class Apptainer:
 
     def build_file(self, target: Path, recipe: Recipe) -> None:
         """Build straight into `target`."""
-        command = [*APPTAINER_BUILD, *recipe.arguments, *recipe.options]
-        recipe.run([*command, str(target), "envs/samestep.def"], "building the image")
+        # Without this variable a SIF holds the time and a random number.
+        command = ["env", f"SOURCE_DATE_EPOCH={TIMESTAMP}", "apptainer", "build", "--force"]
+        command += [*recipe.arguments, *recipe.options, str(target), "envs/samestep.def"]
+        recipe.run(command, "building the image")
         self._file = target
 
     def base_digest(self, recipe: Recipe) -> str | None:

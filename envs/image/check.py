@@ -49,12 +49,12 @@ def unmet(names: Iterable[str]) -> list[tuple[str, str]]:
             if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
                 continue
             try:
-                found = importlib.metadata.version(wanted.name)
+                there = importlib.metadata.version(wanted.name)
             except importlib.metadata.PackageNotFoundError:
                 problems.append((wanted.name, f"{name} needs {wanted}, which is not installed"))
                 continue
-            if not wanted.specifier.contains(found, prereleases=True):
-                problems.append((wanted.name, f"{name} needs {wanted}; the image holds {found}"))
+            if not wanted.specifier.contains(there, prereleases=True):
+                problems.append((wanted.name, f"{name} needs {wanted}; the image holds {there}"))
     return problems
 
 
@@ -104,8 +104,8 @@ def stated_strategies() -> dict[str, str | None]:
         variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **kept}
         done = subprocess.run(words, env={**os.environ, **variables}, stdout=sys.stderr)
         done.check_returncode()
-        found: dict[str, str | None] = json.loads(target.read_text(encoding="utf-8"))
-    return found
+        reasons: dict[str, str | None] = json.loads(target.read_text(encoding="utf-8"))
+    return reasons
 
 
 def is_there(name: str) -> bool:
@@ -161,8 +161,8 @@ def main(arguments: list[str]) -> int:
     for name, reason in strategies.items():
         print(f"Strategy {name}: {reason or 'right'}", file=sys.stderr)
     temporary = Path(f"{target}.new")
-    found = {**versions, "unmet": [how for _, how in problems], "strategies": strategies}
-    temporary.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    facts = {**versions, "unmet": [how for _, how in problems], "strategies": strategies}
+    temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, target)
     here = str(Path.cwd())
     print("\n".join(path for path in imported_sources() if not path.startswith(here)))

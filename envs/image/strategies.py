@@ -75,17 +75,17 @@ def stated() -> dict[str, str | None]:
     reasons: dict[str, str | None] = {ALONE: None}
     for name in strategies.names():
         try:
-            found = expected if name == ALONE else losses(name, dist.get_world_size())
+            own = expected if name == ALONE else losses(name, dist.get_world_size())
             if strategies.load(name, {}).algorithm:  # it takes another step from here on
-                found = [*found[:1], *expected[1:]]
+                own = [*own[:1], *expected[1:]]
         except UnsupportedError as error:
             reasons[name] = str(error)
             continue
         except Exception as error:
             error.add_note(f"in the strategy {name}")
             raise
-        if not all(math.isclose(*pair, rel_tol=BAND) for pair in zip(found, expected, strict=True)):
-            raise RuntimeError(f"strategy {name} has the losses {found}, expected {expected}")
+        if not all(math.isclose(*pair, rel_tol=BAND) for pair in zip(own, expected, strict=True)):
+            raise RuntimeError(f"strategy {name} has the losses {own}, expected {expected}")
         reasons[name] = None
     return reasons
 

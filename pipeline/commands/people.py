@@ -72,7 +72,6 @@ def check(args: argparse.Namespace) -> None:
     with the file.
     """
     from pipeline.accept import accept_to_run
-    from pipeline.commands.rehearse import rehearse
     from pipeline.study.load import load_points
 
     if (of_points := load_points(args.study)) is not None:
@@ -80,10 +79,7 @@ def check(args: argparse.Namespace) -> None:
         return
     study = options.loaded(args.study)
     accept_to_run(study)
-    results = Path("results", study.name)
-    if not any(results.glob("runs/*/*/*/run.json")):
-        rehearse(study)
-    print(results)
+    print(Path("results", study.name))
 
 
 @enter(arguments_of("pipeline.commands.plan"))

@@ -1,18 +1,15 @@
 """The command `plan`: what a study will need, or which layout is predicted to be best.
 
 For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and the time: the worst case, and an estimate by earlier records. `--model` and `--auto` rank
-layouts by predicted step time. Nothing is started and no torch is loaded.
+and the time in the worst case. `--model` and `--auto` rank layouts by predicted step time. Nothing
+is started and no torch is loaded.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from statistics import median
 
 import psutil
 
@@ -20,10 +17,8 @@ from pipeline import options
 from pipeline.accept import accept
 from pipeline.commands import flag, one_of, option, together
 from pipeline.cost.devices import DEVICES, name_of
-from pipeline.documents import read_made
-from pipeline.errors import RecordError, SamestepError, StudyError
-from pipeline.machine.control_groups import usable_cores
-from pipeline.machine.facts import cpu_model, hardware
+from pipeline.errors import SamestepError, StudyError
+from pipeline.machine.facts import hardware
 from pipeline.models import family, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
@@ -31,14 +26,11 @@ from pipeline.planner.memory import MEBIBYTE
 from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, rank, table
 from pipeline.planner.sizes import model_of
-from pipeline.records import RUN_FILE
 from pipeline.resolved import runs_of
 from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
 from pipeline.study.spec import PRECISIONS, TIMED
-from pipeline.study.study import Study
 from pipeline.text import align
-from pipeline.watch import Watched
 
 add_arguments = together(
     one_of(
@@ -88,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{study.name}: {study.title}\n")
     for line in align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
         print(line)
-    notes = [*_notes(plans, limit), _estimate(study, plans)]
+    notes = _notes(plans, limit)
     pairs, what = largest_family(study)
     if pairs and study.repeats < (needed := fewest_repeats(pairs)):
         notes.append(
@@ -196,34 +188,3 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
     fitting = sum(p.verdict(limit) == "fits" for p in plans)
     count = f"{fitting} of {len(plans)} fit {limit / GIBIBYTE:.4g} GiB"
     return [*notes, f"{count}; within {100 * MARGIN[device]:g} % of it is tight."]
-
-
-def _estimate(study: Study, plans: Sequence[CellPlan]) -> str:
-    """Time of the runs by earlier records of the study on this machine.
-
-    A run of a cell and node count is taken to last as those that ended did in the median, from the
-    start to the end in their records.
-    """
-    watched = Watched(study, results := Path("results", study.name))
-    watched.update()
-    here = {"cpu_model": cpu_model(), "num_cores": len(usable_cores())}
-    took: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for run in watched.ended.values():
-        record = results / "runs" / run.spec.folder / RUN_FILE
-        made_on = read_made(record, "", RecordError, "snakemake").get("hardware") or {}
-        if here.items() <= made_on.items():
-            took[run.spec.cell, run.spec.world.nodes].append(run.ended - run.started)
-    if not took:
-        return "No estimate: no earlier records of this study on this machine."
-    hours = gpu_hours = known = 0.0
-    for plan in plans:
-        if seconds := took.get((plan.spec.cell, plan.spec.world.nodes)):
-            known += 1
-            hours += (own := plan.num_runs / 3600 * median(seconds))
-            gpu_hours += own * plan.gpus
-    part = f", for {known:.0f} of {len(plans)} rows; the others have no record"
-    return (
-        f"Estimate: {hours:.2f} hours, {gpu_hours:.2f} GPU hours, by "
-        f"{sum(map(len, took.values()))} earlier records in {results} of this machine"
-        f"{'' if known == len(plans) else part}."
-    )

@@ -15,7 +15,7 @@ import pandas as pd
 from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times
 from pipeline.errors import ComparisonError
 from pipeline.metrics.collect import flat
-from pipeline.metrics.facts import FORMER_CLOCK, mixed
+from pipeline.metrics.facts import mixed
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.records import find_records, read_record
@@ -64,7 +64,7 @@ class ResultSet:
         for run in (run for runs in self.runs.values() for run in runs.values()):
             about = run.record.run
             parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
-            parts["execution"] = {"clock": about["execution"].get("clock", FORMER_CLOCK)}
+            parts["execution"] = {"clock": about["execution"]["clock"]}
             of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
             for part in (parts, *of_ranks):
                 for key, value in flat(part, depth=2).items():

@@ -113,7 +113,6 @@ def make_record(
     if left:
         execution |= {
             "num_hosts": len({rank["host"] for rank in left}),
-            "as_root": any(rank["as_root"] for rank in left),
             "resumed_from_step": max(rank["resumed_from_step"] for rank in left),
         }
     execution |= {key: root[key] for key in ("placements", "autotuned") if key in root}

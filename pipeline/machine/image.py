@@ -107,8 +107,8 @@ def enter(
     if site.runtime == PYXIS:
         if facts(image).get("format") == "sif":
             raise LaunchError(
-                f"{image} is a SIF, which pyxis cannot read; build it where Apptainer is not "
-                "installed, which makes squashfs"
+                f"{image} is a SIF, which pyxis cannot read; build it by Docker or Buildah "
+                "(BUILDER=docker), which makes squashfs"
             )
         pairs = [path if ":" in path else f"{path}:{path}" for path in (str(here), *mounts)]
         return (

@@ -73,8 +73,8 @@ def _take(stream: int, run_id: str, about: str) -> None:
         except BlockingIOError:
             holder = one_line(os.pread(stream, 10_000, 0).decode(errors="replace"))
         if not waits:
-            told = f"note: {run_id} waits for another timed run on this machine: {holder}"
-            print(told, file=sys.stderr)
+            note = f"note: {run_id} waits for another timed run on this machine: {holder}"
+            print(note, file=sys.stderr)
             waits = True
         named = re.search(r", process ([0-9]{1,9}) since ", holder)
         if named and is_stopped(int(pid := named[1])):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
-UID_MAP = Path("/proc/self/uid_map")
 Running = subprocess.Popen[bytes]
 
 
@@ -32,17 +31,6 @@ def interrupt_on_sigterm() -> None:
         raise KeyboardInterrupt(f"by signal {number}")
 
     signal.signal(signal.SIGTERM, interrupt)
-
-
-def is_root() -> bool:
-    """True for root where the user namespace was made, not only within it."""
-    if os.geteuid() != 0:
-        return False
-    try:
-        inner, outer, _ = UID_MAP.read_text(encoding="ascii").splitlines()[0].split()
-    except (OSError, ValueError, IndexError):
-        return True
-    return inner == "0" and outer == "0"
 
 
 def exit_status(code: int) -> int:

@@ -1,7 +1,6 @@
 """Environment of a run, as its record has it: rows of level `run`.
 
-Versions, hardware, network, provenance and what the ranks tell of their machines. Records of
-earlier versions lack some of it, and say nothing of that.
+Versions, hardware, network, provenance and what the ranks tell of their machines.
 
 Repeats of a cell are one sample only where network, processor, software and source were the same.
 Where they were not, the cell is marked: rows of metric `mixed`, whose text names what differs.
@@ -18,12 +17,6 @@ from pipeline.metrics.flops import flops_per_token, padding_share
 from pipeline.metrics.table import row
 from pipeline.records import RunRecord, texts
 from pipeline.text import listed
-
-FORMER_CLOCK = "own rank, with the report"
-"""Of records that do not say when their clock started: no barrier, the loss averaged within."""
-
-FORMER_MTU = 1500
-"""Bytes of a packet on emulated links, in records from before that was recorded."""
 
 
 def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
@@ -43,7 +36,7 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         "launcher": execution["launcher"],
         "threads_per_rank": execution["threads_per_rank"],
         "backend": execution["backend"],
-        "clock": execution.get("clock", FORMER_CLOCK),
+        "clock": execution["clock"],
         **{f"axis:{name}": size for name, size in axes.items()},
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
@@ -71,8 +64,8 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
          "value": float(fact) if isinstance(fact, int | float) else None}
         for name, fact in facts.items()
     ]  # fmt: skip
-    # Whether a run on emulated nodes stalled, and where; nothing is known of earlier records.
-    if "tcp" in emulation and record.status == "ok":
+    # Whether a run on emulated nodes stalled, and where.
+    if emulation and record.status == "ok":
         where = emulation.get("stalled")
         values.append(row("stalled", "1", float(where is not None), text=where or "no"))
     return values
@@ -83,17 +76,15 @@ def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
     # Records from before 2026-11-27 count copies of a small world that filled the machine.
     names = [one for one in ("dilation", "copies", "shares", "cores_per_node") if one in emulation]
     facts = {name: emulation[name] for name in names}
-    facts["mtu"] = emulation.get("mtu", FORMER_MTU)
+    facts["mtu"] = emulation["mtu"]
     facts["measured_cores"] = min(emulation["measured_cores"])
     if emulation["measured_mbits"]:
         facts["measured_mbits"] = min(emulation["measured_mbits"])
     if "latency_us" in emulation:
         facts["latency_us"] = emulation["latency_us"]
-    # Records from before TCP was dilated have none.
-    if (tcp := emulation.get("tcp")) is not None:
-        # In time of the emulated cluster, as all times are.
-        facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
-        facts["tcp_congestion_control"] = tcp["congestion_control"]
+    # In time of the emulated cluster, as all times are.
+    facts["tcp_rto_min_seconds"] = emulation["tcp"]["rto_min_ms"] / 1000 / emulation["dilation"]
+    facts["tcp_congestion_control"] = emulation["tcp"]["congestion_control"]
     return facts
 
 
@@ -134,7 +125,6 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
     known = {
         "network": str(execution["network"]),
         "threads per rank": str(execution["threads_per_rank"]),
-        "clock": str(execution.get("clock", FORMER_CLOCK)),
         "torch": str(run["versions"].get("torch", "unknown")),
         "commit": f"{str(provenance['git_commit'] or 'unknown')[:12]}{dirty}",
         "image": str(provenance["image_digest"] or "none (on the host)"),
@@ -143,7 +133,7 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
         **{name: of_ranks(name) for name in ("driver", "kernel", "nccl")},
     }
     if (emulation := execution.get("emulation")) is not None:
-        known["MTU"] = str(emulation.get("mtu", FORMER_MTU))
+        known["MTU"] = str(emulation["mtu"])
         known["dilation"] = f"{emulation['dilation']:g}"
         # Of one cell on so many nodes: those of other worlds compute other micro-batches.
         if (forward := emulation.get("forward_seconds")) is not None:

@@ -10,7 +10,6 @@ import pandas as pd
 
 from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDECIDED
 from pipeline.claims.write import compound, count, counted, in_words, total
-from pipeline.emulation.cores import OWN, PACED
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.format import limit, scientific, significant
@@ -39,9 +38,6 @@ def emulation(results: Results) -> dict[str, Any]:
         "mtu": listed(f"{one:g}" for one in sorted(results.pick("run", "mtu")["value"].unique())),
         "cores": f"{results.pick('run', 'cores_per_node')['value'].max():g}",
         "dilation": f"{dilation['value'].max():g}",
-        # Nodes of earlier versions shared cores otherwise, or had TCP in real time.
-        "as_today": {*results.pick("run", "shares")["text"]} <= {OWN, PACED}
-        and len(results.pick("run", "tcp_congestion_control")) == len(dilation),
         "yardstick": not results.pick("run", "machine_speed").empty,
         "copies": not results.pick("run", "copies").empty,
         "accuracy": {

@@ -30,7 +30,7 @@ from pipeline.errors import (
 )
 from pipeline.files import write_text
 from pipeline.machine import addresses, image, inherited, nccl
-from pipeline.machine.processes import die_with_parent, is_root, keep_freed_memory
+from pipeline.machine.processes import die_with_parent, keep_freed_memory
 from pipeline.parallel.types import Trainable
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.spec import ModelSpec, RunSpec
@@ -278,7 +278,6 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
         },
         "versions": loaded_versions(loop.strategy.requires),
         "host": socket.gethostname(),
-        "as_root": is_root(),
         "image_digest": image.digest_from_within(),
         "settings": inherited.recorded(os.environ),
     }

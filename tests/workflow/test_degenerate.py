@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from pipeline import figures, tables
 from pipeline.__main__ import main
+from pipeline.archive import layout
 from pipeline.archive.layout import MANIFEST_FILE, STUDY_FILE
-from pipeline.commands.rehearse import after_training
 from pipeline.figures import theme
 from pipeline.files import sha256_of_file, write_text
 from pipeline.records import RunRecord
@@ -121,11 +122,28 @@ def finish(results: Path, changes: dict[str, Any], failure: Failure) -> Study:
 
 
 def stages(study: Study, results: Path) -> list[tuple[str, ...]]:
-    """The commands of the stages after training, as the rules call them, and those on the whole."""
+    """The commands of the stages after training, as the rules call them, and those on the whole.
+
+    What the paper is made from lies beside `results`.
+    """
+    of_study = ("--study", str(results / STUDY_FILE))
+    metrics = ("--metrics", str(results / layout.METRICS_FILE))
+    verdicts = str(results / "claims" / "verdicts.json")
+    judged = ("--verdicts", verdicts) if study.claims else ()
+    runs = ("--runs", str(results / "runs"))
+    drawn, tabled = ("--figures", str(results / "figures")), ("--tables", str(results / "tables"))
+    into = ("--generated", str(results.parent / "generated"), "--out", str(results / "paper"))
+    claims = [("claims", *of_study, *metrics, "--out", verdicts)] if study.claims else []
     return [
-        *after_training(study, results),
+        ("metrics", *of_study, *runs, "--out", metrics[1]),
+        *claims,
+        ("figure", *figures.catalogue.shown(study), *metrics, "--out", drawn[1]),
+        ("table", *tables.catalogue.shown(study), *metrics, "--out", tabled[1]),
+        ("paper", *of_study, *metrics, *judged, *drawn, *tabled, *into),
+        ("page", *of_study, *metrics, *judged, *drawn, *runs,
+         "--out", str(results / layout.REPORT_FILE)),
         ("archive", "--results", str(results), "--out", str(results.parent / "fake.zip")),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -97,17 +97,17 @@ def test_a_choice_is_held_against_what_fits(mib, best, over_best, over_simple) -
         with pytest.raises(SystemExit, match="no layout ran and fits"):
             auto.judged(layouts(*ALL), mib)
         return
-    found = auto.judged(layouts(*ALL), mib)
-    assert found["best_mesh"] == best
-    assert found["over_best"] == pytest.approx(over_best)
-    assert found["over_simple"] == pytest.approx(over_simple)
+    verdict = auto.judged(layouts(*ALL), mib)
+    assert verdict["best_mesh"] == best
+    assert verdict["over_best"] == pytest.approx(over_best)
+    assert verdict["over_simple"] == pytest.approx(over_simple)
 
 
 def test_a_choice_that_does_not_fit_or_run_is_no_near_one() -> None:
     rows = [(*row[:4], row[0] == "one device") for row in ALL]
-    found = auto.judged(layouts(*rows), 300)
-    assert found["over_best"] is found["over_simple"] is None
-    bars = auto.summary([found | {"name": "x", "minutes": 1.0}])
+    verdict = auto.judged(layouts(*rows), 300)
+    assert verdict["over_best"] is verdict["over_simple"] is None
+    bars = auto.summary([verdict | {"name": "x", "minutes": 1.0}])
     assert (bars["within_20_percent"], bars["of"]) == (0, 1)
 
 

@@ -26,21 +26,21 @@ class FakeRuns(Runs):
 
 
 def test_every_factor_is_held_against_real_time() -> None:
-    found = emulation.accuracy(FakeRuns(), "horovod", emulation.FACTORS, 2, beside=False)
-    assert found["step_seconds"]["value"] == pytest.approx(0.04)
-    said = [(one["factor"], one["yardstick"]) for one in found["ratios"]]
-    assert said == [(3, False), (5, False), (10, False), (5, True), (10, True)]
-    assert [one["value"] for one in found["ratios"]] == pytest.approx([0.8] * 5)
+    row = emulation.accuracy(FakeRuns(), "horovod", emulation.FACTORS, 2, beside=False)
+    assert row["step_seconds"]["value"] == pytest.approx(0.04)
+    factors = [(one["factor"], one["yardstick"]) for one in row["ratios"]]
+    assert factors == [(3, False), (5, False), (10, False), (5, True), (10, True)]
+    assert [one["value"] for one in row["ratios"]] == pytest.approx([0.8] * 5)
 
 
 @pytest.mark.parametrize("name", emulation.CELLS + emulation.OTHERS)
 def test_every_strategy_can_run(name: str) -> None:
-    found = emulation.variants(FakeRuns(), name, (5,))
-    assert len(found) == (3 if name in emulation.CELLS else 2)
-    for one in found:
+    made = emulation.variants(FakeRuns(), name, (5,))
+    assert len(made) == (3 if name in emulation.CELLS else 2)
+    for one in made:
         one.spec.check()
         assert one.spec.world.nodes == 2
-    strategies.check([one.spec for one in found])
+    strategies.check([one.spec for one in made])
 
 
 class FakeLane:
@@ -63,8 +63,8 @@ def test_real_time_has_a_lane_and_all_other_variants_share_one() -> None:
     lanes.lanes = [real, shared]  # type: ignore[list-item]
     variants = emulation.variants(lanes, "dps", (5, 10), 8)
     assert {one.spec.world.nodes for one in variants} == {8}
-    found = lanes.in_turn(3, variants)
-    assert [[one.seconds for one in each] for each in found] == [
+    times = lanes.in_turn(3, variants)
+    assert [[one.seconds for one in each] for each in times] == [
         [one.factor] * 3 for one in variants
     ]
     assert all(list(asked) == [variants[0]] for asked in real.asked)

@@ -23,7 +23,7 @@ HERE = [pair for pair in PAIRS if pair.strategy != "horovod"]
 
 @pytest.mark.parametrize("pair", HERE, ids=lambda pair: f"{pair.strategy}{pair.options}")
 def test_a_pair_takes_the_same_steps(group: None, pair: Pair) -> None:
-    found = compare(pair, "tiny", ends=0.0, steps=2)
-    assert found["loss_deviation"] < 1e-6 and found["rounds"] == 6
-    found |= {"sent_bytes": sent(pair, "tiny")}
-    assert row(found).startswith(f"| `{pair.strategy}`")
+    compared = compare(pair, "tiny", ends=0.0, steps=2)
+    assert compared["loss_deviation"] < 1e-6 and compared["rounds"] == 6
+    compared |= {"sent_bytes": sent(pair, "tiny")}
+    assert row(compared).startswith(f"| `{pair.strategy}`")

@@ -48,9 +48,9 @@ def test_a_study_without_claims_is_told_how(
     assert "names no claims; add the key `claims` to it" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "said"), [("  ", "'visible'"), ("a\0", "cannot be printed")])
+@pytest.mark.parametrize(("text", "message"), [("  ", "'visible'"), ("a\0", "cannot be printed")])
 def test_verdicts_of_another_study_or_form_are_refused(
-    tmp_path: Path, text: str, said: str
+    tmp_path: Path, text: str, message: str
 ) -> None:
     content = a_verdict()
     path = tmp_path / "verdicts.json"
@@ -60,5 +60,5 @@ def test_verdicts_of_another_study_or_form_are_refused(
         read_verdicts(path, "smoke")
     content["verdicts"][0]["sentence"] = text
     path.write_text(json.dumps(content))
-    with pytest.raises(SamestepError, match=said):
+    with pytest.raises(SamestepError, match=message):
         read_verdicts(path, "fake")

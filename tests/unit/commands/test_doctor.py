@@ -24,8 +24,8 @@ def broken() -> Finding:
 @pytest.fixture
 def three(monkeypatch) -> None:
     """Three probes in the place of the machine's own."""
-    found = {"good": lambda: ok("here"), "absent": lambda: missing("no", "get it"), "bad": broken}
-    monkeypatch.setattr(probes, "PROBES", found)
+    three = {"good": lambda: ok("here"), "absent": lambda: missing("no", "get it"), "bad": broken}
+    monkeypatch.setattr(probes, "PROBES", three)
     monkeypatch.setattr(show, "shipped_studies", lambda: {})
     monkeypatch.setattr("pipeline.strategies.names", lambda: [])
 
@@ -44,8 +44,8 @@ def test_a_failing_probe_is_one_line_and_the_others_are_seen(three, capsys) -> N
 def test_first_a_sentence_on_the_studies(capsys) -> None:
     some = partial(note, "some", "see above")
     none = partial(missing, "none", "see above")
-    found = {"torch": partial(ok, "here"), "study:big": none, "study:c": some}
-    show.show({**found, "study:a": partial(ok, "all"), "study:b": partial(ok, "all")}.items())
+    given = {"torch": partial(ok, "here"), "study:big": none, "study:c": some}
+    show.show({**given, "study:a": partial(ok, "all"), "study:b": partial(ok, "all")}.items())
     assert capsys.readouterr().out.splitlines()[0] == "This machine runs a, b; c in part."
 
 
@@ -69,11 +69,11 @@ def test_of_a_study_its_text_and_cells_are_probed(monkeypatch, capsys, tmp_path)
 
 @pytest.mark.parametrize("name", sorted(probes.PROBES))
 def test_every_probe_answers_on_this_machine(name) -> None:
-    found = show.examine(probes.PROBES[name])
-    assert found.status in (OK, MISSING, NOTE)
-    assert found.text and "\n" not in found.text
-    assert "could not be probed" not in found.text
-    assert bool(found.fix) or found.status != MISSING
+    finding = show.examine(probes.PROBES[name])
+    assert finding.status in (OK, MISSING, NOTE)
+    assert finding.text and "\n" not in finding.text
+    assert "could not be probed" not in finding.text
+    assert bool(finding.fix) or finding.status != MISSING
 
 
 def test_a_cell_is_refused_for_the_reason_that_its_run_would_have(monkeypatch) -> None:
@@ -107,10 +107,10 @@ def test_a_gpu_that_torch_has_no_kernels_for_is_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: about.name)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80", "compute_90"])
-    found, cell = probes.cuda(), show.why_not(shipped("bai2022", "dps", 1))
-    assert found.status == MISSING and found.text.startswith(f"{about.name}: ")
-    for said in (found.text, str(cell)):
-        assert "no kernels for compute capability 7.0" in said and "BASE_IMAGE" in said
+    finding, cell = probes.cuda(), show.why_not(shipped("bai2022", "dps", 1))
+    assert finding.status == MISSING and finding.text.startswith(f"{about.name}: ")
+    for text in (finding.text, str(cell)):
+        assert "no kernels for compute capability 7.0" in text and "BASE_IMAGE" in text
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_60", "sm_70"])
     assert probes.cuda().status == OK
     assert "no kernels" not in str(show.why_not(shipped("bai2022", "dps", 1)))
@@ -121,9 +121,9 @@ def test_a_study_says_how_many_of_its_cells_run(monkeypatch) -> None:
         return "no Horovod" if run.spec.strategy == "horovod" else None
 
     monkeypatch.setattr(show, "why_not", refuse)
-    found = show.cells(Path("workflow/config/smoke/study.yaml"))
-    assert found.status == NOTE and found.text.startswith("8 of 12 ")
-    assert "horovod/n1, horovod/n2, horovod/n4" in found.text and "no Horovod" in found.text
+    finding = show.cells(Path("workflow/config/smoke/study.yaml"))
+    assert finding.status == NOTE and finding.text.startswith("8 of 12 ")
+    assert "horovod/n1, horovod/n2, horovod/n4" in finding.text and "no Horovod" in finding.text
     monkeypatch.setattr(show, "why_not", lambda spec: "nothing works")
     assert show.cells(Path("workflow/config/smoke/study.yaml")).status == MISSING
     monkeypatch.setattr(show, "why_not", lambda spec: None)
@@ -138,9 +138,9 @@ def test_rdma_names_each_library_that_is_absent(monkeypatch) -> None:
             raise OSError(library)
 
     monkeypatch.setattr("ctypes.CDLL", load)
-    found = probes.rdma()
-    assert found.status == "missing" and found.text.startswith("no librdmacm.so.1")
-    assert "libibverbs1 ibverbs-providers librdmacm1" in found.fix
+    finding = probes.rdma()
+    assert finding.status == "missing" and finding.text.startswith("no librdmacm.so.1")
+    assert "libibverbs1 ibverbs-providers librdmacm1" in finding.fix
     monkeypatch.setattr("ctypes.CDLL", lambda library: None)
     monkeypatch.setattr(Path, "glob", lambda folder, pattern: [folder / "libmlx5.so"])
     assert probes.rdma().status == "ok"
@@ -159,7 +159,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "said"),
+    ("changes", "status", "words"),
     [
         ({}, "ok", "slurm +sinfo answers"),
         ({"partition": "main"}, "ok", "jobs +SLURM takes --nodes=1 --partition=main --mem=0 --e"),
@@ -178,7 +178,7 @@ PROGRAMS = {
     ],
 )
 def test_the_site_file_is_held_against_its_cluster(
-    tmp_path, monkeypatch, capsys, changes, status, said
+    tmp_path, monkeypatch, capsys, changes, status, words
 ) -> None:
     for name, text in PROGRAMS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -192,7 +192,7 @@ def test_the_site_file_is_held_against_its_cluster(
     Path("workflow/site.yaml").write_text(yaml.safe_dump(site))
     assert main(["doctor", "--site"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(f"^{status} +{said}", shown, re.MULTILINE), shown
+    assert re.search(f"^{status} +{words}", shown, re.MULTILINE), shown
     monkeypatch.setenv("DOWN", "yes")
     assert probes.slurm().text == "first; no controller"
     Path("workflow/site.yaml").write_text("partitoin: x\n")

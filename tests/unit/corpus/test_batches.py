@@ -103,11 +103,11 @@ def test_slices_of_any_world_make_the_same_batch(small_tokens, step, seed, cuts,
     whole = batches.slice(step, 0, 12)
     edges = [0, *sorted(cuts), 12]
     parts = [batches.slice(step, a, b) for a, b in itertools.pairwise(edges)]
-    for expected, *found in zip(whole, *parts, strict=True):
+    for expected, *pieces in zip(whole, *parts, strict=True):
         if expected is None:
-            assert not any(part is not None for part in found)
+            assert not any(part is not None for part in pieces)
         else:
-            assert np.array_equal(np.concatenate(found), expected)
+            assert np.array_equal(np.concatenate(pieces), expected)
 
 
 def test_a_document_begins_with_the_separator_before_it() -> None:

@@ -21,15 +21,15 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 def documents(source: Source) -> list[str]:
     """The documents of a source, put together from their pieces."""
-    found, parts = [], []
+    texts, parts = [], []
     for unit in source.units():
         for piece, last in source.read(unit):
             parts.append(piece)
             if last:
-                found.append("".join(parts))
+                texts.append("".join(parts))
                 parts = []
     assert parts == []
-    return found
+    return texts
 
 
 def text_source(path: Path, document: str) -> Source:

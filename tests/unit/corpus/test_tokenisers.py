@@ -64,12 +64,12 @@ def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(store, kind)
         "made = make_tokeniser(section, store, pathlib.Path('none'))\n"
         "print(made.tokenizer.to_str())\n"
     )
-    found = set()
+    outputs = set()
     for parallel, hash_seed in (("false", "1"), ("true", "2")):
         variables = os.environ | {"TOKENIZERS_PARALLELISM": parallel, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code, str(store.file), str(store.num_characters)]
-        found.add(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
-    assert len(found) == 1
+        outputs.add(subprocess.run(command, env=variables, check=True, capture_output=True).stdout)
+    assert len(outputs) == 1
 
 
 def test_char_is_one_token_a_character(store: TextStore, tmp_path: Path) -> None:

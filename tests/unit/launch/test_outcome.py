@@ -24,9 +24,9 @@ def run() -> RunSpec:
 
 @pytest.fixture
 def paths(tmp_path) -> RunPaths:
-    found = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
-    found.ranks.mkdir()
-    return found
+    paths = RunPaths(tmp_path / "spec.json", tmp_path / "tokens", tmp_path)
+    paths.ranks.mkdir()
+    return paths
 
 
 def ended(*codes: int, timed_out: bool = False) -> Ended:
@@ -85,8 +85,12 @@ def test_a_kill_is_named_also_where_a_peer_says_that_it_lost_it(run, paths, code
 
 
 def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -> None:
-    for kills, said in ((2, "counted 2 kills for want of memory"), (0, "counted 0 "), (None, "9;")):
-        assert said in str(judge(run, paths, replace(ended(-9), oom_kills=kills)).reason)
+    for kills, words in (
+        (2, "counted 2 kills for want of memory"),
+        (0, "counted 0 "),
+        (None, "9;"),
+    ):
+        assert words in str(judge(run, paths, replace(ended(-9), oom_kills=kills)).reason)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +138,12 @@ def test_where_no_rank_had_a_word_what_the_system_refused_decides(
 @pytest.mark.parametrize("number", OF_A_DISK)
 def test_what_a_disk_refuses_makes_no_record(run, paths, number: int) -> None:
     """Also where no rank could still say so."""
-    said = f"[Errno {number}] {os.strerror(number)}"
+    message = f"[Errno {number}] {os.strerror(number)}"
     if number != errno.ENOLCK:  # no rank takes a lock before it can say so
-        paths.log.write_text(f"OSError: {said}: 'x'\n")
+        paths.log.write_text(f"OSError: {message}: 'x'\n")
         with pytest.raises(LaunchError, match=rf"{os.strerror(number)}.*; (free space|mend)"):
             judge(run, paths, ended(1))
-    about = {"kind": "error", "type": "OSError", "message": said}
+    about = {"kind": "error", "type": "OSError", "message": message}
     (paths.ranks / "rank0.error.json").write_text(json.dumps(about))
     with pytest.raises(LaunchError, match=rf"{os.strerror(number)}; free space or mend"):
         judge(run, paths, ended(1))

@@ -102,9 +102,9 @@ def test_all_end_together_and_a_kill_is_told_as_such(server, asked, victim) -> N
     asker, run = asked()
     pids = {"asker": asker.pid, "server": server.pid, "guard": psutil.Process(run).ppid()}
     os.kill(pids.get(victim, run), signal.SIGKILL)
-    _, said = asker.communicate(timeout=20)
+    _, errors = asker.communicate(timeout=20)
     assert victim == "asker" or asker.returncode == 128 + signal.SIGKILL
-    assert ("ended without an answer" in said) == (victim in ("guard", "server"))
+    assert ("ended without an answer" in errors) == (victim in ("guard", "server"))
     wait_until(lambda: not Path(f"/proc/{run}").exists())
 
 
@@ -129,7 +129,7 @@ def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(asked) -> No
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({ONE_THREAD: ""}, ""),
         ({ONE_THREAD: "samestep-gone"}, "does not answer: the run loads for itself ([Errno 111]"),
@@ -139,12 +139,12 @@ def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(asked) -> No
     ids=["none", "gone", "too long for the socket", "other threads than it loaded torch with"],
 )
 def test_where_no_fit_process_answers_nobody_waits(
-    server, monkeypatch, capsys, variables, said
+    server, monkeypatch, capsys, variables, message
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, os.environ[ONE_THREAD] if value == "SERVER" else value)
     assert preloaded.ask("rank", ["x", "0"]) is None
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:
@@ -205,8 +205,8 @@ def test_a_kill_of_snakemake_leaves_neither_a_process_nor_a_file(tmp_path) -> No
     command = [sys.executable, "-c", STARTER]
     starter = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
-    with starter.stdout as said:
-        assert said.readline().strip() == preloaded.variable(len(usable_cores()))
+    with starter.stdout as lines:
+        assert lines.readline().strip() == preloaded.variable(len(usable_cores()))
     (child,) = psutil.Process(starter.pid).children()
     # Libraries read as they are loaded, so it has what ranks have alone.
     assert "OF_NOBODY" not in child.environ()

@@ -33,10 +33,10 @@ CPU = SimpleNamespace(type="cpu")
 def test_it_is_what_the_schema_of_a_record_asks_for() -> None:
     schema = json.loads((SCHEMA_FOLDER / "record.schema.json").read_text())
     asked = schema["properties"]["ranks"]["items"]["properties"]["environment"]
-    found = machine.rank_environment(CPU, alone=True)
-    assert set(found) == set(asked["required"]) == set(asked["properties"])
-    assert found["num_cores"] >= 1 and found["kernel"].partition(" ")[2]
-    assert found["gpu"] is found["driver"] is found["nccl"] is found["interface"] is None
+    facts = machine.rank_environment(CPU, alone=True)
+    assert set(facts) == set(asked["required"]) == set(asked["properties"])
+    assert facts["num_cores"] >= 1 and facts["kernel"].partition(" ")[2]
+    assert facts["gpu"] is facts["driver"] is facts["nccl"] is facts["interface"] is None
 
 
 def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
@@ -49,9 +49,9 @@ def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:
     monkeypatch.setattr(pynvml, "nvmlInit", refuse)
     monkeypatch.setattr("torch.cuda.nccl.version", refuse)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    found = machine.rank_environment(SimpleNamespace(type="cuda"), alone=False)
-    assert [found[key] for key in ("gpu", "driver", "nccl")] == ["A100 MIG 1g.5gb", None, None]
-    assert found["interface"] is found["interface_mbits"] is None, "NCCL chooses by itself"
+    facts = machine.rank_environment(SimpleNamespace(type="cuda"), alone=False)
+    assert [facts[key] for key in ("gpu", "driver", "nccl")] == ["A100 MIG 1g.5gb", None, None]
+    assert facts["interface"] is facts["interface_mbits"] is None, "NCCL chooses by itself"
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,12 @@ def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
     assert {f"{name}={value}" for name, value in expected.items()} <= {*inside}
     facts = {"image_digest": ONE, "format": "sif"}
     built.with_suffix(".json").write_text(json.dumps(facts))
-    with pytest.raises(LaunchError, match="is a SIF, which pyxis cannot read; build it where"):
+    with pytest.raises(LaunchError, match="is a SIF, which pyxis cannot read; build it by"):
         image.enter(built, site, device="cpu", folders=[])
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "message"),
     [
         ({"base_image": "python:3.12"}, "base python:3.12 is not pinned"),
         ({"base_image": "python:3.12", "base_digest": "sha256:1"}, "=python:3.12@sha256:1 does"),
@@ -164,8 +164,8 @@ def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
         ({"versions": {"strategies": {"ddp": None, "sharded": "old torch"}}}, "out sharded: old"),
     ],
 )
-def test_the_doctor_says_what_an_image_lacks(built, monkeypatch, facts, said) -> None:
+def test_the_doctor_says_what_an_image_lacks(built, monkeypatch, facts, message) -> None:
     built.with_suffix(".json").write_text(json.dumps({"image_digest": ONE, **facts}))
     monkeypatch.setattr(probes, "IMAGE", built)
     words = probes.image().text
-    assert words.endswith(ONE) if said is None else said in words
+    assert words.endswith(ONE) if message is None else message in words

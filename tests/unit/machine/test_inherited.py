@@ -44,17 +44,19 @@ ENVIRONMENTS = st.dictionaries(NAMES, st.text("ab/", max_size=3), max_size=8)
 
 @given(ENVIRONMENTS, ENVIRONMENTS)
 def test_a_rank_has_what_is_listed_or_stated_and_nothing_else(given, stated) -> None:
-    found = inherited.for_ranks(given, stated)
-    rest = {k: v for k, v in found.items() if k not in {inherited.STATED, *inherited.OWN, *stated}}
+    variables = inherited.for_ranks(given, stated)
+    rest = {
+        k: v for k, v in variables.items() if k not in {inherited.STATED, *inherited.OWN, *stated}
+    }
     assert all(inherited.NEEDED.fullmatch(name) for name in rest)
     assert rest.items() <= given.items()
-    assert inherited.for_ranks(given | found, inherited.stated(found)) == found
+    assert inherited.for_ranks(given | variables, inherited.stated(variables)) == variables
 
 
 @given(ENVIRONMENTS, ENVIRONMENTS)
 def test_a_stage_that_was_cleaned_is_clean(given, stated) -> None:
-    found = inherited.for_stages({**given, **stated, inherited.STATED: ",".join(stated)})
-    assert inherited.for_stages(found) == found
+    variables = inherited.for_stages({**given, **stated, inherited.STATED: ",".join(stated)})
+    assert inherited.for_stages(variables) == variables
 
 
 @pytest.mark.parametrize("name", EXPORTED)
@@ -71,12 +73,12 @@ def test_what_matters_is_named_and_reaches_neither_a_rank_nor_a_stage(name) -> N
 def test_ranks_of_a_site_s_shell_have_what_those_of_an_empty_one_have() -> None:
     """Equal environments, equal steps: but for the allocation's own names nothing differs."""
     stated = inherited.threads(2) | {"NCCL_ALGO": "Ring"}
-    found = inherited.for_ranks(BARE | SITE_SHELL, stated)
+    variables = inherited.for_ranks(BARE | SITE_SHELL, stated)
     bare = inherited.for_ranks(BARE, stated)
-    assert {name for name in found if found[name] != bare.get(name)} == {
+    assert {name for name in variables if variables[name] != bare.get(name)} == {
         "SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_NTASKS", "SLURM_PTY_PORT",
     }  # fmt: skip
-    assert inherited.recorded(found) == inherited.recorded(bare)
+    assert inherited.recorded(variables) == inherited.recorded(bare)
 
 
 def test_snakemake_s_numbers_of_threads_reach_its_jobs() -> None:

@@ -50,9 +50,9 @@ def test_a_socket_that_cannot_be_had_is_no_network_that_is_down(monkeypatch, num
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("socket.socket", refuse)
-    with pytest.raises(LaunchError, match=rf"no port .*{os.strerror(number)}.*ulimit") as said:
+    with pytest.raises(LaunchError, match=rf"no port .*{os.strerror(number)}.*ulimit") as error:
         limits.free_port()
-    assert "ip link" not in str(said.value)
+    assert "ip link" not in str(error.value)
 
 
 def test_a_folder_that_takes_no_temporary_file_is_said(tmp_path, monkeypatch) -> None:

@@ -71,7 +71,7 @@ def test_who_waits_is_told_who_holds_it(own: Path, capsys) -> None:
     assert holds.wait(60)
     waiting = threading.Thread(target=lambda: timed_alone("smoke/sps/n2/r0").__enter__())
     waiting.start()
-    while not (said := capsys.readouterr().err):
+    while not (line := capsys.readouterr().err):
         time.sleep(0.01)
     ends.set()
     holder.join()
@@ -79,7 +79,7 @@ def test_who_waits_is_told_who_holds_it(own: Path, capsys) -> None:
     assert re.fullmatch(
         r"note: smoke/sps/n2/r0 waits for another timed run on this machine: "
         rf"smoke/dps/n8/r3, process {os.getpid()} since [\d-]{{10}} [\d:]{{8}} \w+, in /.*\n",
-        said,
+        line,
     )
     assert "smoke/sps/n2/r0" in (own / FILE).read_text()
 
@@ -100,11 +100,11 @@ def stopped_holder(out: Path) -> int:
 
 def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, capsys) -> None:
     pid = stopped_holder(tmp_path / "other")
-    told: list[str] = []
+    lines: list[str] = []
 
     def watch() -> None:
-        while "is stopped" not in "".join(told):
-            told.append(capsys.readouterr().err)
+        while "is stopped" not in "".join(lines):
+            lines.append(capsys.readouterr().err)
             time.sleep(0.01)
         os.kill(pid, signal.SIGCONT)
 
@@ -113,7 +113,7 @@ def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, caps
     with timed_alone("smoke/dps/n8/r3", tmp_path / "run"):
         assert os.waitpid(pid, 0)[1] == 0
     watching.join(60)
-    assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(told)
+    assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(lines)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO, errno.ESTALE])

@@ -25,9 +25,9 @@ SOCKETS = [
 def read(folder: Path, lines: list[str]) -> dict[str, Any]:
     log = folder / "nccl.log"
     log.write_text("".join(f"{HEAD}{line}\n" for line in lines))
-    found = nccl.account(log)
-    assert found is not None
-    return found
+    account = nccl.account(log)
+    assert account is not None
+    return account
 
 
 def test_infiniband_is_told_with_its_cards_and_channels(tmp_path: Path) -> None:
@@ -41,14 +41,14 @@ def test_infiniband_is_told_with_its_cards_and_channels(tmp_path: Path) -> None:
 
 
 def test_a_fall_back_to_tcp_is_told_without_addresses(tmp_path: Path) -> None:
-    found = read(tmp_path, SOCKETS)
-    assert found["tcp"] and found["cards"] == ["eth0", "eth1"] and found["channels"] == 2
-    assert "10." not in str(found)
+    account = read(tmp_path, SOCKETS)
+    assert account["tcp"] and account["cards"] == ["eth0", "eth1"] and account["channels"] == 2
+    assert "10." not in str(account)
 
 
 def test_sockets_that_one_machine_opens_and_does_not_use_are_no_fall_back(tmp_path: Path) -> None:
-    found = read(tmp_path, [*SOCKETS[:3], "Channel 00 : 1[1] -> 0[0] via SHM/direct/direct"])
-    assert not found["tcp"] and found["transports"] == ["SHM/direct"]
+    account = read(tmp_path, [*SOCKETS[:3], "Channel 00 : 1[1] -> 0[0] via SHM/direct/direct"])
+    assert not account["tcp"] and account["transports"] == ["SHM/direct"]
 
 
 def test_every_rank_has_a_log_of_its_own_and_an_old_one_is_not_read(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ OTHER = {"container": {"runtime": "none"}}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "at $: null"),
         (OTHER | {"partition": "gpu; rm"}, "$.partition"),
@@ -47,27 +47,27 @@ OTHER = {"container": {"runtime": "none"}}
         (OTHER | {"environment": {"NCCL_DEBUG": "INFO"}}, "environment has NCCL_DEBUG"),
     ],
 )
-def test_what_is_wrong_is_one_line_with_its_place(tmp_path, content, said) -> None:
+def test_what_is_wrong_is_one_line_with_its_place(tmp_path, content, message) -> None:
     with pytest.raises(LaunchError, match=r"there is no .*; copy workflow/site.example.yaml to it"):
         load_site(tmp_path / "none.yaml")
     with pytest.raises(LaunchError) as error:
         load_site(written(tmp_path, content))
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
     assert "site.yaml" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("lines", "status", "said"),
+    ("lines", "status", "message"),
     [
         (["export A=1 # first", "B=$A"], 0, "1 1"),
         (["export A=1", "module load 'x'", "export B=2"], 2, "the line \"module load 'x'\" of"),
         (["false"], 2, "the line 'false' of `before` failed; correct or remove it"),
     ],
 )
-def test_lines_leave_what_they_set_and_one_that_fails_ends_the_job(lines, status, said) -> None:
+def test_lines_leave_what_they_set_and_one_that_fails_ends_the_job(lines, status, message) -> None:
     script = Site(before=tuple(lines)).script() + 'echo "$A $B"\n'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     assert done.returncode == status
-    assert said in (done.stderr if status else done.stdout)
+    assert message in (done.stderr if status else done.stdout)
     ours = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(ours) == (status != 0)

@@ -22,7 +22,6 @@ from pipeline.planner.ranking import Cluster
 from pipeline.resolved import resolve, runs_of
 from pipeline.study.expansion import every_run, expand, profiled
 from pipeline.study.load import find_study, load_study
-from tests.fake_records import make_study, write_records
 
 
 def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
@@ -109,28 +108,6 @@ def test_repeats_that_cannot_decide_are_warned_of(capsys, tmp_path) -> None:
         shown = capsys.readouterr().out
         assert ("warning: 5 repeats cannot decide" in shown) == warned
         assert ("15 comparisons (pairs of 6 cells at 1 node) and needs 6" in shown) == warned
-
-
-def test_an_estimate_names_what_it_is_from(capsys, tmp_path, monkeypatch) -> None:
-    """Earlier records of this machine, else none."""
-    content = make_study(study="fake", repeats=6)
-    file = tmp_path / "fake.json"
-    file.write_text(json.dumps(content))
-
-    def said(*more: str) -> str:
-        assert main(["plan", "--study", str(file), *more]) == 0
-        return capsys.readouterr().out
-
-    monkeypatch.chdir(tmp_path)
-    assert "No estimate: no earlier records of this study on this machine." in said()
-    write_records(tmp_path / "results/fake/runs", content)
-    record = json.loads((tmp_path / "results/fake/runs/dps/n2/r0/run.json").read_text())
-    assert "No estimate" in said()  # records of another machine
-    there = record["hardware"]
-    monkeypatch.setattr("pipeline.commands.plan.cpu_model", lambda: there["cpu_model"])
-    monkeypatch.setattr("pipeline.commands.plan.usable_cores", lambda: range(there["num_cores"]))
-    shown = said()
-    assert "Estimate: " in shown and " earlier records in results/fake of this machine" in shown
 
 
 def test_zero_1_needs_more_than_ddp_where_a_heap_keeps_its_messages() -> None:

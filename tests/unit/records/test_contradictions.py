@@ -212,9 +212,9 @@ CASES: list[tuple[Rule, str, Edit, str]] = [
 
 @pytest.mark.parametrize(("rule", "kind", "edit", "message"), CASES)
 def test_a_rule_refuses(rule: Rule, kind: str, edit: Edit, message: str) -> None:
-    said = next(rule(edit(made(kind))), None)
-    assert said is not None and re.search(message, said), said
-    assert said.startswith(("run.json", "steps.jsonl")) and "\n" not in said
+    refusal = next(rule(edit(made(kind))), None)
+    assert refusal is not None and re.search(message, refusal), refusal
+    assert refusal.startswith(("run.json", "steps.jsonl")) and "\n" not in refusal
     assert contradiction(edit(made(kind))) is not None
 
 

@@ -29,11 +29,11 @@ def record() -> RunRecord:
 
 def test_a_record_survives_the_disk(tmp_path, record) -> None:
     write_record(tmp_path, record)
-    found = read_record(tmp_path)
-    assert found.steps == list(record.steps)
+    again = read_record(tmp_path)
+    assert again.steps == list(record.steps)
     bytes_of_steps = (tmp_path / "steps.jsonl").read_bytes()
     bound = {"steps_sha256": hashlib.sha256(bytes_of_steps).hexdigest()}
-    assert found.run == {**record.run, **bound}
+    assert again.run == {**record.run, **bound}
     assert list(find_records(tmp_path)) == [tmp_path]
 
 

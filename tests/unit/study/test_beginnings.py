@@ -41,15 +41,15 @@ def test_a_beginning_is_equal_work_and_another_length_of_the_schedule_is_not() -
 
 
 @pytest.mark.parametrize(
-    ("begin", "said"),
+    ("begin", "message"),
     [
         ({"steps": 30}, r"beginnings\.steps 30 are no beginning of 30 steps"),
         ({"whole": ["dps/n3"]}, r"beginnings\.whole names 'dps/n3'; use one of single/n1, sps/n1"),
         ({"steps": 5}, "untimed_steps 5 leaves none"),
     ],
 )
-def test_what_is_no_beginning_is_refused_at_the_door(begin: dict[str, Any], said: str) -> None:
-    with pytest.raises(StudyError, match=said):
+def test_what_is_no_beginning_is_refused_at_the_door(begin: dict[str, Any], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
         check_study(make_study(beginnings=BEGIN | begin), "here")
 
 

@@ -45,11 +45,11 @@ def test_a_study_that_does_not_ask_has_timed_runs_alone_and_its_specs_are_as_bef
 
 
 def test_every_timed_run_on_two_nodes_or_a_single_device_has_one_in_real_time() -> None:
-    found, runs = in_real_time(real()), expand(real())
+    real_runs, runs = in_real_time(real()), expand(real())
     alone = [run for run in runs if run.strategy == "single" and run.world.nodes == 1]
     timed = [run for run in runs if run.world.nodes == 2 or run in alone]
-    assert [run.run_id for run in found] == [run.run_id.replace("/r", "/t") for run in timed]
-    for run, emulated in zip(found, timed, strict=True):
+    assert [run.run_id for run in real_runs] == [run.run_id.replace("/r", "/t") for run in timed]
+    for run, emulated in zip(real_runs, timed, strict=True):
         assert (run.kind, run.world.yardstick, run.world.dilated_for) == (REAL_TIME, None, None)
         assert replace(run, world=emulated.world) == emulated
         assert RunSpec.from_dict(run.to_dict()) == run
@@ -87,18 +87,18 @@ def test_only_emulated_nodes_have_them() -> None:
 
 
 def test_every_cell_and_node_count_has_a_profiled_run_beside_its_timed_ones() -> None:
-    found, timed = profiled(profiling()), expand(profiling())
-    assert {(s.cell, s.world.nodes) for s in found} == {(s.cell, s.world.nodes) for s in timed}
-    assert found[0].run_id == "fake/single/n1/p0"
-    assert not {s.run_id for s in found} & {s.run_id for s in timed}
+    profiles, timed = profiled(profiling()), expand(profiling())
+    assert {(s.cell, s.world.nodes) for s in profiles} == {(s.cell, s.world.nodes) for s in timed}
+    assert profiles[0].run_id == "fake/single/n1/p0"
+    assert not {s.run_id for s in profiles} & {s.run_id for s in timed}
     assert timed == expand(Study.of(make_study()))
 
 
 def test_profiled_runs_may_be_repeated_more_often_than_timed_ones() -> None:
-    found = profiled(profiling(repeats=4))
-    ids = {s.run_id for s in found if (s.cell, s.world.nodes) == ("dps", 2)}
+    profiles = profiled(profiling(repeats=4))
+    ids = {s.run_id for s in profiles if (s.cell, s.world.nodes) == ("dps", 2)}
     assert ids == {f"fake/dps/n2/p{repeat}" for repeat in range(4)}
-    assert tuple(s for s in found if s.repeat == 0) == profiled(profiling())
+    assert tuple(s for s in profiles if s.repeat == 0) == profiled(profiling())
 
 
 def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
@@ -106,8 +106,10 @@ def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
              for cell in make_study()["cells"]]  # fmt: skip
     study = check_study(make_study(cells=cells, profile={"steps": 8, "repeats": 4}), "here")
     for runs, counts in ((expand(study), (3, 2)), (profiled(study), (4, 4))):
-        found = [sum((r.cell, r.world.nodes) == (cell, 2) for r in runs) for cell in ("sps", "dps")]
-        assert tuple(found) == counts
+        per_cell = [
+            sum((r.cell, r.world.nodes) == (cell, 2) for r in runs) for cell in ("sps", "dps")
+        ]
+        assert tuple(per_cell) == counts
 
 
 def test_only_some_cells_may_be_profiled_often() -> None:

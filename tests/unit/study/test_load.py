@@ -48,10 +48,10 @@ def test_a_study_states_what_differs_from_the_one_it_extends(
     monkeypatch.chdir(tmp_path)
     own = write(tmp_path / "own.yaml", extends="smoke", study="own", title="Own", repeats=7,
                 workload={"steps": 20}, profile=None)  # fmt: skip
-    smoke, found = load_study(CONFIG / "smoke/study.yaml").to_dict(), load_study(own).to_dict()
-    assert found["workload"] == smoke["workload"] | {"steps": 20}
-    assert (found["study"], found["repeats"], "profile" in found) == ("own", 7, False)
-    assert {key: found[key] for key in ("model", "cells", "cluster")} == {
+    smoke, mine = load_study(CONFIG / "smoke/study.yaml").to_dict(), load_study(own).to_dict()
+    assert mine["workload"] == smoke["workload"] | {"steps": 20}
+    assert (mine["study"], mine["repeats"], "profile" in mine) == ("own", 7, False)
+    assert {key: mine[key] for key in ("model", "cells", "cluster")} == {
         key: smoke[key] for key in ("model", "cells", "cluster")
     }
     further = write(
@@ -62,9 +62,9 @@ def test_a_study_states_what_differs_from_the_one_it_extends(
         cluster={"network": "loopback"}
         | dict.fromkeys(("links", "cores_per_node", "yardstick", "real_time")),
     )
-    found = load_study(further).to_dict()
-    assert found["corpus"] == {"source": "json", "paths": ["a.json"]}
-    assert not {"links", "cores_per_node"} & {*found["cluster"]}
+    mine = load_study(further).to_dict()
+    assert mine["corpus"] == {"source": "json", "paths": ["a.json"]}
+    assert not {"links", "cores_per_node"} & {*mine["cluster"]}
     assert results_folder(further) == Path("results/further")
 
 
@@ -96,9 +96,9 @@ def test_paths_are_relative_to_the_file_that_states_them(
     tokenizer = {"kind": "pretrained", "name": "none", "revision": None}
     write(tmp_path / "mine/base.yaml", extends="smoke", study="base", corpus=corpus,
           tokenizer=tokenizer)  # fmt: skip
-    found = load_study(write(tmp_path / "own.yaml", extends="mine/base.yaml", study="own"))
-    assert found.corpus["paths"] == ["mine/t.txt", "u.txt", absolute]
-    assert found.tokenizer["name"] == "mine/none"
+    mine = load_study(write(tmp_path / "own.yaml", extends="mine/base.yaml", study="own"))
+    assert mine.corpus["paths"] == ["mine/t.txt", "u.txt", absolute]
+    assert mine.tokenizer["name"] == "mine/none"
 
     def hub(name: str) -> str:
         corpus = {"source": "hub", "name": name, "split": "a", "revision": "0" * 40, "column": "a"}
@@ -109,20 +109,20 @@ def test_paths_are_relative_to_the_file_that_states_them(
     # What the workflow wrote is resolved, wherever it lies.
     (tmp_path / "results/own").mkdir(parents=True)
     whole = tmp_path / "results/own/study.json"
-    whole.write_text(json.dumps(found.to_dict()))
-    assert load_study(whole).to_dict() == found.to_dict()
+    whole.write_text(json.dumps(mine.to_dict()))
+    assert load_study(whole).to_dict() == mine.to_dict()
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ("smok", "there is no study 'smok'; give a study file or one of smoke"),
         ("as-published", "a study file or one of .*bai2022-as-published.*"),
         ("xyzzy", "one of alpa2022, .*, smoke, what-if"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest_ones(given: str, said: str) -> None:
-    with pytest.raises(StudyError, match=said + "$"):
+def test_an_unknown_name_gets_the_nearest_ones(given: str, message: str) -> None:
+    with pytest.raises(StudyError, match=message + "$"):
         find_study(given)
 
 
@@ -133,7 +133,7 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"extends": "smok", "study": "a"}, "no study 'smok'; give a study file or one of smoke"),
         ({"extends": 3}, "extends 3 is no name"),
@@ -151,18 +151,18 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_extension_is_one_line(
-    tmp_path: Path, content: dict[str, object], said: str
+    tmp_path: Path, content: dict[str, object], message: str
 ) -> None:
     write(tmp_path / "round.yaml", extends="own.yaml")
     (tmp_path / "list.yaml").write_text("[1]")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
-    with pytest.raises(StudyError, match=said) as caught:
+    with pytest.raises(StudyError, match=message) as caught:
         load_study(write(tmp_path / "own.yaml", **content))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("optimiser: {learning_rate: 1e-3}", "write 1.0e-3"),
         ("optimiser: {eps: 1.5e3}", r"write 1.5e\+3"),
@@ -172,11 +172,11 @@ def test_a_wrong_extension_is_one_line(
     ],
 )
 def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(
-    tmp_path: Path, line: str, said: str
+    tmp_path: Path, line: str, message: str
 ) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(f"extends: smoke\nstudy: own\n{line}\n")
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=message):
         load_study(own)
 
 

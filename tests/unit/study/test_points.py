@@ -27,7 +27,7 @@ def test_the_shipped_one_is_found_by_its_name_and_is_none_of_those_with_runs() -
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "message"),
     [
         ({"points": "mine.csv"}, r'\$.points: "mine.csv" breaks const: "published"'),
         ({"cells": []}, "unknown keys 'cells'"),
@@ -37,9 +37,9 @@ def test_the_shipped_one_is_found_by_its_name_and_is_none_of_those_with_runs() -
         ({"study": "../x"}, r"\$.study"),
     ],
 )
-def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], reason: str) -> None:
+def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], message: str) -> None:
     assert check_points(GOOD, "x").day == date(2026, 11, 27)
-    with pytest.raises(StudyError, match=reason) as error:
+    with pytest.raises(StudyError, match=message) as error:
         check_points(GOOD | change, "x")
     assert "\n" not in str(error.value)
 
@@ -53,9 +53,9 @@ def test_a_wrong_one_is_refused_in_one_line(change: dict[str, Any], reason: str)
 def test_what_needs_runs_refuses_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     name, *words = command.split()
     assert main([name, "--study", "planner", *words]) == 2
-    error = capsys.readouterr().err
-    assert "a study of points has no runs, which this needs; `make paper` makes" in error
-    assert error.startswith("error: ") and error.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert "a study of points has no runs, which this needs; `make paper` makes" in errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1
 
 
 def test_a_study_that_extends_it_is_refused_too(tmp_path: Path, capsys: Any) -> None:

@@ -171,20 +171,20 @@ def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
 
 
 def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
-    found = {}
+    recompute = {}
     for spelt in (True, "full", "attention", [1, 0]):
         study["workload"]["recompute"] = spelt
         run = expand(check_study(study, "study.yaml"))[0]
         validate(run.to_dict(), "spec", Path("spec.json"))
         assert RunSpec.from_dict(json.loads(run.to_json())) == run
-        found[str(spelt)] = run.to_dict()["workload"]["recompute"]
-    assert found == {"True": True, "full": True, "attention": "attention", "[1, 0]": [0, 1]}
-    for wrong, said in (
+        recompute[str(spelt)] = run.to_dict()["workload"]["recompute"]
+    assert recompute == {"True": True, "full": True, "attention": "attention", "[1, 0]": [0, 1]}
+    for wrong, message in (
         ("half", "'none', 'full', 'attention'"), ([], "minItems"), ([-1], "minimum"),
         ([1, 1], "uniqueItems"), ([True], "integer"),
     ):  # fmt: skip
         study["workload"]["recompute"] = wrong
-        with pytest.raises(StudyError, match=rf"workload.recompute.*{said}"):
+        with pytest.raises(StudyError, match=rf"workload.recompute.*{message}"):
             check_study(study, "study.yaml")
 
 
@@ -273,7 +273,7 @@ def test_over_several_links_one_node_is_a_cell_and_each_link_is_one(links, nodes
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "said"),
+    ("part", "name", "message"),
     [
         ("links", "loopback", "link name 'loopback' is that of no link"),
         ("links", "fast", "cell name 'sps-fast' stands 2 times"),
@@ -281,10 +281,12 @@ def test_over_several_links_one_node_is_a_cell_and_each_link_is_one(links, nodes
         ("cells", "sps", "cell name 'sps' stands 2 times"),
     ],
 )
-def test_every_cell_and_link_has_a_name_of_its_own_also_on_the_loopback(part, name, said) -> None:
+def test_every_cell_and_link_has_a_name_of_its_own_also_on_the_loopback(
+    part, name, message
+) -> None:
     study = emulated()
     {"links": study["cluster"]["links"], "cells": study["cells"]}[part][0]["name"] = name
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(StudyError, match=message):
         expand(Study.of(study))
 
 

@@ -84,24 +84,24 @@ def test_a_damage_is_found_before_a_checkpoint_is_used(tmp_path, damage) -> None
     for step in (4, 8):
         checkpoint.save(tmp_path, step, STATE, OWNER)
     damage(tmp_path / "step-00000008")
-    said = checkpoint.fault(tmp_path, 8, OWNER)
-    assert said is not None and ("damaged" in said or "missing" in said)
+    fault = checkpoint.fault(tmp_path, 8, OWNER)
+    assert fault is not None and ("damaged" in fault or "missing" in fault)
     assert checkpoint.fault(tmp_path, 4, OWNER) is None
     checkpoint.drop(tmp_path, 8)
     assert checkpoint.steps(tmp_path) == [4]
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         (("other", "tokens", "network"), "of another training or other tokens"),
         (("training", "other", "network"), "of another training or other tokens"),
         (("training", "tokens", "other"), "made on network and this start has other"),
     ],
 )
-def test_it_is_for_its_own_training_tokens_and_network(tmp_path, other, said) -> None:
+def test_it_is_for_its_own_training_tokens_and_network(tmp_path, other, message) -> None:
     checkpoint.save(tmp_path, 4, STATE, OWNER)
-    assert said in str(checkpoint.fault(tmp_path, 4, checkpoint.key(*other)))
+    assert message in str(checkpoint.fault(tmp_path, 4, checkpoint.key(*other)))
 
 
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch) -> None:
@@ -128,14 +128,14 @@ def rows_of(rank: int) -> Shards:
 
 def together(folder: Path, step: int, given: Callable[[int], Shards]) -> list[Exception | None]:
     """All ranks save, each in its thread; what each raised."""
-    waiting, told = threading.Barrier(RANKS, timeout=20), [True] * RANKS
+    waiting, answers = threading.Barrier(RANKS, timeout=20), [True] * RANKS
     raised: list[Exception | None] = [None] * RANKS
 
     def work(rank: int) -> None:
         def agree(good: bool) -> bool:
-            told[rank] = good
+            answers[rank] = good
             waiting.wait()
-            all_good = all(told)
+            all_good = all(answers)
             waiting.wait()
             return all_good
 

@@ -115,8 +115,8 @@ def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(clock, time
         clock.now += 5
 
     timer.record(step)
-    found = timer.split(8.0, 0.0)
-    assert (found["communication"], found["optimiser"]) == (3.0, 5.0)
+    parts = timer.split(8.0, 0.0)
+    assert (parts["communication"], parts["optimiser"]) == (3.0, 5.0)
 
 
 class Backward(torch.autograd.Function):
@@ -164,9 +164,9 @@ def test_a_backward_pass_ends_with_the_last_gradient_where_it_goes_on_to_reduce(
         clock.now += 1
 
     timer.record(step)
-    found = timer.split(34.0 if sends else 10.0, 0.0)
-    assert (found["backward"], found["communication"]) == (backward, communication)
-    assert found["optimiser"] == 1.0
+    parts = timer.split(34.0 if sends else 10.0, 0.0)
+    assert (parts["backward"], parts["communication"]) == (backward, communication)
+    assert parts["optimiser"] == 1.0
 
 
 def test_what_follows_a_collective_after_the_last_gradient_is_no_backward_pass(
@@ -186,8 +186,8 @@ def test_what_follows_a_collective_after_the_last_gradient_is_no_backward_pass(
         timer.begin(OPTIMISER)
 
     timer.record(step)
-    found = timer.split(15.0, 0.0)
-    assert (found["backward"], found["communication"]) == (1.0, 14.0)
+    parts = timer.split(15.0, 0.0)
+    assert (parts["backward"], parts["communication"]) == (1.0, 14.0)
 
 
 def test_parts_that_exceed_the_whole_by_the_tick_of_a_clock_leave_no_negative_rest(
