@@ -12,8 +12,9 @@ import platform
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pipeline.corpus import python_docs
 from pipeline.corpus.texts import PIECE_CHARACTERS, open_text, read_strings, split_document
@@ -59,14 +60,15 @@ class Source:
                 texts = read_strings(Path(unit))
             case "hub":
                 texts = self._rows()
-            case _:  # of text, a line or a piece of which is in memory
+            case _:  # of text, which is never in memory as a whole
                 with open_text(Path(unit)) as stream:
                     if self.section["document"] == "file":
                         yield from split_document(iter(lambda: stream.read(PIECE_CHARACTERS), ""))
                         return
-                    for is_blank, lines in itertools.groupby(stream, str.isspace):
+                    for is_blank, parts in itertools.groupby(_line_parts(stream), itemgetter(0)):
                         if not is_blank:
-                            yield from split_document(_without_last_line_end(lines))
+                            block = (text for _, text in parts)
+                            yield from split_document(_without_last_line_end(block))
                 return
         for text in texts:
             yield from split_document([text])
@@ -176,8 +178,24 @@ def _check_name(name: str, key: str, what: str) -> None:
         )
 
 
+def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:
+    """A flag for a blank line, and the text, of each part of a line of at most a piece.
+
+    White space at the start of a line is held back until a visible character or the line's end.
+    """
+    held, is_visible = "", False
+    while part := stream.readline(PIECE_CHARACTERS):
+        held += part
+        is_visible = is_visible or not part.isspace()
+        is_end = part.endswith("\n")
+        if is_visible or is_end:
+            yield not is_visible, held
+            held = ""
+        is_visible = is_visible and not is_end
+
+
 def _without_last_line_end(lines: Iterable[str]) -> Iterator[str]:
-    """The lines of a block; the line end before the blank line belongs to neither document."""
+    """The parts of a block; the line end before the blank line belongs to neither document."""
     held = ""
     for line in lines:
         if held:

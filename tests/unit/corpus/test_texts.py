@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from pipeline.corpus import encode, texts
+from pipeline.corpus import encode, sources, texts
 from pipeline.corpus.encode import token_ids, whole_documents
 from pipeline.corpus.sources import Source
 from pipeline.corpus.texts import read_strings, split_document
@@ -140,8 +140,9 @@ def _tokeniser(kind: str) -> Tokenizer:
     return tokenizer
 
 
-@given(words_and_blanks)
-def test_blocks_are_those_between_blank_lines(text: str) -> None:
+@given(words_and_blanks, limits)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_blocks_are_those_between_blank_lines_whatever_is_read_at_once(text, size) -> None:
     blocks = [
         block.removesuffix("\n")
         for block in re.split(r"^[^\S\n]*(?:\n|\Z)", text, flags=re.MULTILINE)
@@ -150,8 +151,10 @@ def test_blocks_are_those_between_blank_lines(text: str) -> None:
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as file:
         file.write(text)
         file.flush()
-        section = {"source": "text", "paths": [file.name], "document": "block"}
-        pieces = list(Source(section).read(file.name))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "PIECE_CHARACTERS", size)
+            section = {"source": "text", "paths": [file.name], "document": "block"}
+            pieces = list(Source(section).read(file.name))
     joined = "".join(piece + "\0" * last for piece, last in pieces)
     assert joined.split("\0")[:-1] == blocks
 
