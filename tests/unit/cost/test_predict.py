@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from itertools import pairwise, product
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from pipeline.planner.sizes import size_of
 
 ROW = next(row for row in read(FOLDER / "llmfoundry.csv") if row["model"] == "mpt-1b")
 JOB = replace(jobs_of(ROW)[0], zero=0, seq=2048, micro=4, accum=8, recompute="none")
-MANY = {"gpus": 64, "dp": 64, "node_net_gbps": 1600}
+MANY: dict[str, Any] = {"gpus": 64, "dp": 64, "node_net_gbps": 1600}
 
 
 def of(job: Job = JOB, **changes) -> Prediction:
