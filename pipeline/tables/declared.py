@@ -143,8 +143,9 @@ STEP_TIME = Table(
 )
 ACCURACY = Table(
     "Median step times in real time, each node on cores of its own, and emulated, and the second "
-    "over the first, with 95 % intervals over the repeats. By how much two of these ratios may "
-    "differ is what a ratio of emulated times may be off by. A dash: not measured here.",
+    "over the first, with 95 % intervals over the repeats. Where runs in real time timed their "
+    "forward passes, both count by the yardstick. By how much two of these ratios may differ is "
+    "what a ratio of emulated times may be off by. A dash: not measured here.",
     (
         interval("Real time [ms]", "real_time_step_seconds", MILLISECONDS),
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),
