@@ -284,7 +284,7 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     made = make_table(repeats=6, cluster=cluster)
     text = text_of(study, made, make_results(tmp_path, study))
     assert "in 36 runs between the others (Table" in text
-    assert "Accuracy of the emulated times on this machine" in text
+    assert ": Median step times in real time, each node on cores of its own" in text
     assert "only what is outside of that is decided: emulated over real time" in text
 
 

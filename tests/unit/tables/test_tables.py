@@ -299,7 +299,7 @@ def test_older_records_have_the_formula_alone() -> None:
 
 
 def test_the_caption_explains_every_symbol() -> None:
-    assert all(f" {symbol} " in TABLES["sends"].caption.replace(",", " ") for symbol in SYMBOLS)
+    assert all(f" {symbol}:" in TABLES["sends"].caption for symbol in SYMBOLS)
 
 
 def test_rows_that_are_the_same_over_links_stand_once() -> None:
