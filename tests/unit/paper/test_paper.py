@@ -205,6 +205,12 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, f
     assert "the data do not decide which has more" in said and "**At" not in said
 
 
+def test_without_two_cells_on_as_many_nodes_there_is_no_table_of_pairs(study, table, folder):
+    assert "{#tbl:comparisons}" in text_of(study, table, folder)
+    text = text_of(study, table[table["level"] != "comparison"], folder)
+    assert "tbl:comparisons" not in text and "every comparison" not in text.lower()
+
+
 def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
     study = make_study(repeats=6, profile={"steps": 8})
     table = make_table(repeats=6, profile={"steps": 8})
@@ -285,7 +291,7 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     text = text_of(study, made, make_results(tmp_path, study))
     assert "in 36 runs between the others (Table" in text
     assert ": Median step times in real time, each node on cores of its own" in text
-    assert "only what is outside of that is decided: emulated over real time" in text
+    assert "% either way and is decided only beyond that. The bound is the far end" in text
 
 
 def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
