@@ -127,9 +127,9 @@ def _require(claim: Claim, evidence: Evidence) -> None:
     if needs.get("device", device) != device:
         lacks = f"a {_DEVICES[str(needs['device'])]}"
     elif str(needs.get("hardware", "")) not in hardware:
-        lacks = f"a {needs['hardware']}"
+        lacks = _named(str(needs["hardware"]))
     elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
-        lacks = f"a {claim.made_at.hardware}"
+        lacks = _named(str(claim.made_at.hardware))
     elif needs.get("same_model") and not _same_model(claim, evidence):
         made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
         size = "the size that it was made with" if made is None else _millions(made)
@@ -160,6 +160,11 @@ def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
                 f"{needs}, and here it is {significant(low / full)} times "
                 f"({significant(low)} over {significant(full)} GFLOP/s)"
             )
+
+
+def _named(hardware: str) -> str:
+    """`an A100`, `a V100`: letters are said one by one."""
+    return f"{'an' if hardware[0] in 'AEFHILMNORSX' else 'a'} {hardware}"
 
 
 def _hardware(evidence: Evidence) -> str:

@@ -54,8 +54,9 @@ class Selector:
         low, high = self.min_batch_per_rank, self.max_batch_per_rank
         axes = ", ".join(f"{name} {size}" for name, size in self.axes.items())
         narrowed = {
-            f" at {low} or more sequences a rank": low > 1,
-            f" at {high:g} or fewer sequences a rank": high < math.inf,
+            f" at {low} sequences a rank": low == high,
+            f" at {low} or more sequences a rank": 1 < low != high,
+            f" at {high:g} or fewer sequences a rank": low != high < math.inf,
             f" on {self.nodes} nodes": self.nodes,
             f" over a mesh of {axes}": axes,
             f" with {self.accumulation} microbatches a step": self.accumulation,

@@ -139,7 +139,7 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
-            together = f"{words[0]} in all {len(words)} parts"
+            together = f"{words[0]} in all {len(words)} parts" if words[1:] else words[0]
         outcomes.append((whole, together))
     return outcomes
 
@@ -183,9 +183,11 @@ def counted(verdicts: Sequence[Mapping[str, Any]], reasons: str = "") -> str:
 def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
     sentences = headline.headline(results)
-    lead, *rest = (markdown(sentences[name]) for name in ("lead", "rest", "why", "bias"))
+    result, *rest = (markdown(sentences[name]) for name in ("result", "rest", "why", "bias"))
     points = [f"- {text}" for text in rest if text]
-    return "\n".join([f"**{lead}**" if sentences["decided"] else lead, "", *points])
+    result = f"**{result}**" if sentences["decided"] else result
+    where = f"({markdown(sentences['measured_on'])}.)"
+    return "\n".join([f"{result} {where}".strip(), "", *points])
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:

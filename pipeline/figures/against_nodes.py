@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,14 +31,14 @@ def draw(
     """A panel for each link with a line for each arm, beside ideal scaling from each base.
 
     `label` names `values`; ideal scaling is proportional to the number of ranks, and `scale`
-    multiplies it by the absolute figure of a base. Where no cell ran at several numbers of nodes
-    there is a ranking instead.
+    multiplies it by the absolute figure of a base. Where over two thirds of the cells ran at one
+    number of nodes, points without lines would stand in a heap: there is a ranking instead.
     """
     if values.empty:
         return theme.nothing(results)
     remark = f"{remark}Bars: {interval_notes(values)}."
     counts = values.groupby("arm")["nodes"].nunique()
-    if len(counts) > 1 and counts.max() == 1:
+    if len(counts) > 1 and (counts == 1).mean() > 2 / 3:
         return _ranking(results, values, label, remark)
     figure, over_links = panels.of_links(results, 2.4, sharey=True)
     ideals = results.pick("cell", "ideal_speedup")
@@ -82,8 +83,12 @@ def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
 
 
 def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) -> Figure:
-    """A panel for each link with a row for each cell, the largest of `values` first."""
-    height = 0.5 + 0.17 * values["arm"].nunique()
+    """A panel for each link with a row for each cell and number of nodes, the largest first."""
+    arms = results.arms(values)
+    names, height = theme.names(results, arms)
+    name_of = dict(zip(arms, names, strict=True))
+    over = [values["cell"].isin(results.over_link(link)).sum() for link in results.links]
+    height = 0.5 + max(over) * height / len(arms)
     figure, over_links = panels.of_links(results, height, per_line=2)
     looks, top = theme.styles(results), panels.extent(values)[1]
     most = int(values["nodes"].max())
@@ -96,7 +101,8 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
             text = significant(row["value"])
             axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
         names = [
-            row["arm"] + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")
+            name_of[row["arm"]]
+            + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")
             for row in own
         ]
         panels.rows_axis(axes, names)
@@ -104,5 +110,7 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
         axes.set_xlim(0, 1.15 * top)
         axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter("{x:,.10g}")
-    panels.label([axes for axes, _ in over_links], f"{label} on {plural(most, 'node')}")
+    # Names take half of a panel's room.
+    title = textwrap.fill(f"{label} on {plural(most, 'node')}", 52 // min(len(over_links), 2))
+    panels.label([axes for axes, _ in over_links], title)
     return theme.finish(figure, results, values, remark, named=True)

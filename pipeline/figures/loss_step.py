@@ -17,9 +17,9 @@ from pipeline.text import plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
-    "repeats, and its relative deviation from the single-device reference, the largest of them "
-    "all. Equal work must give equal curves, so lines on top of each other are the expected "
-    "result. Grey lines are the tolerances of parity over the early steps, which decide."
+    "repeats, and its largest relative deviation from the single-device reference. Equal work must "
+    "give equal curves, one on top of the other. Grey lines: tolerances of parity over the early "
+    "steps."
 )
 COMPARES = {"precision"}
 _SMALLEST, _LARGEST = 1e-9, 1e2

@@ -15,7 +15,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.figures.theme import WIDTH_INCHES, Style
+from pipeline.figures.theme import LEAST_POINTS, WIDTH_INCHES, Style
 from pipeline.metrics.results import Results
 from pipeline.study.expansion import FALLBACK
 from pipeline.text import plural
@@ -94,7 +94,7 @@ def rows_axis(axes: Axes, names: Sequence[str]) -> None:
     """Vertical axis with a row for each name, the first on top; lines of the grid stand upright."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", left=False)
+    axes.tick_params(axis="y", left=False, labelsize=LEAST_POINTS)
     axes.grid(False, axis="y")
     axes.grid(True, axis="x")
 

@@ -11,11 +11,8 @@ from pipeline.text import listed
 CAPTION = (
     "Speedup: throughput over that of the base, with the interval of the ratio. The base is the "
     "single-device run of the same precision, or the cell's own run on one node where there is "
-    "none; the line below the figure gives it in absolute terms and says what the intervals cover. "
-    "Where the batch grows with the devices (weak scaling), the ratio is called scaled speedup. "
-    "Against the number of nodes both axes are logarithmic, so equal distances are equal factors, "
-    "and the dashed grey line is ideal speedup; between the points that a line joins nothing was "
-    "measured."
+    "none; the line below the figure names it. Where the batch grows with the devices (weak "
+    "scaling), the ratio is called scaled speedup."
 )
 COMPARES = {"precision"}
 
@@ -25,11 +22,12 @@ def draw(results: Results) -> Figure:
     name = results.speedup_name
     label = f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder")
     # Each base with its absolute throughput, and for which cells it is one.
-    bases = []
-    for base, rows in results.pick("cell", "base_tokens_per_second").groupby("base", sort=False):
-        arms = list(dict.fromkeys(rows["arm"]))
-        own = [str(base).split(", ")[0]] == arms
-        whose = "itself, which has no single device of its precision" if own else listed(arms)
+    bases, every = [], results.pick("cell", "base_tokens_per_second")
+    for base, rows in every.groupby("base", sort=False):
+        own = {str(base).split(", ")[0]} == {*rows["arm"]}
+        whose = "itself, which has no single device of its precision"
+        if not own:
+            whose = "all" if len(rows) == len(every) else listed(dict.fromkeys(rows["arm_label"]))
         bases.append(f"{base} ({rows['value'].iloc[0]:,.0f} tokens/s) for {whose}")
     remark = f"Bases: {'; '.join(bases)}. "
     return against_nodes.draw(results, results.pick("cell", "speedup"), label, remark)

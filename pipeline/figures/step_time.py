@@ -10,8 +10,8 @@ from pipeline.metrics.results import Results
 
 CAPTION = (
     "Spread of the timed step times over all repeats: each over the median of its cell at that "
-    "number of nodes, which the table of step times gives. Boxes hold the middle half, whiskers "
-    "nine tenths, and every other step is a dot. The axis is logarithmic."
+    "number of nodes. Boxes hold the middle half, whiskers nine tenths, and every other step is a "
+    "dot."
 )
 COMPARES = {"precision"}
 
@@ -26,9 +26,8 @@ def draw(results: Results) -> Figure:
     steps = steps.assign(spread=steps["value"] / median)
     arms = results.arms(steps)
     palette = theme.semantics(results)["palette"]
-    figure, places = panels.of_places(
-        results, steps, 0.6 + 0.2 * len(arms), sharex=True, sharey=True
-    )
+    names, height = theme.names(results, arms)
+    figure, places = panels.of_places(results, steps, 0.6 + height, sharex=True, sharey=True)
     low, high = steps["spread"].min(), steps["spread"].max()
     for axes, rows in places:
         sns.boxplot(
@@ -36,7 +35,7 @@ def draw(results: Results) -> Figure:
             ax=axes, whis=(5, 95), width=0.6, fill=False, linewidth=0.9, fliersize=2.5,
             medianprops={"linewidth": 2.0},
         )  # fmt: skip
-        panels.rows_axis(axes, arms)
+        panels.rows_axis(axes, names)
         panels.log_axis(axes.xaxis, low / 1.03, high * 1.03, most=5)
     panels.label([axes for axes, _ in places], "Step time / median")
     remark = "Time of a step: its slowest rank."

@@ -15,14 +15,13 @@ from pipeline.text import plural
 
 CAPTION = (
     "What each change adds: throughput with it over throughput without it, of two cells that "
-    "differ in nothing else, with the interval of the ratio. 'Alone' is the change made to the "
-    "plain cell, 'as the last' the one made where all others are; where the two differ, changes "
-    "get in each other's way or need one another. A full mark: the test finds a difference. The "
-    "axis is logarithmic; at the line nothing changes."
+    "differ in nothing else, with the interval of the ratio: alone, beside some others, or as the "
+    "last, where all others are made. A full mark: the test finds a difference."
 )
 COMPARES = {"precision", "global_batch", "updates_per_step", "schedule"}
 NEEDS = "switches"
-_COLOURS = ("#0072B2", "#8A8A8A", "#D55E00")
+# No colour of a cell.
+_COLOURS = ("#222222", "#8A8A8A", theme.ACCENT)
 
 
 def draw(results: Results) -> Figure:

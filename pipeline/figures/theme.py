@@ -44,7 +44,10 @@ LEAST_POINTS = 7.0
 """No text of a figure is smaller."""
 
 GREY = "#8A8A8A"
-_NOTE_LETTERS = 120
+ACCENT = "#B3261E"
+"""No colour of a cell: for what a figure shows of all of them."""
+
+_NOTE_LETTERS, _NAME_LETTERS = 120, 24
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A7A00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _DASHES: tuple[Any, ...] = (
@@ -91,6 +94,20 @@ def styles(results: Results) -> dict[str, Style]:
     return looks
 
 
+def names(results: Results, arms: Sequence[str]) -> tuple[list[str], float]:
+    """Labels of these arms for an axis with a row for each, and the height of all rows in inches.
+
+    Long labels are on several lines, and all rows are as high as the highest.
+    """
+    label_of = results.cells.drop_duplicates("arm").set_index("arm")["arm_label"]
+    shown = [
+        textwrap.fill(one_line(printed(label_of[arm])), _NAME_LETTERS, break_on_hyphens=False)
+        for arm in arms
+    ]
+    lines = max(name.count("\n") for name in shown) + 1
+    return shown, len(shown) * max(0.2, 0.04 + 0.118 * lines)
+
+
 def semantics(results: Results) -> dict[str, Any]:
     """The looks of all arms, as `lineplot` of seaborn takes them."""
     looks = styles(results)
@@ -116,26 +133,21 @@ def finish(
 
     The legend has the arms of `values`, the rows that are drawn. The notes say which runs are
     missing, without the reasons, which page and paper give once, and what the numbers are. `named`
-    is True where an axis has the short names of the cells, which the notes then explain in place of
-    a legend.
+    is True where an axis names the cells, or what is shown is of several, in place of a legend.
     """
     names = results.cells
     present = records(names[names["cell"].isin(values["cell"])].drop_duplicates("arm"))
-    handles, looks, key = [*extra], styles(results), ""
-    if named:
-        key = "; ".join(f"{row['arm']} = {row['arm_label']}" for row in present)
-    else:
-        for place, row in enumerate(present):
-            label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
-            look = looks[row["arm"]]
-            dashes = (0, look.dashes) if look.dashes else "-"
-            handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
-                                         lw=1.6, ls=dashes, label=label))  # fmt: skip
+    handles, looks = [*extra], styles(results)
+    for place, row in enumerate([] if named else present):
+        label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
+        look = looks[row["arm"]]
+        dashes = (0, look.dashes) if look.dashes else "-"
+        handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
+                                     lw=1.6, ls=dashes, label=label))  # fmt: skip
     notes = [f"Mixed runs: {note}." for note in headline.mixed(results)]
     endings = headline.unfinished(results).values()
     if missing := "; ".join(dict.fromkeys(sentence for sentence, _ in endings)):
         notes.insert(0, f"Not shown or incomplete: {missing}; the table of status says why.")
-    remark += f" Cells: {key}." if key else ""
     notes.append(f"{headline.setting(results)}; {headline.repeats(results)}. {remark}")
     text = "\n".join(
         textwrap.fill(one_line(printed(note)), _NOTE_LETTERS, break_on_hyphens=False)

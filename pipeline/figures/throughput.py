@@ -8,10 +8,8 @@ from pipeline.figures import against_nodes
 from pipeline.metrics.results import Results
 
 CAPTION = (
-    "Training throughput: the tokens of one step over its time, with the interval of that. "
-    "Where cells ran at several numbers of nodes, both axes are logarithmic, dashed lines show "
-    "ideal scaling from each base, points are moved sideways a little so that none hides another, "
-    "and nothing was measured between the points that a line joins."
+    "Training throughput: the tokens of one step over its time, with the interval of that. Nothing "
+    "was measured between points, which may stand a little aside of their number of nodes."
 )
 COMPARES = {"precision"}
 

@@ -25,22 +25,21 @@ from pipeline.study.profiling import (
 from pipeline.text import listed
 
 CAPTION = (
-    "What share of a step goes where, from profiled runs that are apart from the timed ones: means "
-    "over the profiled steps, of each the slowest rank, which ends it. The backward pass ends with "
-    "the last gradient of the rank itself. Exposed communication is what the rank then, or before "
-    "the step, spends on the exchange, on preparing it (also with one rank) and on waiting for "
-    "others; what overlaps with computing counts as computing. At a bar stand its median share of "
-    "the step and the time of the step. The batch is read before the step and is no part of it."
+    "Where the time of a step goes: means over the profiled steps, of each the slowest rank, which "
+    "ends it; at a bar the median share of exposed communication and the time of the step. Exposed "
+    "is what a rank spends on the exchange, on preparing it (also with one rank) and on waiting "
+    "for others, before the step or once its last gradient is there; what overlaps with computing "
+    "counts as computing."
 )
 COMPARES = {"precision"}
 NEEDS = "profile"
-# Okabe and Ito; the exchange alone is warm and hatched, so that it is seen first, in grey too.
+# Greys, since colours are those of cells; the exchange alone is warm and hatched, to be seen first.
 _LOOK: dict[str, dict[str, Any]] = {
-    FORWARD: {"facecolor": "#56B4E9", "label": "forward"},
-    BACKWARD: {"facecolor": "#0072B2", "label": "backward"},
-    COMMUNICATION: {"facecolor": "#D55E00", "hatch": "////", "label": "exposed communication"},
-    OPTIMISER: {"facecolor": "#009E73", "label": "optimiser (with clipping)"},
-    REST: {"facecolor": "#BBBBBB", "label": "rest of the step"},
+    FORWARD: {"facecolor": "#DDDDDD", "label": "forward"},
+    BACKWARD: {"facecolor": "#AAAAAA", "label": "backward"},
+    COMMUNICATION: {"facecolor": theme.ACCENT, "hatch": "////", "label": "exposed communication"},
+    OPTIMISER: {"facecolor": "#444444", "label": "optimiser (with clipping)"},
+    REST: {"facecolor": "#FFFFFF", "label": "rest of the step"},
 }
 _EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
@@ -54,9 +53,8 @@ def draw(results: Results) -> Figure:
     means["phase"] = means["metric"].str.partition(":")[2]
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = results.pick("cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
-    figure, places = panels.of_places(
-        results, means, 0.6 + 0.2 * len(arms), sharex=True, sharey=True
-    )
+    names, height = theme.names(results, arms)
+    figure, places = panels.of_places(results, means, 0.6 + height, sharex=True, sharey=True)
     for axes, rows in places:
         for row in records(rows.drop_duplicates("cell")):
             place, y = (row["nodes"], row["cell"]), arms.index(row["arm"])
@@ -68,8 +66,8 @@ def draw(results: Results) -> Figure:
                 left += width
             share = 100 * float(shares.loc[place, "value"])
             axes.text(105, y, f"{share:.0f} %, {significant(whole, 2)} ms", va="center",
-                      fontsize=theme.LEAST_POINTS, color="#A04000")  # fmt: skip
-        panels.rows_axis(axes, arms)
+                      fontsize=theme.LEAST_POINTS, color=theme.ACCENT)  # fmt: skip
+        panels.rows_axis(axes, names)
         axes.set(xlim=(0, 100 + 26 * min(len(places), 4)), xticks=[0, 50, 100])
         axes.set_axisbelow(True)
     panels.label([axes for axes, _ in places], "Share of the step [%]")

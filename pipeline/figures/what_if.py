@@ -49,7 +49,6 @@ def draw(results: Results) -> Figure:
             axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
         panels.rows_axis(axes, names)
-        axes.tick_params(axis="y", labelsize=theme.LEAST_POINTS)
         # Panels stand side by side: a narrow one has room for few ticks.
         most = 9 if len(nodes) == 1 else 4
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, most)

@@ -31,7 +31,7 @@ from pipeline.records import RunRecord
 from pipeline.schemas import read
 
 BASE = "the same cell in real time"
-HOW_TO_MEASURE = "cluster.real_time measures it, in a minute on a machine with two free cores"
+HOW_TO_MEASURE = "set cluster.real_time to true to measure it, in a minute on two free cores"
 
 
 def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:

@@ -69,10 +69,10 @@ def place_name(rows: pd.DataFrame) -> str:
 def headline(results: Results) -> dict[str, Any]:
     """The sentences, by what each is about; an empty text where there is nothing to say.
 
-    `measured_on` is the phrase. `lead` begins with it and may stand in bold only where a comparison
-    is `decided`; else it says what was measured. `result` is the same without the phrase, `rest`
-    what is not decided, `why` what goes with the order, and `bias` how far emulated times may be
-    off. `place` and `communication` (a range of shares) are for tiles.
+    `measured_on` is a phrase. `result` may stand in bold only where a comparison is `decided`; else
+    it says what was measured. `rest` is what is not decided, `why` what goes with the order, and
+    `bias` how far emulated times may be off. `place` and `communication` (a range of shares) are
+    for tiles.
     """
     place = results.last_place
     nodes = int(place["nodes"].iloc[0]) if len(place) else 0
@@ -82,7 +82,6 @@ def headline(results: Results) -> dict[str, Any]:
     same = place[place["precision"] == chosen]
     same = same.sort_values("value", ascending=False, kind="stable")
     winner, rest = _ranking(results, same, nodes)
-    where, lead = measured_on(results), winner or rest
     # What goes with the order of these cells, of each the rank that sends most and its share of
     # communication; nothing without profiled runs.
     exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")
@@ -102,24 +101,25 @@ def headline(results: Results) -> dict[str, Any]:
             shares[label] = share_of[cell]
         if (most := most_of.get(cell)) is not None:
             sent[label] = most["value"]
-            # The collectives of that rank in a step of that run, axis by axis.
+            # The collectives of that rank in a step of that run. Those of several axes, or of many
+            # cells, stand in the table of sends.
             of_rank = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
             named = listed(calls.loc[of_rank, "text"])
             texts[label] = f"{sent[label] / 1e6:.2f} MB in {label}"
-            texts[label] += f" ({named})" if named else ""
+            texts[label] += f" ({named})" if of_rank.sum() == 1 and len(same) <= FEW + 1 else ""
     why = []
     if sent:
-        why.append(f"The rank that sends most sent {few_or_ends(texts, sent)} in a step.")
+        why.append(f"In a step the rank that sends most sent {few_or_ends(texts, sent)}.")
     if shares:
         hid = few_or_ends({name: f"{own:.0f} % in {name}" for name, own in shares.items()}, shares)
-        why.append(f"Of a step, communication that no computing hides was {hid}.")
+        hid = hid.replace(" % in", " % of a step in", 1)
+        why.append(f"Exposed communication, which no computing hides, was {hid}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
-        "measured_on": where,
+        "measured_on": measured_on(results),
         "place": place_name(place),
         "decided": bool(winner),
-        "lead": f"{where}: {lead[:1].lower()}{lead[1:]}" if lead else f"{where}.",
-        "result": lead,
+        "result": winner or rest,
         "rest": rest if winner else "",
         "why": " ".join(why),
         "bias": bias_sentence(results),
@@ -173,8 +173,8 @@ def bias_sentence(results: Results) -> str:
         return "Each emulated node had cores of its own, so no time was dilated."
     if bias is None or not rows:
         return (
-            "How far emulated times are off was not measured here, so nothing is decided by them "
-            f"({HOW_TO_MEASURE})."
+            "How far emulated times are off was not measured here, so no comparison of times is "
+            f"decided ({HOW_TO_MEASURE})."
         )
     extremes = [
         f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
@@ -182,9 +182,8 @@ def bias_sentence(results: Results) -> str:
         for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
     ]
     return (
-        f"A ratio of times on emulated nodes may be off by {100 * bias:.0f} % either way, and only "
-        f"what is outside of that is decided: emulated over real time, measured on this machine, "
-        f"was {' to '.join(extremes)}."
+        f"Emulated over real time was {' to '.join(extremes)}, so a ratio of emulated times may be "
+        f"off by {100 * bias:.0f} % either way and is decided only beyond that."
     )
 
 
@@ -321,12 +320,11 @@ def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str
         )
         still_open = "; the data do not decide which has more" if undecided else ""
         return "", f"{where}, {rates} tokens/s{still_open}.{unlike}"
-    ratios = listed(
-        f"{ratio_interval(one.ratio, one.low, one.high)} times as many as {row['arm_label']}"
-        for row, one in beaten[:FEW]
+    ratios = few(
+        f"{ratio_interval(one.ratio, one.low, one.high)} times as fast as {row['arm_label']}"
+        for row, one in beaten
     )
-    names = few(row["arm_label"] for row, _ in beaten)
-    winner = f"{where}, {name} was faster than {names}: {rate(first)} tokens/s, {ratios}."
+    winner = f"{where}, {name} was {ratios}: {rate(first)} tokens/s."
     rest = ""
     if undecided:
         names = few(f"{row['arm_label']} ({rate(row)} tokens/s)" for row in undecided)
@@ -339,4 +337,4 @@ def few_or_ends(texts: Mapping[str, str], values: Mapping[str, float]) -> str:
     if len(texts) <= FEW + 1:
         return listed(texts.values())
     ends = min(texts, key=values.__getitem__), max(texts, key=values.__getitem__)
-    return " to ".join(texts[one] for one in ends)
+    return f"from {' to '.join(texts[one] for one in ends)}"

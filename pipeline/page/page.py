@@ -75,9 +75,11 @@ def render(
     ]
     drawn = figures.catalogue.shown(study)
     tabled = set(tables.catalogue.shown(study))
-    # Where nothing was sent, or nothing went wrong.
+    # Where nothing was sent, no two cells ran on as many nodes, or nothing went wrong.
     if not numbers["split"].get("sent"):
         tabled.discard("sends")
+    if not numbers["study"]["pairs"]:
+        tabled.discard("comparisons")
     if not numbers["runs"]["exceptions"]:
         tabled.discard("status")
 

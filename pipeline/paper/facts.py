@@ -134,7 +134,7 @@ def parity(results: Results) -> dict[str, Any]:
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
-        "reference": "a run of equal work, on a single device where the study has one",
+        "reference": "a run of equal work (a single device's, where there is one)",
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [place(row) for row in records(unequal)],
@@ -165,6 +165,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     number = count(verdicts)
     tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    tested.sort(key=lambda one: one["verdict"] == UNDECIDED)
     untested = [one for one in verdicts if one["verdict"] == NOT_TESTABLE]
     return {
         "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
@@ -185,6 +186,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             {"sentence": one["sentence"], "outcome": one["verdict"], **in_words(one)}
             for one in tested
         ],
+        "published": any(one.get("published") for one in tested),
         "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],
         "untested_claims": len(untested),
     }  # fmt: skip

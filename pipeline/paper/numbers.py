@@ -105,6 +105,7 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
         "few_cells": len(shown) <= MOST_COMPARED,
+        "pairs": len(made("comparisons", results)[1]),
         "nodes": numbered(results.node_counts, "node"),
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),

@@ -87,25 +87,23 @@ MEBIBYTES, MEGABYTES, MILLISECONDS, PER_CENT, GIGA = 1 / 2**20, 1e-6, 1000, 100,
 whole, hundredths, thousandths = "{:,.0f}".format, "{:.2f}".format, "{:.3f}".format
 
 SUMMARY = Table(
-    "Every cell at the largest world, the highest throughput first. Efficiency: speedup over the "
-    "ratio of ranks. Exposed: share of a step that is communication which no computing hides. "
-    "Memory: peak of the largest rank. Under weak scaling the speedup is a scaled one. The table "
-    "of scaling has every link and node count.",
+    "Cells at the most nodes, the highest throughput first. Efficiency: speedup over the ratio of "
+    "ranks. Same training: loss and gradient norm within the tolerance of parity. Exposed: share "
+    "of a step that is communication which no computing hides. Memory: peak of the largest rank.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
         Column("Efficiency", "efficiency", write=hundredths),
         text("Base", "base"),
+        text("Same training", "same_training"),
         ratio("Exposed [%]", f"phase_share:{COMMUNICATION}", PER_CENT, decimals=0),
         Column("Memory [MiB]", "peak_memory_bytes", MEBIBYTES, whole),
     ),
 )
 SCALING = Table(
-    "Throughput, its speedup over the base, parallel efficiency (speedup over the ratio of ranks), "
-    "and throughput over that of the same cell on its fewest nodes, with their intervals; those of "
-    "ratios cover no less than the worse of their two parts. Under weak scaling the speedup is a "
-    "scaled one. 'Against it' says whether the test finds the cell faster or slower than the "
-    "base. A dash: no run finished, or the base did not.",
+    "Throughput; its speedup over the base; efficiency, speedup over the ratio of ranks; and "
+    "throughput over that of the same cell on its fewest nodes. 'Against it': faster or slower "
+    "than the base by the test. A dash: no run of the cell, or of its base, finished.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
@@ -118,24 +116,20 @@ SCALING = Table(
     ),
 )
 COMPARISONS = Table(
-    "Cells against each other over one link and at the same number of nodes, by short name: "
-    "throughput of the row over that of the column. A mark stands where the difference is "
-    "decided, > where the row is faster and < where it is slower: where the p-value of the exact "
-    "rank-sum test on the runs (Wilcoxon, Mann and Whitney), corrected for all pairs of the block "
-    "(Holm), is under 0.05 and the interval of the ratio leaves out 1, on emulated nodes also all "
-    "that their times are known to be off by. A dash stands where the two did not do equal work "
-    "or train alike. Intervals, p-values and effect sizes are in the table's CSV.",
+    "Throughput of the row over that of the column, by short name, at the same number of nodes and "
+    "over one link. > or <: the row is faster or slower, by the exact rank-sum test on the runs "
+    "(corrected by Holm for all pairs of the block, p under 0.05) and an interval of the ratio "
+    "that leaves out 1, on emulated nodes also all that their times may be off by. A dash: the two "
+    "did not do equal work or train alike. The CSV has intervals, p-values and effect sizes.",
     show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,
 )
 STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
-    "repeats on. A dash stands where no run finished. Mean and largest step are those of a run, "
-    "median over the repeats, and so is the 95th percentile (P95), which stands where every run "
-    "has 100 timed steps; the CSV file has their intervals. Free running is a step of a series "
-    "that nothing waited for between, its batch read within, and gives the throughput; all other "
-    "times begin and end with an idle device.",
+    "repeats on; the same of the runs' mean, 95th percentile (P95, from 100 timed steps on) and "
+    "largest step. Free running: a step of a series that nothing waited for between, which gives "
+    "the throughput. A dash: no run finished.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),
@@ -148,12 +142,10 @@ STEP_TIME = Table(
     ),
 )
 ACCURACY = Table(
-    "Accuracy of the emulated times on this machine: median step times of the same cells in real "
-    "time, each node on cores of its own, and emulated, and the ratio of the second to the first, "
-    "with 95 % intervals over the repeats. Where runs in real time timed their forward passes, CPU "
-    "seconds of both count by the yardstick. All ratios share its level, the speed of the emulated "
-    "processor; by how much two of them may differ is what a ratio of emulated times may be off "
-    "by. A dash: not measured here.",
+    "Median step times in real time, each node on cores of its own, and emulated, and the second "
+    "over the first, with 95 % intervals over the repeats. Where runs in real time timed their "
+    "forward passes, both count by the yardstick. By how much two of these ratios may differ is "
+    "what a ratio of emulated times may be off by. A dash: not measured here.",
     (
         interval("Real time [ms]", "real_time_step_seconds", MILLISECONDS),
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),
@@ -177,12 +169,11 @@ WHAT_IF = Table(
     needs="conditions",
 )
 PARITY = Table(
-    "Largest relative deviation of each cell from its single-device reference over all links, "
-    "numbers of nodes and repeats, in loss and in the gradient norm before clipping: at the first "
-    "step and over the early steps, which decide; a later drift is reported in the text. "
-    "'Tolerance' holds the bands of both for the rows from there on. 'Ranks bit-equal' says "
-    "whether all ranks ended with the same weights to the bit. The verdict counts the places, "
-    "each a link and a number of nodes, that stayed within.",
+    "Largest relative deviation of each cell from its reference over all places (a link and a "
+    "number of nodes) and repeats, in loss and in gradient norm before clipping: at the first step "
+    "and over the early steps, which decide. 'Tolerance': the bands of both, for the rows from "
+    "there on. 'Ranks bit-equal': all ranks ended with the same weights to the bit. The verdict "
+    "counts places.",
     (
         Column("Loss, first", "parity_loss_first", write=scientific),
         Column("Norm, first", "parity_norm_first", write=scientific),
@@ -193,20 +184,18 @@ PARITY = Table(
     compares=FIELDS,
 )
 STATUS = Table(
-    "Runs that did not end as planned; all others ended ok and without drift. A status other than "
-    "ok is a result: such runs are listed with their reason and enter no average. 'Drift' counts "
-    "the runs whose step time changed by over 5 % from the first to the last third of the timed "
-    "steps, beyond chance.",
+    "Runs that did not end ok, with their reason, and runs that drifted; all others did neither. A "
+    "status other than ok is a result and enters no average. 'Drift' counts runs whose step time "
+    "changed by over 5 % from the first to the last third of the timed steps, beyond chance.",
     show="exceptions",
     compares=FIELDS,
 )
 MEMORY = Table(
-    "Peak memory of a rank as measured and as predicted from the spec: rank 0 and, where it "
-    "differs, the largest of the others; medians over the repeats, in MiB. On a CPU the base is "
-    "Python and its libraries, which no formula knows; on a GPU it is zero. 'Model' counts "
-    "parameters, gradients, optimiser, buffers of the reduction, activations and loss; 'formula "
-    "24' is the study's own. Both are held against what was measured above the base, as predicted "
-    "over measured. On a CPU small amounts are uncertain by the size of the libraries.",
+    "Peak memory of rank 0 and, where it differs, of the largest other rank, in MiB, medians over "
+    "the repeats. Base: Python and its libraries on a CPU, whose size makes small amounts "
+    "uncertain; zero on a GPU. 'Model': parameters, gradients, optimiser, buffers of the "
+    "reduction, activations and loss, predicted from the spec; 'formula 24': the study's own. "
+    "Ratios are predicted over measured above the base.",
     (
         Column("Rank", "rank", write=whole),
         Column("Measured", "peak_memory_bytes", MEBIBYTES, whole),
@@ -218,17 +207,13 @@ MEMORY = Table(
     ),
 )
 UTILISATION = Table(
-    "Model FLOPs of a step, (6 N + 12 L d s) for each token with N weights in matrix products, L "
-    "layers, width d and context s; the rate reached, with the interval of the throughput; the "
-    "peak of a rank, the best matrix product in the run's number format that the rank measured "
-    "after the training. MFU is the rate over the peaks of all ranks. HFU adds the FLOPs of "
-    "recomputed activations and of padding, which are no model FLOPs; without them both are equal. "
-    "Where more threads than cores share a machine, peaks count for the cores there are; an "
-    "emulated node has whole cores in its dilated time. Datasheet: dense peak of a device and the "
-    "share of it that the training reached; a dash where no source is at hand, as for every "
-    "processor. Network: share reached of the throughput that the links allow at most, if nodes "
-    "send no more than a sum of gradients takes. Busy: mean over the timed steps, of the cores "
-    "that a rank keeps busy on a CPU, of the share of time that its device is busy on a GPU.",
+    "Rate: model FLOPs, (6 N + 12 L d s) a token with N weights in matrix products, L layers, "
+    "width d and context s, over time. Peak: best matrix product of a rank in the run's number "
+    "format, measured after the training. MFU: rate over the peaks of all ranks; HFU also counts "
+    "recomputed activations and padding. Datasheet: dense peak of the device, and the share of it "
+    "reached; a dash without a source. Network: share reached of the throughput that the links "
+    "allow if nodes send no more than a sum of gradients takes. Busy: cores that a rank keeps busy "
+    "on a CPU, share of time that its device is busy on a GPU.",
     (
         text("Ranks", "world_size"),
         Column("A step [GFLOP]", "model_flops_per_step", GIGA),
@@ -243,18 +228,15 @@ UTILISATION = Table(
     ),
 )
 SENDS = Table(
-    "What the rank that sends most sends in a step along each axis of the layout, in bytes on the "
-    "wire: by the formula of its strategy, and as counted in the profiled run by the algorithm "
-    "that ran (a ring sends (n-1)/n of what it scatters or gathers, and twice that in an "
-    "all-reduce). n are the ranks of the axis, s those over which ZeRO cuts, m micro-batches, L "
-    "blocks of a rank, T tokens of its share of the batch; G, W, B, P, A and R are bytes: of "
-    "gradients, of the weights that these ranks hold together, of those of blocks and of those "
-    "with more than 100,000 numbers, of an activation of T tokens, of the gradients that no axis "
-    "cuts. Formulas leave out padding and "
-    "single numbers, as a norm is; headers, acknowledgements and Horovod's negotiation are not "
-    "counted. Between nodes is what of the counted bytes goes to a rank of another node, of a "
-    "ring to the next rank. Calls are those of the rank; Horovod fuses its own into fewer "
-    "messages. A dash: nothing was counted.",
+    "Bytes that the rank that sends most sends in a step along each axis of the layout: by the "
+    "formula of its strategy, and counted in the profiled run (a ring sends (n-1)/n of what it "
+    "scatters or gathers, twice that in an all-reduce). n: ranks of the axis; s: those over which "
+    "ZeRO cuts; m: micro-batches; L: blocks of a rank; T: tokens of its share of the batch. Bytes "
+    "of G: gradients; W: the weights that these ranks hold together; B: those of blocks; P: those "
+    "with more than 100,000 numbers; A: an activation of T tokens; R: gradients that no axis cuts. "
+    "Neither has headers and acknowledgements, formulas no padding and single numbers. Between "
+    "nodes: of the counted bytes what goes to a rank of another node. Horovod fuses its calls into "
+    "fewer messages. A dash: nothing was counted.",
     (
         text("Axis", "axis"),
         text("Formula", "formula"),
@@ -268,16 +250,12 @@ SENDS = Table(
     needs="profile",
 )
 LAYOUTS = Table(
-    "Memory, time, bytes and waiting of each layout at equal work, each beside its formula. Memory "
-    "is that of the rank that needs most above its base, median over the repeats, beside the model "
-    "of the planner. Step time is the median over the repeats with its interval; its ideal is that "
-    "of the single device divided by the ranks, times one and the formula of the bubble. Sent is "
-    "what the rank that sends most sends in a step along all axes, counted in the profiled run. "
-    "The bubble is the idle time of the ranks of a pipeline over that of their passes: measured "
-    "from the computation of each pass in the profiled run, replayed in its order as if messages "
-    "took no time, so that schedule and unequal stages alone make it; the schedule's part is that "
-    "of the same passes made equally long, as in its formula. Waits are the share of a step of the "
-    "profiled run in which a rank computes nothing: bubble, messages and reductions.",
+    "Each layout beside its formulas. Memory: above its base, of the rank that needs most; model: "
+    "the planner's. Ideal: the single device's step over the ranks, times one and the bubble's "
+    "formula. Sent: by the rank that sends most, counted in the profiled run. Bubble: idle time of "
+    "a pipeline's ranks over that of their passes, from the passes of the profiled run replayed as "
+    "if messages took no time; schedule: the same of passes made equally long, as in its formula. "
+    "Waits: share of a profiled step in which a rank computes nothing.",
     (
         text("Ranks", "world_size"),
         Column("Memory [MiB]", "memory_bytes", MEBIBYTES),
@@ -294,9 +272,9 @@ LAYOUTS = Table(
     needs="layouts",
 )
 ENVIRONMENT = Table(
-    "The environment that the runs recorded. Where runs differ, all texts are listed, and the "
-    "least and the largest of numbers. A run stalled where TCP timed out and a step took so long, "
-    "or over a second and over twenty times the median; its steps stay in the data.",
+    "What the runs recorded; where they differ, all texts, and the least and the largest of "
+    "numbers. A run stalled where TCP timed out and a step took so long, or over a second and over "
+    "twenty times the median; its steps stay in the data.",
     show="shortened",
     compares=FIELDS,
 )

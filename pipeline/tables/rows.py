@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.metrics.format import NONE, probability, significant
+from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
 from pipeline.metrics.statistics import DRIFT, NOT_TESTED
 from pipeline.reference.devices import Peak, datasheet_peak
@@ -46,7 +47,13 @@ def summary(results: Results) -> pd.DataFrame:
     """The cells at the most nodes over the last link, the highest throughput first."""
     frame = results.last_place[[*PLACE, *_SHARED]]
     frame = results.beside(frame, "speedup", {"base": "base"})
-    frame = _with_metrics(frame, results, "summary")
+    # A cell that trained otherwise must not be read as one of the others, however fast it was.
+    words: dict[tuple[str, int], set[str]] = {}
+    for row in records(results.pick("cell", "parity_verdict")):
+        words.setdefault((row["cell"], row["nodes"]), set()).add(row["text"])
+    own = [words.get(place, set()) for place in zip(frame["cell"], frame["nodes"], strict=True)]
+    alike = ["NO" if one & {*UNEQUAL} else "yes" if EQUAL in one else NONE for one in own]
+    frame = _with_metrics(frame.assign(same_training=alike), results, "summary")
     return frame.sort_values("tokens_per_second", ascending=False, ignore_index=True)
 
 

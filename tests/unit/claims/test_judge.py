@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -450,3 +451,12 @@ def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(name, networ
     evidence.results.table["network"] = network
     found = judge(claim, with_bias(evidence, 0.5))
     assert found.verdict == REPRODUCED, found.line
+
+
+def test_a_cell_of_one_batch_is_named_with_that_batch_alone() -> None:
+    def named(low: int, high: float) -> str:
+        return str(Selector("x", "ddp", "fp32", min_batch_per_rank=low, max_batch_per_rank=high))
+
+    assert named(4, 4) == "ddp in fp32 at 4 sequences a rank"
+    assert named(4, 8) == "ddp in fp32 at 4 or more sequences a rank at 8 or fewer sequences a rank"
+    assert named(1, math.inf) == "ddp in fp32"

@@ -128,11 +128,12 @@ def test_the_ablations_have_the_cells_of_their_claims() -> None:
         ([REPRODUCED, REPRODUCED, UNDECIDED],
          "partly reproduced, of 3 parts 2 reproduced, 1 undecided"),
         ([REPRODUCED] * 3, "reproduced in all 3 parts"),
+        ([UNDECIDED], "undecided"),
         ([NOT_REPRODUCED, UNDECIDED, UNDECIDED], "of 3 parts 1 not reproduced, 2 undecided"),
     ],
 )  # fmt: skip
 def test_a_sentence_of_several_parts_is_partly_reproduced_where_one_holds(words, outcome) -> None:
     whole = "Over several nodes the speedup is not linear, because of communication."
     parts = [{"part_of": claim.part_of} for claim in CLAIMS if claim.part_of == whole]
-    pairs = zip(parts, words, strict=True)
+    pairs = zip(parts[: len(words)], words, strict=True)
     assert compound([part | {"verdict": word} for part, word in pairs]) == [(whole, outcome)]

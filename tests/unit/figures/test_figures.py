@@ -128,7 +128,7 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
     single = table["cell"] == "single"
     axes = draw(name, table[table["cell"].isna() | single | (table["nodes"] == 4)]).axes[0]
     labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert axes.get_xlim()[0] == 0 and "single, 1 node" in labels
+    assert axes.get_xlim()[0] == 0 and "Single device, 1 node" in labels
     ends = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines
             if np.size(line.get_xdata()) == 1]  # fmt: skip
     assert ends == sorted(ends, reverse=True) and len(ends) == len(labels)

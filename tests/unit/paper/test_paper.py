@@ -197,21 +197,27 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, f
     # Abstract and results: what stands there is said of the data.
     abstract, rest = text.split("# Introduction")
     results = rest.split("# Results")[1].split("# Limits")[0]
-    said = abstract + re.sub(r": Cells against each other.*?\{#tbl:comparisons\}", "", results)
+    said = abstract + re.sub(r": Throughput of the row.*?\{#tbl:comparisons\}", "", results)
     assert not re.search(r"\b(faster|slower|fastest|slowest)\b(?! rank)", said)
-    assert "the data do not decide which has more" in said and "::: {.finding}" not in said
+    assert "the data do not decide which has more" in said and "**At" not in said
+
+
+def test_without_two_cells_on_as_many_nodes_there_is_no_table_of_pairs(study, table, folder):
+    assert "{#tbl:comparisons}" in text_of(study, table, folder)
+    text = text_of(study, table[table["level"] != "comparison"], folder)
+    assert "tbl:comparisons" not in text and "every comparison" not in text.lower()
 
 
 def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
     study = make_study(repeats=6, profile={"steps": 8})
     table = make_table(repeats=6, profile={"steps": 8})
     numbers = headline(Results(table))
-    assert numbers["decided"] and numbers["lead"].startswith(numbers["measured_on"])
-    assert "in fp32, Distributed Parameter Server (DDP) was faster than" in numbers["lead"]
-    assert "AMP" not in numbers["lead"], "the fastest of all runs, in bf16"
-    assert "Of a step, communication that no computing hides was" in numbers["why"]
+    told = numbers["result"]
+    assert numbers["decided"] and "in fp32, Distributed Parameter Server (DDP) was " in told
+    assert "times as fast as" in told and "AMP" not in told, "the fastest of all runs, in bf16"
+    assert "Exposed communication, which no computing hides, was" in numbers["why"]
     said = text_of(study, table, folder)
-    assert f"**{numbers['lead']}".split("[")[0] in said
+    assert f"**{told}".split("[")[0] in said
 
 
 def test_claims_have_a_section_of_their_own(study, table, folder) -> None:
@@ -281,8 +287,8 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     made = make_table(repeats=6, cluster=cluster)
     text = text_of(study, made, make_results(tmp_path, study))
     assert "in 36 runs between the others (Table" in text
-    assert "Accuracy of the emulated times on this machine" in text
-    assert "only what is outside of that is decided: emulated over real time" in text
+    assert ": Median step times in real time, each node on cores of its own" in text
+    assert "% either way and is decided only beyond that. The bound is the far end" in text
 
 
 def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
