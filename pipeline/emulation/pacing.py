@@ -8,6 +8,8 @@ in units of the emulated cluster no part of a step is shorter than the CPU secon
 Those are the CPU seconds of the thread that computes. The threads of Gloo and Horovod poll: the
 longer a step lasts, the more CPU seconds they use, and a rank that paid for these while it computes
 would make them use still more. So a rank pays for them once, after a collective (`Pacer.waited`).
+For those that are known to spin (`find_spinning`) it pays without the factor: a node's only core
+was theirs for as large a share of the stretched time.
 Nor does a rank pay for its waits: one takes 30 to 50 us of a virtual machine's core, and to pay for
 that by another one never ends.
 
@@ -15,7 +17,8 @@ The same work takes a core more CPU seconds after a wait, beside neighbours, and
 guests of the machine's host use its caches. With `forward_seconds` of a yardstick (see
 `pipeline.launch.emulated`) a rank pays for what its work would take at the machine's undisturbed
 speed: each forward pass, whose work is known, tells how fast the machine is now, and the CPU
-seconds from its beginning on, up to the next one's, count by that.
+seconds from its beginning on, up to the next one's, count by that. In real time a rank waits for
+nothing, and its forward passes are timed alike, so that both kinds of runs can be compared.
 """
 
 from __future__ import annotations
@@ -23,10 +26,13 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.study.spec import WorldSpec
@@ -34,6 +40,9 @@ from pipeline.study.spec import WorldSpec
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NS = 1
 """The kernel lets a wait end up to 50 us late by default, to wake several processes at once."""
+
+CLOCK_OF_THREAD = 6
+"""Low bits of the number of a clock that counts a thread's CPU seconds, see clock_getres(2)."""
 
 SMALL_SECONDS = 1e-3
 """Seconds of the run by which a gradient may be sent too early: a wait costs the core's cache."""
@@ -80,25 +89,29 @@ class Pacer:
         self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
         self.machine_speeds: list[float] = []
         """Speed of this machine over the yardstick's, at each forward pass so far."""
-        # In real time, at full speed, there is nothing to wait for: no clock is read either.
+        # In real time, at full speed, there is nothing to wait for.
         self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
+        self.has_yardstick = forward_seconds is not None
         self._factor = dilation
-        self._due = self._cpu = self._counted = self._others_from = self._waits = 0.0
+        self._due = self._cpu = self._counted = self._waits = 0.0
+        self._others_from = self._spun_from = 0.0
         self._per_second = 1.0
         self._settled_at: float | None = None
         if self.paces:
             ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of this thread so far, by the yardstick and without its waits."""
+        """CPU seconds of this thread so far, without its waits; by the yardstick where it paces."""
         return self._counted + self._per_second * (self._own() - self._cpu)
 
     def forward_ended(self) -> None:
         """A forward pass has ended that began with a settlement; count by its speed from there."""
         own = self._own() - self._cpu
         if self._forward_seconds is not None and own > 0:
-            self._per_second = self._forward_seconds / own
-            self.machine_speeds.append(self._per_second)
+            speed = self._forward_seconds / own
+            self.machine_speeds.append(speed)
+            if self.paces:
+                self._per_second = speed
 
     def moment(self) -> float:
         """The time now; right after a settlement, the time at which what follows began.
@@ -112,7 +125,7 @@ class Pacer:
     def start(self) -> None:
         """Pace what comes from now on; what was before is not paid for."""
         self._spent()
-        self._others_from = self._of_others()
+        self._others_from, self._spun_from = self._of_others(), _spun()
         self._begin()
 
     def begin_step(self, step: int) -> None:
@@ -127,6 +140,8 @@ class Pacer:
         if self.paces:
             self._pay()
             self._begin()
+        elif self.has_yardstick:
+            self._spent()  # so that a forward pass is timed from its beginning
 
     def summary(self) -> dict[str, Any]:
         """The machine's speed over the yardstick's, of all forward passes; nothing without one."""
@@ -142,11 +157,12 @@ class Pacer:
         that reduce gradients beside the backward pass did so while the rank was paced.
         """
         if self.paces:
-            others = self._of_others() - self._others_from
+            others, spun = self._of_others() - self._others_from, _spun() - self._spun_from
             self._pay()
             # Less one: while they worked, as many seconds of the machine went by.
-            self._wait(others * (self._factor * self._per_second - 1))
-            self._others_from = self._of_others()  # what polls while this rank waits is not paid
+            self._wait(others * (self._factor * self._per_second - 1) + spun)
+            # What polls while this rank waits is not paid.
+            self._others_from, self._spun_from = self._of_others(), _spun()
             self._begin()
 
     def on_the_way(self) -> None:
@@ -162,8 +178,8 @@ class Pacer:
         self._due = self._settled_at = time.perf_counter()
 
     def _of_others(self) -> float:
-        """CPU seconds of the other threads of this process so far."""
-        return time.process_time() - time.thread_time()
+        """CPU seconds of the other threads of this process so far, without those that spin."""
+        return time.process_time() - time.thread_time() - _spun()
 
     def _pay(self) -> None:
         self._wait(self._left())
@@ -199,6 +215,34 @@ VARIABLE = "SAMESTEP_DILATION"
 
 PAUSE_SECONDS = 2.5e-4
 """Polling interval in dilated seconds: a small part of a step."""
+
+
+SPINNING: set[int] = set()
+"""Clocks of the threads of this process that `find_spinning` found."""
+
+
+def find_spinning(patience: float = 1.0) -> None:
+    """On an emulated node find this process's threads that wait for sockets, as Gloo's loop does.
+
+    Where a peer sent what its rank has no buffer for yet, up to the next cycle of Horovod, the loop
+    asks the kernel again and again. A line in the run's log says where none was seen waiting.
+    """
+    end = time.monotonic() + patience
+    while VARIABLE in os.environ and not SPINNING:
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # a thread that ended meanwhile
+                # The kernel's function in which a thread sleeps, `ep_poll` or `do_epoll_wait`.
+                if re.match("ep_|do_epoll", (task / "wchan").read_text()):
+                    SPINNING.add(~int(task.name) << 3 | CLOCK_OF_THREAD)
+        if time.monotonic() > end:
+            print("no thread was seen waiting for sockets; what spins is paid for as work")
+            return
+        time.sleep(1e-3)
+
+
+def _spun() -> float:
+    """CPU seconds of the threads that spin so far."""
+    return sum(map(time.clock_gettime, SPINNING))
 
 
 def dilation() -> float:

@@ -68,7 +68,7 @@ def train(
     spec = load_spec(paths.spec)
     if is_to_end():
         raise StoppedError(f"{spec.run_id}: not started, its job was asked to end; start it again")
-    if paths.yardstick and not spec.world.yardstick:
+    if paths.yardstick and not (spec.world.yardstick or spec.world.real_time):
         raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
     run = resolve(spec)
     run.layout.check_batch(spec)

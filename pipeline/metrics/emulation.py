@@ -8,6 +8,7 @@ state it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pipeline.emulation.measured import REAL_TIME_SHARE
 from pipeline.errors import RecordError
 from pipeline.metrics.cells import Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
-from pipeline.metrics.runs import load_run, outcome_rows
+from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Interval,
@@ -41,7 +42,7 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
     accurate = []
     for (cell, nodes), group in groups.items():
         real = [
-            load_run(one, {}).timed_seconds
+            at_yardstick_speed(load_run(one, {})).timed_seconds
             for one in records
             if one.status == "ok" and (one.spec.cell, one.spec.world.nodes) == (cell, nodes)
         ]
@@ -54,6 +55,33 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
             ]
             accurate.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
     return accurate
+
+
+def at_yardstick_speed(run: Run) -> Run:
+    """A run in real time with the step times that it would have at the speed of the yardstick.
+
+    The rank that waits least holds a step up: its CPU seconds count by the median of its forward
+    passes, as they do on emulated nodes, and waits stay as they are. A core of a shared machine
+    changes its speed by half within minutes, which is no error of the emulation.
+
+    Times stay as they were measured where a record has no speeds, as without a yardstick, and where
+    nodes are slowed on purpose, since they are paced by it then.
+    """
+    link = run.record.spec.world.link
+    ranks = run.record.run["ranks"]
+    speeds = {
+        one["rank"]: one["machine_speed"]["median"] for one in ranks if "machine_speed" in one
+    }
+    if len(speeds) < len(ranks) or (link and (link.straggler or link.jitter)):
+        return run
+    # Of each step the shortest wait of a rank, and what its speed added to the step.
+    least: dict[int, tuple[float, float]] = {}
+    for step in run.record.steps:
+        cpu = step.cpu_seconds or 0.0
+        held = step.seconds - cpu, cpu * (1 - speeds[step.rank])
+        least[step.step] = min(held, least.get(step.step, held))
+    added = np.array([least[step][1] for step in sorted(least)])
+    return replace(run, seconds=run.seconds - added)
 
 
 def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.0) -> float | None:

@@ -224,9 +224,8 @@ def in_real_time(study: Study) -> tuple[RunSpec, ...]:
 
     A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
     without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest
-    of several) and the single device, the base of speedups, run again without dilation and without
-    a yardstick, in as many repeats. An emulated step should take as long; these times are used
-    for nothing else.
+    of several) and the single device, the base of speedups, run again without dilation, in as many
+    repeats. An emulated step should take as long; these times are used for nothing else.
     """
     runs = expand(study)
     several = [spec for spec in runs if spec.world.nodes > 1]

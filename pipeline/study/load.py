@@ -85,9 +85,10 @@ def extended(
     """The content of a study file over that of the study which its key `extends` names.
 
     Keys of `MERGED` are taken one by one, every other one whole, those of `OWN` are not taken over,
-    and a null leaves a key out. Relative paths become paths from the working folder, and files that
-    `model` names are read (`model_files`). Other content is returned as it is. `below` are the
-    files that extend this one, and `above` is the name in the first of them. Raises StudyError
+    and a null leaves a key out. Of a `profile` with `cells` the steps alone are taken over, since
+    its repeats serve that study's claims. Relative paths become paths from the working folder, and
+    files that `model` names are read (`model_files`). Other content is returned as it is. `below`
+    are the files that extend this one, and `above` is the name in the first. Raises StudyError
     where there is no such study, where one extends itself, or where one has the name of a study
     that it extends.
     """
@@ -139,6 +140,10 @@ def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, A
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value, schema[key]["properties"])
         made[key] = value
+    # Named cells have several profiled runs for the claims of that study, which are its own too.
+    profile = whole.get("profile")
+    if "profile" not in content and isinstance(profile, dict) and "cells" in profile:
+        made["profile"] = {key: profile[key] for key in profile if key == "steps"}
     del made["extends"]
     return _without_nulls(made, schema)
 

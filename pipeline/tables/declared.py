@@ -150,9 +150,10 @@ STEP_TIME = Table(
 ACCURACY = Table(
     "Accuracy of the emulated times on this machine: median step times of the same cells in real "
     "time, each node on cores of its own, and emulated, and the ratio of the second to the first, "
-    "with 95 % intervals over the repeats. All ratios share the level of the yardstick, the speed "
-    "of the emulated processor; by how much two of them may differ is what a ratio of emulated "
-    "times may be off by. A dash: not measured here.",
+    "with 95 % intervals over the repeats. Where runs in real time timed their forward passes, CPU "
+    "seconds of both count by the yardstick. All ratios share its level, the speed of the emulated "
+    "processor; by how much two of them may differ is what a ratio of emulated times may be off "
+    "by. A dash: not measured here.",
     (
         interval("Real time [ms]", "real_time_step_seconds", MILLISECONDS),
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),

@@ -61,7 +61,7 @@ class Loop:
         strategy.check_precision(spec.precision)
         self.precision = make_precision(spec.precision, device.type)
         self.base_memory_bytes = memory_bytes(device)
-        self.model, fill = _model(spec, strategy, device)
+        self.model, fill = _model(spec, strategy, device, clock.pacer.has_yardstick)
         self.sampler = Sampler(device, clock.pacer.dilation)
         self.tcp: dict[str, int] | None = None
         """Counters of an emulated node's TCP over the timed steps."""
@@ -75,7 +75,8 @@ class Loop:
         self.padding: list[float] = []
         """Share of padding in each timed step's part of this rank, where sequences have any."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
-        self.listener = self.phases or (Paced(clock.pacer) if clock.pacer.paces else NOT_PROFILED)
+        paced = clock.pacer.paces or clock.pacer.has_yardstick
+        self.listener = self.phases or (Paced(clock.pacer) if paced else NOT_PROFILED)
         self.trainable = strategy.build(
             Parts(
                 self.model,
@@ -212,7 +213,7 @@ def by_block(squares: Mapping[str, float]) -> dict[str, float] | None:
 
 
 def _model(
-    spec: RunSpec, strategy: Strategy, device: torch.device
+    spec: RunSpec, strategy: Strategy, device: torch.device, has_yardstick: bool
 ) -> tuple[nn.Module, Callable[[], None]]:
     """The model of a run, and what gives it memory and weights where the strategy cuts these."""
     fill: Callable[[], None] = already
@@ -228,6 +229,6 @@ def _model(
     recompute_blocks(model, spec.workload.recompute)
     if spec.compile:
         # Blocks are what is recomputed, and what a yardstick of all strategies has.
-        by_block = spec.workload.recompute or spec.world.yardstick
+        by_block = spec.workload.recompute or has_yardstick
         compile_model(model, whole=not by_block and strategy.one_graph(spec))
     return model, fill

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pipeline import strategies
+from pipeline.emulation.pacing import UNPACED, Pacer
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.training.clock import Clock
@@ -21,7 +22,12 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def losses(
-    whole: bool, strategy: str, compiled: bool, options: Any = None, **changed: Any
+    whole: bool,
+    strategy: str,
+    compiled: bool,
+    options: Any = None,
+    pacer: Pacer = UNPACED,
+    **changed: Any,
 ) -> list[float | None]:
     """Of two steps on one rank, of a model of one layer."""
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
@@ -33,7 +39,7 @@ def losses(
     batches: Any = SyntheticBatches(run)
     with group_alone():
         chosen = strategies.load(strategy, run.options)
-        loop = Loop(run, chosen, batches, 0, Clock(torch.device("cpu")))
+        loop = Loop(run, chosen, batches, 0, Clock(torch.device("cpu"), pacer))
         loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
     model: Any = loop.model
     assert (model._compiled_call_impl is not None) == (whole and compiled)
@@ -65,4 +71,4 @@ def test_recomputed_blocks_and_those_of_a_yardstick_are_compiled_one_by_one() ->
     run = expand(load_study(Path("workflow/config/smoke/study.yaml")))[0]
     work = replace(run.workload, global_batch=2, steps=1, untimed_steps=0, recompute=True)
     losses(False, "single", True, workload=work)
-    losses(False, "single", True, world=run.world)
+    losses(False, "single", True, pacer=Pacer(forward_seconds=1.0))

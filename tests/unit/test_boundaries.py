@@ -96,6 +96,7 @@ READERS = {
     "pipeline.strategies.horovod.plan": "packages that are installed",
     "pipeline.strategies.horovod.step": "the log that Horovod has written",
     "pipeline.emulation.nodes": "the kernel's files",
+    "pipeline.emulation.pacing": "the kernel's files",
     "pipeline.emulation.tcp": "the kernel's files, and what a tool prints",
     "pipeline.machine.control_groups": "the kernel's files",
     "pipeline.machine.facts": "the kernel's files",

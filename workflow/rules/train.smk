@@ -72,6 +72,7 @@ rule train:
                 f"--yardstick {path}"
                 for path in YARDSTICK
                 if RUNS[wildcards.run].spec.world.yardstick
+                or RUNS[wildcards.run].spec.world.real_time
             ]
         ),
         attempt=lambda wildcards, attempt: attempt,

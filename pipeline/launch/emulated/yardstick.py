@@ -119,10 +119,11 @@ def measured(
 def forward_seconds(path: Path | None, run: ResolvedRun) -> float | None:
     """Seconds of a forward pass of the run by the yardstick in the file; None where it has none.
 
+    A run in real time has one where its study does.
     Raises LaunchError where the file is missing or is of another model, machine or study.
     """
     spec = run.spec
-    if not spec.world.yardstick:
+    if path is None and not spec.world.yardstick:
         return None
     if path is None:
         raise LaunchError(

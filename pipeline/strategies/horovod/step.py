@@ -125,6 +125,7 @@ class HorovodStepper(Stepper):
             settings = {**settings, "HOROVOD_AUTOTUNE_LOG": str(self.log)}
         job.join(parts.layout, settings)
         broadcast_weights(parts.model)
+        pacing.find_spinning()
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
         self.compression = COMPRESSIONS[compression]
         prepared, ranks = distribute(parts, self.compression), HorovodRanks(hvd.rank(), hvd.size())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +23,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.now, self.thread, self.process = 100.0, 5.0, 7.0
-        self.wake, self.waits = 0.0, 0
+        self.wake, self.waits, self.spun = 0.0, 0, 0.0
 
     def work(self, seconds: float, *, others: float = 0.0, behind: float = 0.0) -> None:
         """The main thread computes, `others` is the other threads' work, `behind` the core's."""
@@ -44,6 +47,7 @@ def machine(monkeypatch) -> Machine:
         thread_time=lambda: machine.thread,
         process_time=lambda: machine.process,
         sleep=machine.wait,
+        clock_gettime=lambda _: machine.spun,
     )
     monkeypatch.setattr(pacing, "time", clocks)
     return machine
@@ -144,6 +148,51 @@ def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
     assert pacer.summary() == {"machine_speed": {"median": 1.0, "least": 0.5, "most": 2.0}}
     assert pacer.cpu_seconds() - before == pytest.approx(3 * 0.5)
     assert Pacer(4.0).summary() == {}
+
+
+def test_what_spins_is_paid_for_without_the_factor(machine, monkeypatch) -> None:
+    """It used as many seconds more as time was stretched."""
+    monkeypatch.setattr(pacing, "SPINNING", {1})
+    pacer = Pacer(4.0)
+    pacer.start()
+    start = machine.now
+    machine.wait(10)
+    machine.process, machine.spun = machine.process + 3, machine.spun + 2
+    pacer.waited()
+    assert machine.now - start == pytest.approx(10 + 3 * 1 + 2)
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+def test_a_thread_that_waits_for_sockets_is_found(monkeypatch, capsys, emulated) -> None:
+    monkeypatch.setattr(pacing, "SPINNING", set())
+    if emulated:
+        monkeypatch.setenv(pacing.VARIABLE, "5")
+        pacing.find_spinning(patience=0.0)
+        assert "no thread was seen" in capsys.readouterr().out
+    ours, theirs = socket.socketpair()
+    with ours, theirs, select.epoll() as waiting:
+        waiting.register(ours, select.EPOLLIN)
+        thread = threading.Thread(target=waiting.poll)
+        thread.start()
+        pacing.find_spinning()
+        theirs.send(b".")
+        thread.join()
+    assert len(pacing.SPINNING) == emulated
+    clock = ~(thread.native_id or 0) << 3 | pacing.CLOCK_OF_THREAD
+    assert not emulated or {clock} == pacing.SPINNING
+
+
+def test_in_real_time_forward_passes_are_timed_and_nothing_waits(machine) -> None:
+    pacer = Pacer(1.0, forward_seconds=0.5)
+    pacer.start()
+    before = pacer.cpu_seconds(), machine.now
+    machine.work(3)
+    pacer.settle()
+    machine.work(1)
+    pacer.forward_ended()
+    pacer.settle()
+    assert pacer.machine_speeds == [0.5] and machine.waits == 0
+    assert (pacer.cpu_seconds() - before[0], machine.now - before[1]) == (4, 4)
 
 
 def test_a_wait_is_not_paid_for_by_another_one(machine) -> None:

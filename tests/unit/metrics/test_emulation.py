@@ -108,6 +108,36 @@ def test_a_level_that_all_cells_share_is_no_bias(plain: pd.DataFrame) -> None:
     assert Results(made(level=1.3)).bias == pytest.approx(Results(plain).bias)
 
 
+@pytest.mark.parametrize("change", [{}, {"straggler": 0.5}])
+def test_a_machine_that_is_slow_now_and_then_is_no_bias_of_the_emulation(change: Any) -> None:
+    """Runs in real time count by the forward passes of the rank that waits least."""
+
+    def record_of(spec: RunSpec) -> RunRecord:
+        record = make_record(spec)
+        steps = [replace(one, seconds=0.1 + 1e-3 * spec.repeat) for one in record.steps]
+        if spec.kind != REAL_TIME:
+            return with_steps(record.run, steps)
+        # Every other run finds the last of its ranks at half the speed, which computes 0.08 s.
+        slow = 0.5 if spec.repeat % 2 else 1.0
+        last = len(record.run["ranks"]) - 1
+        for rank in record.run["ranks"]:
+            speed = slow if rank["rank"] == last else 1.0
+            rank["machine_speed"] = dict.fromkeys(("median", "least", "most"), speed)
+        cpu = {rank: 0.07 for rank in range(last)} | {last: 0.08 / slow}
+        steps = [
+            replace(one, seconds=one.seconds + 0.08 / slow - 0.08, cpu_seconds=cpu[one.rank])
+            for one in steps
+        ]
+        return with_steps(record.run, steps)
+
+    link = CLUSTER["links"][0] | change
+    study = make_study(cells=CELLS, cluster=CLUSTER | {"links": [link]}, repeats=6)
+    bias = Results(table_of(study, map(record_of, every_run(Study.of(study))))).bias
+    assert bias is not None
+    # Nodes that are slowed on purpose are paced by the yardstick: their times stay as they are.
+    assert bias > 0.5 if change else bias < 0.06
+
+
 def test_a_yardstick_adds_its_uncertainty(plain: pd.DataFrame) -> None:
     biases = [Results(table).bias or 0 for table in (plain, made(uncertainty=0.01))]
     assert biases[0] > 0 and 1 + biases[1] == pytest.approx(1.01 * (1 + biases[0]))

@@ -96,7 +96,7 @@ def test_runs_that_are_profiled_or_in_real_time_are_planned_too(capsys) -> None:
     assert main(["plan", "--study", "smoke"]) == 0
     count, shown = len(every_run(study)), capsys.readouterr().out
     assert count > len(expand(study)) + len(profiled(study))
-    assert f"(all runs reach their time limit): {count} runs, 9.0 hours" in shown
+    assert f"(all runs reach their time limit): {count} runs, 11.5 hours" in shown
     assert "fits" not in shown.replace("Whether it fits", ""), "no device is given"
 
 

@@ -14,7 +14,7 @@ from pipeline.study.load import (
     load_study,
     results_folder,
 )
-from tests.fake_records import make_study
+from tests.fake_records import a_cell, make_study
 
 CJK = "分散学習한국어\N{KATAKANA LETTER KA}、\N{FULLWIDTH LATIN CAPITAL LETTER A}"
 
@@ -74,6 +74,16 @@ def test_title_and_claims_are_of_one_study_alone(tmp_path: Path) -> None:
     own = load_study(write(tmp_path / "own.yaml", extends="smoke", study="own"))
     assert (own.title, own.claims) == ("own", ())
     assert not {"title", "claims"} & {*own.to_dict()}
+
+
+def test_profiled_repeats_of_named_cells_are_of_one_study_alone(tmp_path: Path) -> None:
+    """They serve its claims, and a study with other cells would have to take them back."""
+    cells = [a_cell("one", "single", "One", nodes=[1])]
+    named = {"steps": 4, "repeats": 6, "cells": ["dps"]}
+    first = write(tmp_path / "first.yaml", extends="smoke", study="first", profile=named)
+    own = write(tmp_path / "own.yaml", extends="first.yaml", study="own", cells=cells)
+    assert load_study(first).to_dict()["profile"] == named
+    assert load_study(own).to_dict()["profile"] == {"steps": 4}
 
 
 def test_paths_are_relative_to_the_file_that_states_them(

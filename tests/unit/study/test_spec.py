@@ -27,7 +27,9 @@ from pipeline.study.study import Study
 
 @pytest.fixture
 def study() -> dict[str, Any]:
-    return load_study(Path("workflow/config/smoke/study.yaml")).to_dict()
+    return load_study(Path("workflow/config/smoke/study.yaml")).to_dict() | {
+        "profile": {"steps": 4}
+    }
 
 
 @pytest.mark.parametrize(("name", "path"), shipped_studies().items())
@@ -243,7 +245,11 @@ def emulated() -> dict[str, Any]:
         ],
         "cores_per_node": 1,
     }
-    return load_study(Path("workflow/config/smoke/study.yaml")).to_dict() | {"cluster": cluster}
+    return (
+        load_study(Path("workflow/config/smoke/study.yaml")).to_dict()
+        | {"profile": {"steps": 4}}
+        | {"cluster": cluster}
+    )
 
 
 @pytest.mark.parametrize(

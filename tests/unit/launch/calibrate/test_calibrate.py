@@ -54,7 +54,8 @@ def study(tmp_path_factory) -> Path:
         {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
         {"name": "zero3", "label": "ZeRO", "strategy": "sharded", "precision": "fp32"},
     ]
-    whole = {**base, "study": "tiny", "cluster": cluster, "model": model, "cells": cells}
+    whole = {**base, "study": "tiny", "cluster": cluster, "model": model, "cells": cells,
+             "profile": {"steps": 4}}  # fmt: skip
     path.write_text(yaml.safe_dump({k: v for k, v in whole.items() if k != "claims"}))
     return path
 

@@ -77,6 +77,10 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
     assert yardstick.forward_seconds(measured.with_name("earlier.json"), resolve(spec)) == wanted
     plain = replace(spec, world=replace(spec.world, yardstick=None))
     assert yardstick.forward_seconds(None, resolve(plain)) is None
+    # In real time its forward passes are timed where there is a yardstick to hold them against.
+    real = replace(plain, world=replace(plain.world, real_time=True))
+    assert yardstick.forward_seconds(measured, resolve(real)) == wanted
+    assert yardstick.forward_seconds(None, resolve(real)) is None
 
 
 @pytest.mark.parametrize(
