@@ -36,12 +36,17 @@ def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunR
     return record
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
+def skip_without(strategy: str) -> None:
+    """Skip a test of a strategy whose packages are not installed."""
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
+    skip_without(strategy)
     timed = trained(strategy, small_tokens, tmp_path / "timed", profile=False)
     profiled = trained(strategy, small_tokens, tmp_path / "profiled", profile=True)
     assert len(timed.steps) == STEPS * 2
@@ -58,10 +63,7 @@ def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, 
 
 def test_horovod_tries_as_many_points_as_a_run_waits_for(small_tokens, tmp_path) -> None:
     """By its own default: what is timed must come after them."""
-    try:
-        strategies.load("horovod", {}).check()
-    except UnsupportedError as error:
-        pytest.skip(str(error))
+    skip_without("horovod")
     assert_a_search_ends(small_tokens, tmp_path, TUNED_POINTS)
 
 
