@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import tests.counting  # noqa: F401
 from tests.system.image import image, singularity
 
 __all__ = ["image", "singularity"]
@@ -21,16 +22,16 @@ settings.load_profile("any time")
 LONGEST = (
     "workflow/test_workflow.py",
     "parity/test_parity.py",
-    "workflow/test_archive.py",
-    "golden/test_golden.py",
-    "workflow/test_degenerate.py",
+    "workflow/",
+    "golden/",
+    "unit/models/",
     "system/test_image.py",
     "system/test_slurm.py",
     "system/test_slurm_in_image.py",
     "system/test_parity_matrix.py",
     "system/test_debian_kernel.py",
 )
-"""Begun first: where a worker gets one of these files last, the others wait for it."""
+"""Beginnings of files that come first: where a worker gets one last, the others wait for it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,11 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files of LONGEST first, in their order; all others keep theirs."""
+    """Put files as LONGEST names them first, in its order; all others keep theirs."""
 
     def place(item: pytest.Item) -> int:
         file = item.path.relative_to(Path(__file__).parent).as_posix()
-        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+        places = (n for n, name in enumerate(LONGEST) if file.startswith(name))
+        return next(places, len(LONGEST))
 
     items.sort(key=place)
 
@@ -89,8 +91,11 @@ def _same_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Iterator[None]:
-    """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
+def loaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The processes that a workflow has, which runs are forks of: a small run is mostly imports.
+
+    With the parameter "two" only that of DDP on two ranks: each loads torch for seconds.
+    """
     from pipeline.launch import preloaded
     from pipeline.resolved import resolve
     from tests.parity.cases import Case
@@ -100,8 +105,11 @@ def loaded() -> Iterator[None]:
     before, ends = set(os.environ), list[Callable[[], None]]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atexit.register", ends.append)
-        preloaded.start_stages()
-        preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
+        if getattr(request, "param", "") == "two":
+            preloaded.start_ranks([resolve(two)])
+        else:
+            preloaded.start_stages()
+            preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
     yield
     for end in ends:
         end()

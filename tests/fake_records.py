@@ -127,6 +127,7 @@ def spec_of(cell: str = "dps", nodes: int | None = 2, **changes: Any) -> RunSpec
     return next(r for r in runs if r.cell == cell and nodes in (r.world.nodes, None))
 
 
+@cache
 def shipped(study: str, cell: str | None = None, nodes: int | None = None) -> ResolvedRun:
     """The first run of a shipped study, or of one of its cells on so many nodes."""
     runs = [(r.spec.cell, r.spec.world.nodes, r) for r in first_runs(load_study(find_study(study)))]

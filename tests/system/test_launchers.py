@@ -1,4 +1,4 @@
-"""Runs of real launchers: profiled ones train the same, and a taken port costs a start."""
+"""Real launches: profiled runs train the same, Horovod tunes, a taken port costs a start."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from pipeline.errors import UnsupportedError
 from pipeline.launch import preloaded
 from pipeline.machine import limits
 from pipeline.records import RunRecord, read_record
+from pipeline.strategies.horovod.plan import TUNED_POINTS
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
 from tests.system.stage import train_here, words_of
+from tests.unit.strategies.test_horovod import assert_a_search_ends
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
 
@@ -34,12 +36,17 @@ def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunR
     return record
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
-def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
+def skip_without(strategy: str) -> None:
+    """Skip a test of a strategy whose packages are not installed."""
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, tmp_path) -> None:
+    skip_without(strategy)
     timed = trained(strategy, small_tokens, tmp_path / "timed", profile=False)
     profiled = trained(strategy, small_tokens, tmp_path / "profiled", profile=True)
     assert len(timed.steps) == STEPS * 2
@@ -52,6 +59,12 @@ def test_profiling_changes_no_bit_and_its_phases_add_up(strategy, small_tokens, 
         assert step.phases is not None
         assert sum(step.phases[name] for name in IN_STEP) == pytest.approx(step.seconds, rel=1e-9)
         assert min(step.phases[name] for name in IN_STEP if name != "rest") > 0
+
+
+def test_horovod_tries_as_many_points_as_a_run_waits_for(small_tokens, tmp_path) -> None:
+    """By its own default: what is timed must come after them."""
+    skip_without("horovod")
+    assert_a_search_ends(small_tokens, tmp_path, TUNED_POINTS)
 
 
 @pytest.fixture

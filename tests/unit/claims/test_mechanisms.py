@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -25,8 +26,9 @@ from pipeline.claims.write import effect_text, to_dict
 from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.page.index import studies_here
 from pipeline.study.expansion import expand, profiled
-from pipeline.study.load import CONFIG, find_study, load_study, shipped_studies
+from pipeline.study.load import CONFIG, load_study, shipped_studies
 from pipeline.study.spec import RunSpec
+from pipeline.study.study import Study
 from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows
 from tests.fake_records import altered
 
@@ -184,11 +186,16 @@ def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
         assert "ring" in found.why and corrected([found]) == [found]
 
 
+@cache
+def shipped() -> list[Study]:
+    """Every study, read once: it takes seconds."""
+    return [load_study(path) for path in shipped_studies().values()]
+
+
 @pytest.mark.parametrize("paper", ["ptdp2021", "gspmd2021", "mtnlg2022", "alpa2022"])
 def test_each_selector_of_a_mechanism_means_one_cell_of_its_studies(paper: str) -> None:
     """At least one study has it, and none twice."""
-    shipped = [load_study(path) for path in shipped_studies().values()]
-    studies = [one for one in shipped if paper in one.claims]
+    studies = [one for one in shipped() if paper in one.claims]
     runs = [run for one in studies for run in expand(one) if run.repeat == 0]
     for one in load_claims(FOLDER / paper / "claims.yaml"):
         for selector in (each for each in selectors(one) if each.precision == "fp32"):
@@ -197,19 +204,19 @@ def test_each_selector_of_a_mechanism_means_one_cell_of_its_studies(paper: str) 
             assert len({study for study, _ in found}) == len(found), (one.id, str(selector), found)
 
 
-@pytest.mark.parametrize("name", studies_here())
-def test_two_cells_do_equal_work_or_their_test_says_that_the_batch_differs(name: str) -> None:
+def test_two_cells_do_equal_work_or_their_test_says_that_the_batch_differs() -> None:
     """What a study declares in `compares` is for its figures; a test needs its own."""
-    study = load_study(find_study(name))
-    runs = [run for run in expand(study) if run.repeat == 0]
-    for claim in load_claims(*files_of(study)):
-        if claim.kind != "ratio" or "compares" in claim.test:
-            continue
-        batches = [
-            {run.workload.global_batch for run in runs if means(claim.test[cell], run)}
-            for cell in "ab"
-        ]
-        assert batches[0] & batches[1] or not all(batches), (claim.id, batches)
+    here = studies_here()
+    for study in (one for one in shipped() if one.name in here):
+        runs = [run for run in expand(study) if run.repeat == 0]
+        for claim in load_claims(*files_of(study)):
+            if claim.kind != "ratio" or "compares" in claim.test:
+                continue
+            batches = [
+                {run.workload.global_batch for run in runs if means(claim.test[cell], run)}
+                for cell in "ab"
+            ]
+            assert batches[0] & batches[1] or not all(batches), (study.name, claim.id, batches)
 
 
 def means(want: Selector, run: RunSpec) -> bool:

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 
 import pytest
 
 from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.predicted import configurations, predicted
+from pipeline.claims.types import Claim
 from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row, write
 from pipeline.cost.score import source_of
 from tests.claims_worlds import selectors
 
-CLAIMS = {claim.id: claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)}
-PREDICTED = [claim for claim in CLAIMS.values() if predicted(claim).value is not None]
+
+@cache
+def claims() -> dict[str, Claim]:
+    """Those of all publications, read when the first test needs them: it takes seconds."""
+    every = [one for path in FOLDER.glob("*/claims.yaml") for one in load_claims(path)]
+    return {claim.id: claim for claim in every}
+
+
+@cache
+def with_a_number() -> list[Claim]:
+    """Those that the cost model predicts."""
+    return [claim for claim in claims().values() if predicted(claim).value is not None]
 
 
 def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
     """The set of MT-NLG gave a constant, which `predict --points` has and a claim has not."""
     row = configurations()["mtnlg-0001"]
     without = predict_row(row, Constants("mtnlg"))
-    found = predicted(CLAIMS["iteration-on-280-nodes"])
+    found = predicted(claims()["iteration-on-280-nodes"])
     assert [found.value, found.low, found.high] == [
         float(without[f"step_s_{end}"]) for end in ("pred", "low", "high")
     ]
@@ -34,7 +46,7 @@ def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
     assert main(["predict", "--points", str(tmp_path / "points.csv"), "--out", str(out)]) == 0
     with out.open() as file:
         [answer] = csv.DictReader(file)
-    rate = predicted(CLAIMS["device-rate-at-1-7-billion"])
+    rate = predicted(claims()["device-rate-at-1-7-billion"])
     # In the unit of the bound: the source counts the recomputed pass, 137 for 104.4.
     work = 104.393 * 3.528
     assert rate.value == pytest.approx(work / float(answer["step_s_pred"]), rel=1e-4)
@@ -43,7 +55,7 @@ def test_a_step_is_that_of_predict_points_for_the_same_row(tmp_path) -> None:
 
 
 def test_a_ratio_is_that_of_two_steps_and_its_band_holds_it() -> None:
-    found = predicted(CLAIMS["amp-speeds-up-horovod-curves"])
+    found = predicted(claims()["amp-speeds-up-horovod-curves"])
     steps = [
         float(predict_row(configurations()[name], Constants("bai2022"))["step_s_pred"])
         for name in ("bai2022-0003", "bai2022-0005")
@@ -53,7 +65,7 @@ def test_a_ratio_is_that_of_two_steps_and_its_band_holds_it() -> None:
 
 
 def test_a_trend_is_its_weakest_link() -> None:
-    found = predicted(CLAIMS["more-nodes-shorten-the-iteration"])
+    found = predicted(claims()["more-nodes-shorten-the-iteration"])
     assert found.value is not None and 2240 / 2800 < found.value < 1
     assert "on 2,240 to 3,360 A100-80GB" in found.line
 
@@ -72,16 +84,16 @@ def test_a_trend_is_its_weakest_link() -> None:
     ],
 )
 def test_a_claim_without_enough_facts_says_what_is_missing(name, reason) -> None:
-    found = predicted(CLAIMS[name])
+    found = predicted(claims()[name])
     assert found.line.startswith("not predicted: ") and reason in found.line
     assert found.value is found.low is found.high is None
 
 
 def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
-    assert {claim.document for claim in PREDICTED} == {
+    assert {claim.document for claim in with_a_number()} == {
         "Alpa", "Bai 2022", "MT-NLG 530B", "PTD-P",
     }  # fmt: skip
-    for claim in PREDICTED:
+    for claim in with_a_number():
         made, found = claim.made_at, predicted(claim)
         assert found.low and found.value and found.high
         assert found.low < found.value < found.high, claim.id
@@ -104,7 +116,7 @@ def test_points_are_those_of_the_claims_own_cells_and_machine() -> None:
 
 
 def test_no_constant_comes_from_another_set_of_the_same_publication() -> None:
-    for claim in PREDICTED:
+    for claim in with_a_number():
         rows = [configurations()[name] for name in predicted(claim).points]
         own = {source_of(row).split("_")[0] for row in rows}
         for row in rows:

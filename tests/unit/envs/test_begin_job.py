@@ -57,8 +57,8 @@ def job(tmp_path: Path, small_tokens: Path):
     return start
 
 
-@pytest.mark.usefixtures("loaded")
-def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(job, tmp_path) -> None:
+@pytest.mark.parametrize("loaded", ["two"], indirect=True)
+def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(loaded, job, tmp_path) -> None:
     """Parity and tests/system see that it then has the losses of an undisturbed run."""
     folder, process = tmp_path / "run", job()
     rows = folder / "ranks/rank1.steps"

@@ -1,31 +1,15 @@
-"""How the tests of models count sizes."""
+"""Sizes are counted anew for each module of these tests, whatever an earlier session has kept."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from pipeline.models.transformers import arithmetic
-from pipeline.study.spec import ModelSpec
-
-in_another_process = arithmetic._count
-
-
-def here(model: str) -> dict[str, Any]:
-    """Facts of a model, counted in this process, which has torch and the library loaded."""
-    from pipeline.models.transformers import facts
-
-    counted: dict[str, Any] = json.loads(json.dumps(facts.facts(ModelSpec(**json.loads(model)))))
-    return counted
-
 
 @pytest.fixture(scope="module", autouse=True)
-def counted_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Sizes are counted anew for each module: starting a process takes longer than counting."""
+def counted_anew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where sizes are kept there is none yet."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SAMESTEP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(arithmetic, "_count", here)
         yield

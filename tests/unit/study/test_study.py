@@ -17,24 +17,24 @@ from tests.fake_records import make_study
 SPEC: dict[str, Any] = json.loads(Path("pipeline/schemas/spec.schema.json").read_text())
 STUDY: dict[str, Any] = yaml.safe_load(SCHEMA_FILE.read_text())["properties"]
 PARTS = {"model": ModelSpec, "optimiser": OptimiserSpec, "workload": WorkloadSpec}
+WORLD, CLUSTER = SPEC["properties"]["world"]["properties"], STUDY["cluster"]["properties"]
 
 
-def names(kind: Any) -> set[str]:
-    return {field.name for field in fields(kind)}
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_types_and_schemas_have_the_same_keys(part: str) -> None:
-    assert {*SPEC["properties"][part]["properties"]} == names(PARTS[part])
-    assert {*STUDY[part]["properties"]} == names(PARTS[part])
-
-
-def test_spec_world_link_and_cluster_have_the_keys_of_their_schemas() -> None:
-    assert {*SPEC["properties"]} == names(RunSpec)
-    assert {*SPEC["properties"]["world"]["properties"]} == names(WorldSpec)
-    assert {*SPEC["properties"]["world"]["properties"]["link"]["properties"]} == names(LinkSpec)
-    assert {*STUDY["cluster"]["properties"]} == names(ClusterSpec)
-    assert {*STUDY["cluster"]["properties"]["links"]["items"]["properties"]} == names(LinkSpec)
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        *((part[name]["properties"], kind)
+          for name, kind in PARTS.items() for part in (SPEC["properties"], STUDY)),
+        (SPEC["properties"], RunSpec),
+        (WORLD, WorldSpec),
+        (WORLD["link"]["properties"], LinkSpec),
+        (CLUSTER, ClusterSpec),
+        (CLUSTER["links"]["items"]["properties"], LinkSpec),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_types_and_schemas_have_the_same_keys(keys: dict[str, Any], kind: Any) -> None:
+    assert {*keys} == {field.name for field in fields(kind)}
 
 
 def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import traceback
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -29,9 +31,9 @@ from pipeline.precision import make_precision
 from pipeline.study.expansion import expand
 from pipeline.study.spec import ATTENTION, ModelSpec
 from pipeline.study.study import Study
+from tests.counting import here, in_another_process
 from tests.fake_records import make_study
 from tests.parity.cases import ARCHITECTURES, CUT, UNTRIED, Case
-from tests.unit.models.conftest import here, in_another_process
 
 GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
 LLAMA = replace(
@@ -244,13 +246,22 @@ def test_a_model_that_cannot_be_made_is_refused(change, said) -> None:
         build_model(replace(LLAMA, **change), 0)
 
 
-def test_what_the_other_process_counts_or_refuses_is_said_in_this_one() -> None:
+def test_what_the_other_process_counts_or_refuses_is_said_in_this_one(monkeypatch) -> None:
     """It is the one with the library loaded; the other tests count in their own."""
     known, unknown = (
         json.dumps(asdict(replace(LLAMA, architecture=name)))
         for name in ("LlamaForCausalLM", "Lama")
     )
     assert in_another_process(known) == here(known)
+
+    def ended(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        """As a second such process would end, which would load the library again for seconds."""
+        with pytest.raises(StudyError) as refused:
+            here(command[-1])
+        printed = "".join(traceback.format_exception(refused.value))
+        return subprocess.CompletedProcess(command, 1, "", printed)
+
+    monkeypatch.setattr(subprocess, "run", ended)
     with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no language"):
         in_another_process(unknown)
 
