@@ -99,7 +99,7 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
             ends = (row["low"], row["high"])
             panels.mark(axes, row["value"], place, ends, looks[row["arm"]])
             text = significant(row["value"])
-            axes.text(1.03 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
+            axes.text(1.08 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
         names = [
             name_of[row["arm"]]
             + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")
@@ -107,8 +107,8 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
         ]
         panels.rows_axis(axes, names)
         # From zero, so that lengths compare; room for the numbers at the right.
-        axes.set_xlim(0, 1.15 * top)
-        axes.locator_params(axis="x", nbins=4)
+        axes.set_xlim(0, 1.2 * top)
+        axes.locator_params(axis="x", nbins=4 // min(len(over_links), 2))
         axes.xaxis.set_major_formatter("{x:,.10g}")
     # Names take half of a panel's room.
     title = textwrap.fill(f"{label} on {plural(most, 'node')}", 52 // min(len(over_links), 2))
