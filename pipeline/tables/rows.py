@@ -239,7 +239,6 @@ _FACTS = {
     "Git commit": "git_commit",
     "Image digest": "image_digest",
     "Tokeniser SHA-256": "tokenizer_sha256",
-    "Clock of a step": "clock",
     "Host": "host",
     "Kernel": "kernel",
     "Virtualisation": "virtualisation",
@@ -285,7 +284,8 @@ def environment(results: Results) -> pd.DataFrame:
     if len(stalled := value.get("stalled", none)):
         items.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
-    items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
+    if len(tested):
+        items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
     items.append(("Order of runs", results.fact("order_kept")))
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
@@ -297,5 +297,6 @@ def environment(results: Results) -> pd.DataFrame:
     data = sorted(runs["data"].dropna().unique())
     items.append(("Token manifest SHA-256", ", ".join(data) or NONE))
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
-    items += [(name.removeprefix("version:"), results.fact(name)) for name in versions]
+    both = [f"{name.removeprefix('version:')} {results.fact(name)}" for name in versions]
+    items.append(("Versions", ", ".join(both)))
     return pd.DataFrame(items, columns=["item", "value"])
