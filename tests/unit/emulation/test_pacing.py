@@ -163,23 +163,33 @@ def test_what_spins_is_paid_for_without_the_factor(machine, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("emulated", [True, False])
-def test_a_thread_that_waits_for_sockets_is_found(monkeypatch, capsys, emulated) -> None:
+def test_a_thread_that_waits_for_sockets_is_found(monkeypatch, emulated) -> None:
     monkeypatch.setattr(pacing, "SPINNING", set())
     if emulated:
         monkeypatch.setenv(pacing.VARIABLE, "5")
-        pacing.find_spinning(patience=0.0)
-        assert "no thread was seen" in capsys.readouterr().out
     ours, theirs = socket.socketpair()
     with ours, theirs, select.epoll() as waiting:
         waiting.register(ours, select.EPOLLIN)
         thread = threading.Thread(target=waiting.poll)
         thread.start()
-        pacing.find_spinning()
+        clock = ~(thread.native_id or 0) << 3 | pacing.CLOCK_OF_THREAD
+        # Others of this process may wait too, and be seen first.
+        for _ in range(1000 if emulated else 1):
+            pacing.SPINNING.clear()
+            pacing.find_spinning()
+            if clock in pacing.SPINNING:
+                break
         theirs.send(b".")
         thread.join()
-    assert len(pacing.SPINNING) == emulated
-    clock = ~(thread.native_id or 0) << 3 | pacing.CLOCK_OF_THREAD
-    assert not emulated or {clock} == pacing.SPINNING
+    assert clock in pacing.SPINNING if emulated else not pacing.SPINNING
+
+
+def test_where_none_is_seen_the_log_says_so(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setattr(pacing, "SPINNING", set())
+    monkeypatch.setattr(pacing, "Path", lambda _: tmp_path)
+    monkeypatch.setenv(pacing.VARIABLE, "5")
+    pacing.find_spinning(patience=0.0)
+    assert "no thread was seen waiting for sockets" in capsys.readouterr().out
 
 
 def test_in_real_time_forward_passes_are_timed_and_nothing_waits(machine) -> None:
