@@ -286,10 +286,10 @@ def environment(results: Results) -> pd.DataFrame:
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
     if len(tested):
         items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
-    items.append(("Order of runs", results.fact("order_kept")))
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
-    items.append(("Drift over that order", f"{order['text']}{change}"))
+    kept = results.fact("order_kept")
+    items.append(("Order of runs", f"{kept}; drift over it: {order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
