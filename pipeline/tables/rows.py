@@ -289,7 +289,7 @@ def environment(results: Results) -> pd.DataFrame:
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
     kept = results.fact("order_kept")
-    items.append(("Order of runs", f"{kept}; drift over it: {order['text']}{change}"))
+    items.append(("Order of runs", f"{kept}; drift: {order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
