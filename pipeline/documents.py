@@ -96,9 +96,8 @@ def parse(
             loader = Loader(text)
             try:
                 content = loader.get_single_data()
-            except (LookupError, AttributeError, TypeError, ArithmeticError) as fault:
-                # PyYAML's, of a value that is not what its tag says, or of such as \UFFFFFFFF.
-                raise Unfit(f"a value in it cannot be ({fault!r}); correct or quote it") from None
+            except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
+                raise Unfit(f"a number in it cannot be ({fault}); correct it") from None
             finally:
                 loader.dispose()
         check_plain(content, printable=printable)
@@ -251,14 +250,23 @@ class Loader(Composer, yaml.CSafeLoader):
         self._num_values += 1
         node = super().compose_node(parent, index)
         assert node is not None
+        if is_alias and node not in self._sizes:
+            raise Unfit(f"a value holds itself by an alias, in line {_line(node)}; write it out")
         if is_alias:
-            # A value that holds itself by an alias has no size yet, nor an end.
-            self._num_values += self._sizes.get(node, MAX_VALUES)
+            self._num_values += self._sizes[node]
         else:
             self._sizes[node] = self._num_values - before
         if self._num_values > MAX_VALUES:
             raise Unfit(f"with its aliases it has over {MAX_VALUES} values; have fewer aliases")
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node; of a wrong text PyYAML makes an error of any kind by its tag."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (LookupError, AttributeError, TypeError, ArithmeticError):
+            refusal = f"{str(node.value)[:80]!r} is no {node.tag.rpartition(':')[2]}"
+            raise Unfit(f"{refusal}, in line {_line(node)}; correct it or quote it") from None
 
     def number(self, node: yaml.ScalarNode) -> int | float:
         """A number in one of the forms that JSON, or a programmer, reads as YAML does.
