@@ -7,21 +7,26 @@ forward pass the one of the stage before, a backward pass the one of the stage a
 then wait, schedule and unequal stages alone are the reason. What the run waited besides, in its
 phase of communication, are messages, reductions, and ranks that were late.
 
-A second replay gives every pass the mean of its kind over all stages and micro-batches: what is
-left is the schedule's alone, the rest is that of passes of unequal length.
+On emulated nodes, which share cores, each pass counts with the median of all that its rank ran of
+its kind and stage: the work is the same, and a replay waits for the longest, so that passes which
+other work slowed would make a bubble that no pipeline on cores of its own has. Stages that have
+more to do stay longer. Elsewhere a pass counts with what it took.
 
-It needs no common clock of the ranks. It cannot tell a stage that has more to do from one that was
-slowed by other work on its cores: a pass counts with what it took.
+A second replay gives every pass the mean of its kind over all stages and micro-batches: what is
+left is the schedule's alone, the rest is that of stages of unequal length.
+
+It needs no common clock of the ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.cost.schedule import in_turn, replayed
 from pipeline.parallel.mesh import PIPELINE, Layout
-from pipeline.records import RunRecord, Step
+from pipeline.records import RunRecord
 
 Pass = Sequence[Any]
 """Kind, stage, micro-batch, seconds."""
@@ -50,6 +55,21 @@ def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
     }
 
 
+def undisturbed(steps: Iterable[Mapping[int, Sequence[Pass]]]) -> list[dict[int, list[Pass]]]:
+    """The passes of several steps, each of the median length of its rank, kind and stage."""
+    steps = list(steps)
+    seconds: dict[tuple[int, str, int], list[float]] = {}
+    for lines in steps:
+        for rank, own in lines.items():
+            for kind, stage, _, length in own:
+                seconds.setdefault((rank, kind, stage), []).append(length)
+    median = {which: statistics.median(each) for which, each in seconds.items()}
+    return [
+        {r: [(kind, s, m, median[r, kind, s]) for kind, s, m, _ in own] for r, own in lines.items()}
+        for lines in steps
+    ]
+
+
 def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
     """Seconds from the first pass to the end of the last, where messages take none."""
     return replayed((one[3], before, needed) for one, before, needed in in_turn(lines))
@@ -63,17 +83,19 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     """
     if dict(layout.axes).get(PIPELINE, 1) < 2:
         return []
-    steps: dict[int, dict[int, Step]] = {}
+    found: dict[int, dict[int, Sequence[Pass]]] = {}
     for step in record.steps:
         if step.timed and step.passes:
-            steps.setdefault(step.step, {})[step.rank] = step
+            found.setdefault(step.step, {})[step.rank] = step.passes
     ranks = range(layout.num_processes)
+    # A step of which a rank recorded no passes is no whole pipeline.
+    steps = [own for _, own in sorted(found.items()) if set(own) == set(ranks)]
+    if record.spec.world.network == "emulated":
+        steps = undisturbed(steps)
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
     bubbles = []
-    for _, own in sorted(steps.items()):
-        # A step of which a rank recorded no passes is no whole pipeline.
-        if set(own) == set(ranks):
-            lines = [{r: own[r].passes or () for r in line} for line in pipelines]
-            each = [bubble(equalised(line) if equal else line) for line in lines]
-            bubbles.append(sum(each) / len(each))
+    for own in steps:
+        lines = [{r: own[r] for r in line} for line in pipelines]
+        each = [bubble(equalised(line) if equal else line) for line in lines]
+        bubbles.append(sum(each) / len(each))
     return bubbles

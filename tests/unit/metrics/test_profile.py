@@ -212,3 +212,20 @@ def test_a_record_gives_a_bubble_for_each_timed_step() -> None:
     made = RunRecord(record.run, steps)
     assert step_bubbles(made, layout) == pytest.approx([(1 / 2 + 1 / 4) / 2] * 4)
     assert step_bubbles(record, layout) == []
+
+
+@pytest.mark.parametrize(("network", "longer"), [("emulated", 0), ("real", 3)])
+def test_a_pass_that_others_slowed_counts_as_its_like_on_emulated_nodes(network, longer) -> None:
+    spec = spec_of(nodes=2, profile={"steps": 2})
+    record = make_record(replace(spec, world=replace(spec.world, network=network)))
+    layout = load("pipeline_parallel", {"ranks": 2}).layout(WorldSpec(2, 1, "cpu", "gloo", "real"))
+    passes = gpipe(4)
+    slowed = {**passes, 1: [(FORWARD, 1, 0, 4.0), *passes[1][1:]]}
+    first = min(step.step for step in record.steps if step.timed)
+    steps = [
+        replace(step, passes=(slowed if step.step == first else passes)[step.rank])
+        for step in record.steps
+    ]
+    whole, busy = 15 + longer, 24 + longer
+    bubbles = step_bubbles(RunRecord(record.run, steps), layout)
+    assert bubbles == pytest.approx([2 * whole / busy - 1, 1 / 4])
