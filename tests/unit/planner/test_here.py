@@ -20,9 +20,14 @@ from pipeline.study.spec import RunSpec
 
 @pytest.fixture(scope="module")
 def runs() -> list[RunSpec]:
-    """Cells of two studies on four nodes, with the single device of the first."""
+    """Cells of two studies on four nodes, with the single device of the first, and two hybrids."""
     first, more = (expand(load_study(find_study(name))) for name in ("alpa2022", "ptdp2021"))
-    return [*first, *(run for run in more if run.world.nodes == 4)]
+    on_four = [run for run in more if run.world.nodes == 4]
+    stages = next(run for run in on_four if run.cell == "pipe-4")
+    knobs = {"pipeline": 2, "tensor": 2, "microbatches": 4}
+    hybrid = replace(stages, cell="hybrid", strategy="hybrid", options=knobs)
+    cut = replace(hybrid, cell="hybrid-sequence", options={**knobs, "sequence": True})
+    return [*first, *on_four, hybrid, cut]
 
 
 @pytest.fixture(scope="module")
@@ -182,13 +187,12 @@ def test_all_ranks_together_do_what_the_model_has(runs, cell) -> None:
 
 def test_stated_stages_and_cut_sequences_have_their_own_operators(runs) -> None:
     spec = next(run for run in runs if run.cell == "pipe-4")
-    assert spec.model.num_layers == 8
-    stated = replace(spec, options={**spec.options, "layers": [3, 3, 1, 1]})
+    stated = replace(spec, options={**spec.options, "layers": [12, 12, 4, 4]})
     attention = [
         sum(n for one, n in stage.items() if one.kind == "attention")
         for stage in work_of(resolve(stated)).stages
     ]
-    assert attention == [3, 3, 1, 1]
+    assert attention == [12, 12, 4, 4]
     tokens = [
         {one.sizes[0] for stage in work(runs, cell).stages for one in stage if one.kind == "add"}
         for cell in ("hybrid", "hybrid-sequence")
