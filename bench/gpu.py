@@ -59,7 +59,9 @@ from pipeline.training.peak import measured_flops_per_second
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 STAGES = {f"zero{stage}": {"stage": stage} for stage in (1, 2)}
 """Of `sharded`, whose default is 3."""
-NAMES = (ALONE, *(name for name in strategies.names() if name != ALONE), *STAGES)
+OTHERS = (n for n in strategies.names() if n != ALONE and not strategies.load(n, {}).example)
+NAMES = (ALONE, *OTHERS, *STAGES)
+"""Strategies that train the model of `SPEC`."""
 STEPS, FREE_STEPS = 7, 4
 """Of them the first warms up; what is left are whole rounds of strategies that have some."""
 NORM = "h.1.ln_2.weight"

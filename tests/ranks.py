@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pipeline import models
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision
@@ -26,9 +28,17 @@ MODEL = ModelSpec("gpt2", num_layers=4, width=32, num_heads=4, context=16, vocab
 OPTIMISER = OptimiserSpec("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, "linear", 1)
 ON_ONE_RANK: dict[str, dict[str, Any]] = {
     "context": {"ranks": 1},
+    "expert": {"ranks": 1},
     "hybrid": {"pipeline": 1, "tensor": 1},
 }
 """Settings with which a strategy runs on one rank, where its defaults need more."""
+
+
+def model_of(strategy: Strategy) -> ModelSpec:
+    """`MODEL`, or as deep an example of a strategy that does not train it."""
+    if not strategy.example:
+        return MODEL
+    return replace(models.examples()[strategy.example], num_layers=MODEL.num_layers)
 
 
 @contextmanager
@@ -59,8 +69,8 @@ def group_alone() -> Iterator[None]:
 def parts_of(
     strategy: Strategy, ranks: int, model: nn.Module | None = None, **options: Any
 ) -> Parts:
-    """Parts for a strategy over so many ranks: `MODEL` in fp32 unless another is given."""
-    made, make = model or build_model(MODEL, 5), partial(make_optimiser, OPTIMISER)
+    """Parts for a strategy over so many ranks: `model_of` it in fp32 unless another is given."""
+    made, make = model or build_model(model_of(strategy), 5), partial(make_optimiser, OPTIMISER)
     layout = strategy.layout(WorldSpec(ranks, 1, "cpu", "gloo", "loopback"))
     return Parts(made, make, layout, make_precision("fp32", "cpu"), 1.0, **options)
 

@@ -60,9 +60,10 @@ def loop_of(spec: RunSpec, rank: int, device: torch.device) -> Loop:
     return Loop(spec, chosen, batches, rank, Clock(device))
 
 
-def losses(name: str, ranks: int) -> list[float]:
+def losses(name: str, ranks: int, model: ModelSpec = SPEC.model) -> list[float]:
     """Losses of the steps of a strategy; raises UnsupportedError where it cannot run here."""
-    spec = replace(SPEC, strategy=name, world=replace(SPEC.world, ranks_per_node=ranks))
+    world = replace(SPEC.world, ranks_per_node=ranks)
+    spec = replace(SPEC, strategy=name, world=world, model=model)
     steps = list[Step]()
     loop = loop_of(spec, dist.get_rank() % ranks, torch.device("cpu"))
     loop.run(Hooks(steps.append, lambda *_: None))
@@ -71,11 +72,15 @@ def losses(name: str, ranks: int) -> list[float]:
 
 def stated() -> dict[str, str | None]:
     """Reasons why strategies cannot run here, None where one can; RuntimeError for other steps."""
-    expected = losses(ALONE, 1)
+    plain = losses(ALONE, 1)
     reasons: dict[str, str | None] = {ALONE: None}
     for name in strategies.names():
         try:
-            own = expected if name == ALONE else losses(name, dist.get_world_size())
+            expected, model = plain, SPEC.model
+            if strategies.load(name, {}).example:
+                model = strategies.example(name)
+                expected = losses(ALONE, 1, model)
+            own = plain if name == ALONE else losses(name, dist.get_world_size(), model)
             if strategies.load(name, {}).algorithm:  # it takes another step from here on
                 own = [*own[:1], *expected[1:]]
         except UnsupportedError as error:

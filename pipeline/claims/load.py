@@ -14,7 +14,7 @@ from pipeline.claims.types import Claim, Region, Scale, Selector
 from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError
-from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, REPLICA, TENSOR
+from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, REPLICA, TENSOR
 from pipeline.schemas import describe, first_error
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
@@ -90,7 +90,7 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
             f"{at}: no record of strategy {selector.strategy} says whether "
             f"{selector.software[:80]!r} ran; expected one of {', '.join(known)}"
         )
-    known_axes = (DATA, REPLICA, PIPELINE, TENSOR, CONTEXT)
+    known_axes = (DATA, REPLICA, PIPELINE, TENSOR, CONTEXT, EXPERT)
     axes = dict.fromkeys(known_axes, 0) | getattr(strategy, "axes", {})
     if unknown := sorted(selector.axes.keys() - axes.keys()):
         raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 SEND, ANSWERED = "send", "answered"
 ALL_REDUCE, HALVES, GATHER = "all_reduce", "halves", "all_gather"
+ALL_TO_ALL = "all_to_all"
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,11 @@ class Traffic:
     `formula` has the symbols that `pipeline.strategies` explains; `bytes` is its value. They go in
     `messages` of equal size, of a kind: all-reduces; as many reduce-scatters and all-gathers, each
     of which is half of one; gathers or reduce-scatters alone; messages to one rank, or such that
-    are answered by one as large. `overlap`: sent during the backward pass; of messages to one rank,
-    which begin with the forward pass, during both, and where they are answered the answers alone.
-    `leaving`: of messages to one rank the bytes to other nodes, where the strategy states them.
+    are answered by one as large; exchanges of each rank with each, of which `bytes` is the mean
+    over the ranks if their pieces are equal. `overlap`: sent during the backward pass; of messages
+    to one rank, which begin with the forward pass, during both, and where they are answered the
+    answers alone. `leaving`: of messages to one rank and of exchanges the bytes to other nodes,
+    where the strategy states them.
     """
 
     axis: str

@@ -58,6 +58,9 @@ class Family(Protocol):
     def active_parameters(self, model: ModelSpec) -> int:
         """Those that one token uses: all, but of a mixture of experts."""
 
+    def experts(self, model: ModelSpec) -> Experts | None:
+        """Experts of a mixture; None for a dense model."""
+
     def parameter_shapes(self, model: ModelSpec) -> Mapping[str, tuple[int, ...]]:
         """Shape of every parameter by its name, tied ones once."""
 
@@ -176,6 +179,11 @@ def num_parameters(model: ModelSpec) -> int:
     return family(model).num_parameters(model)
 
 
+def experts(model: ModelSpec) -> Experts | None:
+    """Experts of a mixture; None for a dense model."""
+    return family(model).experts(model)
+
+
 def axis_cuts(model: ModelSpec) -> AxisCuts:
     """Numbers of a model to be cut over a tensor axis; StudyError where it cannot be cut."""
     return family(model).axis_cuts(model)
@@ -211,6 +219,18 @@ class Ends(NamedTuple):
     def held(self, first: bool, last: bool) -> int:
         """Those of a rank with the `first` stage of a model, the `last`, both or none."""
         return self.before * first + self.after * last - self.shared * (first and last)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Number of experts of a layer, how many a token goes to, and parameters of all of them.
+
+    These are the first dim of each of the parameters, in the modules that a model has as `experts`.
+    """
+
+    count: int
+    chosen: int
+    parameters: int
 
 
 class Product(NamedTuple):

@@ -31,6 +31,10 @@ METHODS = (
 PEER_TO_PEER = ("send", "recv")
 """Methods whose messages the flight recorder of Gloo leaves out; the listener counts them."""
 
+EXCHANGES = ("all_to_all_single", "alltoall_base")
+"""Methods whose pieces, which may differ, the flight recorder leaves out; older torch has the last.
+The listener counts them."""
+
 FUNCTIONAL, ANY_DEVICE = "_c10d_functional", "CompositeExplicitAutograd"
 
 _listener = NOT_PROFILED
@@ -74,6 +78,8 @@ def _heard(name: str, original: Any) -> Callable[..., Any]:
     def call(self: Any, *given: Any, **named: Any) -> Any:
         if name in PEER_TO_PEER:
             _listener.message(name, self, *given[:2])
+        elif name in EXCHANGES:
+            _listener.exchange(self, given[1], given[3])
         with _listener.during(COMMUNICATION):
             return original.__get__(self)(*given, **named)
 

@@ -3,8 +3,8 @@
 Collectives are read from torch's flight recorder, which every process group of Gloo and NCCL writes
 as it runs, whoever called it: Python, DDP's reducer or FSDP2. It names the algorithm that ran:
 Gloo's reduce-scatter stands there as an all-reduce. It has no messages of Gloo between two ranks,
-of which `collectives` tells; of what torch does not see (Horovod) the strategy tells by
-`Phases.sent`. Nothing of the training is changed or waited for.
+nor pieces of an all-to-all, of which `collectives` tells; of what torch does not see (Horovod) the
+strategy tells by `Phases.sent`. Nothing of the training is changed or waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.cost.traffic import SEND
+from pipeline.cost.traffic import ALL_TO_ALL, SEND
 from pipeline.emulation import tcp
 from pipeline.errors import LaunchError
 from pipeline.parallel.mesh import Layout
@@ -84,6 +84,22 @@ class Counted:
         kind = SEND if way == "send" else RECEIVE
         self._steps[-1].noted.append(self._call(kind, pair, count))
 
+    def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
+        """An all-to-all that gives each rank of the group so many rows; as many, where none say."""
+        ranks = dist.get_process_group_ranks(group)
+        if len(ranks) < 2:
+            return
+        rows = [*pieces] or [len(tensor) // len(ranks)] * len(ranks)
+        row_bytes = tensor.nbytes // max(1, len(tensor))
+        others = tuple(
+            (row_bytes * count, self.layout.leaves_node(self.rank, (self.rank, peer)))
+            for peer, count in zip(ranks, rows, strict=True)
+            if peer != self.rank
+        )
+        axis = axis_of(self.layout, ranks)
+        call = Call(ALL_TO_ALL, axis, len(ranks), tensor.nbytes, pieces=others)
+        self._steps[-1].noted.append(call)
+
     def communication(self, start_ns: int, stop_ns: int) -> None:
         """A stretch of the step under way in which collectives are known to start."""
         self._steps[-1].communication.append((start_ns, stop_ns))
@@ -126,13 +142,15 @@ class Counted:
                 "sees that it is communication; call torch.distributed's function instead, or give "
                 "the shared step the DistributedDataParallel itself as `forward`"
             )
+
+        def recorded(step: _Step) -> list[Call]:
+            # Exchanges were noted already, with their pieces.
+            again = {ALL_TO_ALL} & {call.kind for call in step.noted}
+            inside = [call for at, call in entries if step.start_ns <= at <= step.stop_ns]
+            return [call for call in inside if call.kind not in again]
+
         tallies = [
-            tallied(
-                call
-                for s in steps
-                for call in (*(c for at, c in entries if s.start_ns <= at <= s.stop_ns), *s.noted)
-            )
-            for steps in rounds
+            tallied(call for s in steps for call in (*recorded(s), *s.noted)) for steps in rounds
         ]
         kinds = [sorted(tuple(one.values()) for one in tally) for tally in tallies]
         differing = size * sum(one != kinds[0] for one in kinds)

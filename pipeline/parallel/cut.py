@@ -39,12 +39,14 @@ class Cut:
     """`dim` of the whole has length `length`, in `runs` equal runs; each is cut over the ranks.
 
     A fused projection to query, key and value has three runs, of which each rank has its heads.
+    `axis` is that of the mesh along which the ranks lie.
     """
 
     dim: int
     length: int
     runs: int
     ranks: dist.ProcessGroup
+    axis: str = TENSOR
 
     def part(self, whole: Tensor) -> Tensor:
         """A copy of this rank's part of a tensor that it holds whole; nothing is sent."""
@@ -76,9 +78,11 @@ class Cut:
         return [run.tensor_split(size, self.dim) for run in whole.chunk(self.runs, self.dim)]
 
 
-def cut(parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup) -> nn.Parameter:
+def cut(
+    parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup, axis: str = TENSOR
+) -> nn.Parameter:
     """This rank's part of a parameter, as a parameter that knows how it was cut."""
-    made = Cut(dim, parameter.shape[dim], runs, ranks)
+    made = Cut(dim, parameter.shape[dim], runs, ranks, axis)
     part = nn.Parameter(made.part(parameter.detach()))
     setattr(part, NAME, made)
     return part
@@ -155,7 +159,7 @@ def held(tensor: Tensor, like: Tensor) -> Held:
     boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
     cut = cut_of(like)
     if cut is not None and shape:
-        axes.add(TENSOR)
+        axes.add(cut.axis)
         boxes = list(_uncut(boxes[0], cut))
         shape = (*shape[: cut.dim], cut.length, *shape[cut.dim + 1 :])
     return Held(part, shape, tuple(box for box in boxes if 0 not in box.shape), frozenset(axes))

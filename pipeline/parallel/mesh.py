@@ -22,6 +22,12 @@ PIPELINE, TENSOR = "pipeline", "tensor"
 CONTEXT = "context"
 """The axis along which the positions of each sequence are cut."""
 
+EXPERT = "expert"
+"""The axis along which the experts of a mixture are cut; its ranks read different sequences too."""
+
+READING = (REPLICA, DATA, EXPERT)
+"""Axes that cut the global batch, the first one into the largest slices."""
+
 BUCKET_BYTES = 25 * 2**20
 """Size of the messages that average a pipeline's gradients along the data axis; DDP's own."""
 
@@ -80,7 +86,7 @@ class Layout:
     def data_parallel(self) -> int:
         """Number of equal slices into which the global batch is cut."""
         axes = dict(self.axes)
-        return axes.get(REPLICA, 1) * axes.get(DATA, 1)
+        return math.prod(axes.get(axis, 1) for axis in READING)
 
     @property
     def data_devices(self) -> int:
@@ -125,10 +131,10 @@ class Layout:
                 "data-parallel ranks; set workload.global_batch to a multiple of it"
             )
         share = global_batch // self.data_parallel
-        place = self.coordinate(rank)
-        group = place.get(REPLICA, 0) * dict(self.axes).get(DATA, 1)
-        start = (group + place.get(DATA, 0)) * share
-        return start, start + share
+        place, sizes, slice_number = self.coordinate(rank), dict(self.axes), 0
+        for axis in READING:
+            slice_number = slice_number * sizes.get(axis, 1) + place.get(axis, 0)
+        return slice_number * share, (slice_number + 1) * share
 
     def check_batch(self, spec: RunSpec) -> None:
         """Raise StudyError where a rank's part of the batch is no whole number of micro-batches.

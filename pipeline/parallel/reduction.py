@@ -68,13 +68,19 @@ class Reduction:
 class MeanBucket:
     """The mean over all ranks of a group, by an all-reduce; gradients become views of it.
 
-    `reduced_as` is the type in which they travel, None for their own.
+    `reduced_as` is the type in which they travel, None for their own. `count`, where it is given,
+    divides their sum in place of the number of ranks.
     """
 
     def __init__(
-        self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup, reduced_as: Any = None
+        self,
+        parameters: list[nn.Parameter],
+        ranks: dist.ProcessGroup,
+        reduced_as: Any = None,
+        count: int = 0,
     ) -> None:
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, reduced_as
+        self.count = count or ranks.size()
         self._sent: tuple[Tensor, torch.dtype, Any] | None = None
 
     @collective
@@ -82,7 +88,7 @@ class MeanBucket:
         """Begin to add up the gradients of all ranks, and drop this rank's own."""
         gradients: Any = [parameter.grad for parameter in self.parameters]
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
-        mean = flattened(gradients).div_(self.ranks.size())
+        mean = flattened(gradients).div_(self.count)
         flat = mean.to(self.reduced_as or mean.dtype)
         for parameter in self.parameters:
             parameter.grad = None

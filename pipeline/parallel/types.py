@@ -147,6 +147,9 @@ class Phases:
     def message(self, way: str, group: ProcessGroup, tensors: list[Tensor], peer: int) -> None:
         """Tensors go to (`way` is `send`) or come from (`recv`) a peer of the group."""
 
+    def exchange(self, group: ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
+        """Every rank of the group gets a piece of the tensor, of so many rows; none say: equal."""
+
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
         """Collectives of a kind among all ranks, by a library whose own torch does not see.
 

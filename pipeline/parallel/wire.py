@@ -36,7 +36,8 @@ RECEIVE = "receive"
 class Call:
     """One collective, or one message: `payload_bytes` among `ranks`, which are numbers.
 
-    `leaves_node`: the receiver, or the rank that follows in the ring, is on another node.
+    `leaves_node`: the receiver, or the rank that follows in the ring, is on another node. `pieces`
+    of an exchange that tells them go to the other ranks: bytes, and whether to another node.
     """
 
     kind: str
@@ -44,14 +45,24 @@ class Call:
     ranks: int
     payload_bytes: int
     leaves_node: bool = False
+    pieces: tuple[tuple[int, bool], ...] | None = None
 
     @property
     def wire_bytes(self) -> float | None:
         """Bytes that this rank sends; None for a kind whose algorithm is not known here."""
+        if self.pieces is not None:
+            return float(sum(size for size, _ in self.pieces))
         if self.kind in (SEND, RECEIVE):
             return float(self.payload_bytes if self.kind == SEND else 0)
         share = SHARES.get(self.kind)
         return None if share is None else ring(self.payload_bytes * share, self.ranks)
+
+    @property
+    def between_nodes_bytes(self) -> float | None:
+        """Those of `wire_bytes` that go to another node."""
+        if self.pieces is not None:
+            return float(sum(size for size, leaves in self.pieces if leaves))
+        return self.wire_bytes if self.leaves_node else 0.0
 
 
 def axis_of(layout: Layout, ranks: Iterable[int]) -> str:
@@ -72,8 +83,9 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
     tally = []
     for (kind, axis, ranks), same in alike.items():
         # Of an algorithm that is not known there is no sum, rather than one that is too small.
-        sent = [(each, one.leaves_node) for one in same if (each := one.wire_bytes) is not None]
-        known = len(sent) == len(same)
+        sent = [one.wire_bytes or 0.0 for one in same]
+        known = all(one.wire_bytes is not None for one in same)
+        between = sum(one.between_nodes_bytes or 0.0 for one in same)
         tally.append(
             {
                 "kind": kind,
@@ -81,10 +93,8 @@ def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
                 "ranks": ranks,
                 "count": len(same),
                 "payload_bytes": sum(call.payload_bytes for call in same),
-                "wire_bytes": round(sum(each for each, _ in sent)) if known else None,
-                "between_nodes_bytes": round(sum(each for each, leaves in sent if leaves))
-                if known
-                else None,
+                "wire_bytes": round(sum(sent)) if known else None,
+                "between_nodes_bytes": round(between) if known else None,
             }
         )
     return tally

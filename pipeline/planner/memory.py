@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import models
-from pipeline.cost.traffic import ANSWERED, SEND, Traffic
+from pipeline.cost.traffic import ALL_TO_ALL, ANSWERED, SEND, Traffic
 from pipeline.models import FP32, HALF, INT64, Formats
 from pipeline.parallel.mesh import Layout
 from pipeline.precision.widths import widths
@@ -174,7 +174,7 @@ def sent_between_nodes(layout: Layout, rank: int, sent: Traffic) -> float | None
 
     Round a ring all go to the next rank of the axis.
     """
-    if sent.kind in (SEND, ANSWERED) and layout.processes_per_node > 1:
+    if sent.kind in (SEND, ANSWERED, ALL_TO_ALL) and layout.processes_per_node > 1:
         return sent.leaving
     return sent.bytes * layout.leaves_node(rank, layout.along(sent.axis, rank))
 

@@ -126,6 +126,12 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
     return ""
 
 
+def example(name: str) -> ModelSpec:
+    """A small model that the strategy trains."""
+    own = load(name, {}).example
+    return models.examples()[own] if own else models.example()
+
+
 def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4, 1)) -> RunSpec:
     """A run on the first of these numbers of ranks that the strategy has a layout for."""
     for nodes in ranks:
@@ -139,7 +145,7 @@ def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4,
         strategy=name,
         precision="fp32",
         world=world,
-        model=replace(models.example(), num_layers=12),
+        model=example(name) if load(name, {}).example else replace(models.example(), num_layers=12),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
         workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
         repeat=0,

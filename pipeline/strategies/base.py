@@ -70,6 +70,8 @@ SYMBOLS = {
     "m": "micro-batches",
     "R": "bytes of the gradients of layer norms, biases and positions, which no axis cuts",
     "s": "ranks of the axis data, over which ZeRO cuts",
+    "k": "experts that a token goes to",
+    "E": "bytes of the gradients of a rank's experts",
 }
 """Symbols of the formulas of `Strategy.sends`."""
 
@@ -153,6 +155,9 @@ class Strategy(ABC):
 
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
+
+    example: ClassVar[str] = ""
+    """Name in `models.examples` of a small model that it trains; none where it trains the first."""
 
     @property
     def precisions(self) -> tuple[str, ...]:

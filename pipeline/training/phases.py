@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -181,6 +181,11 @@ class PhaseTimer(Paced):
         """Count a message between two ranks."""
         if self._counted is not None:
             self._counted.message(way, group, tensors, peer)
+
+    def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
+        """Count what goes from this rank to each other one."""
+        if self._counted is not None:
+            self._counted.exchange(group, tensor, pieces)
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
         """Count collectives of a library that torch's recorder does not see."""

@@ -79,15 +79,15 @@ NARROW = ("LlamaForCausalLM", "BertForPreTraining")
 """Trained in narrow numbers too, the latter also in micro-batches."""
 MIXTURE = "MixtralForCausalLM"
 """Trained in fp32, with every setting and in micro-batches: in narrow numbers a token near a tie
-may go to another expert in another layout."""
+may go to another expert in another layout. `expert` trains it in these too."""
 CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
     "pipeline_parallel": tuple(name for name in ARCHITECTURES if name != MIXTURE),
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
 }
 """Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "context", "deepspeed")
-"""Strategies that train none."""
+UNTRIED = ("annotated", "context", "deepspeed", "expert")
+"""Strategies that train none, or theirs alone (`Strategy.example`)."""
 OBJECTIVES = {
     "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
     "BertForPreTraining": ObjectiveSpec("masked_next_sentence", 301, 0.05, 302, 303, 304),
@@ -123,6 +123,8 @@ MUTATIONS = {
     "deepspeed": "same_shard",
     "horovod": "optimiser_steps clip_before_synchronise own_weight means_of_pieces own_masks "
     "own_balance narrow_masters",
+    "expert": "same_shard part_norm experts_added experts_apart no_way_back over_capacity "
+    "own_balance cut_ratio",
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
     "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5",
     "local_sgd": "same_shard never_one no_momentum",
@@ -155,6 +157,8 @@ SHOWN: dict[str, dict[str, Any]] = {
 """Mutations by what a case needs for them to show, where plain GPT-2 in fp32 is not enough."""
 SLOW = ("narrow_masters",)
 """Mutations that show in later steps than the first `FEW`."""
+OF_FOUR = ("experts_apart",)
+"""Mutations that show where the defaults have two axes."""
 OF_EACH_CLASS = (
     ("ddp", "sum"), ("tensor", "no_enter"), ("tensor", "no_leave"), ("pipeline_parallel", "twice"),
 )  # fmt: skip
@@ -532,6 +536,8 @@ def varied_cases(strategy: str, world: int) -> list[Case]:
     names = ["lamb padded documents", "lamb padded", "decay padded"]
     # An algorithm that is written out takes all tokens alike.
     fitting = names[1:] if Case(strategy).changed else names
+    if strategies.load(strategy, {}).example:
+        fitting = ["lamb"]
     kinds: list[dict[str, Any]] = [dict.fromkeys(name.split(), True) for name in fitting]
     found = [case_of(strategy, world, decay=True)]
     for v in variants_of(strategy, world):
@@ -654,8 +660,9 @@ def case_of(
     accumulation: int = 1,
     **options: Any,
 ) -> Case:
-    """A case with as many layers as its layout needs."""
-    made = Case(strategy, precision, accumulation, variant=variant, **options)
+    """A case with as many layers as its layout needs, and a model that the strategy trains."""
+    own = {"architecture": strategies.load(strategy, {}).example or None} | options
+    made = Case(strategy, precision, accumulation, variant=variant, **own)
     deeper = [replace(made, num_layers=n) for n in LAYERS]
     return next((case for case in deeper if fits(case, world)), made)
 
@@ -668,7 +675,8 @@ def mutated_world(strategy: str) -> int:
 
 def least_world(case: Case) -> int:
     """The same, or the least larger one in which its setting of the knobs is one of its own."""
-    worlds = [n for n in WORLDS if n >= mutated_world(case.strategy)]
+    least = WORLDS[-1] if case.mutation in OF_FOUR else mutated_world(case.strategy)
+    worlds = [n for n in WORLDS if n >= least]
     return next((n for n in worlds if case.variant in variants_of(case.strategy, n)), worlds[-1])
 
 
@@ -701,7 +709,8 @@ def mutants(strategy: str) -> list[Case]:
     able = precisions_of(strategy) if strategy not in UNSEEN else []
     narrow = [replace(c, precision="bf16") for c in found if c.mutation in NARROWLY]
     found += narrow if "bf16" in able else []
-    found.append(case_of(strategy, world, mutation=SEEN, padded=True))
+    seen = case_of(strategy, world, mutation=SEEN, padded=True)
+    found += [] if seen.architecture else [seen]
     both = [name for name in ("fp32", "bf16") if name in able]
     return found + [case_of(strategy, world, 0, name, mutation=ONE_NORM) for name in both]
 

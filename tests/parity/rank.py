@@ -43,11 +43,13 @@ from pipeline.parallel.cut import cut as real_cut
 from pipeline.parallel.cut import cut_of, held, holders, rows_of
 from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
+from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import NO_FAULTS, Batch, Trainable
 from pipeline.precision.master import MasterWeights
 from pipeline.precision.native import Native
+from pipeline.strategies.expert.step import ExpertAxis
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.parameter_server.step import LateStar, Star
 from pipeline.strategies.pipeline_parallel.schedule import Stages
@@ -329,6 +331,21 @@ def from_narrow_weights(self: MasterWeights, closure: Any = None) -> None:
     real_update(self)
 
 
+def backwards_unsent(self: ExpertAxis, rows: Any, given: Any, taken: Any) -> torch.Tensor:
+    """Gradients of no use come back from the experts of others."""
+    if torch._C._current_graph_task_id() == -1:
+        return real_exchange(self, rows, given, taken)
+    return rows.new_zeros(sum(taken), *rows.shape[1:])
+
+
+def within_capacity(self: ExpertAxis, run: Any, own: int, *given: Any) -> torch.Tensor:
+    """Each expert takes its even share of a rank's tokens, as GShard's; later ones are dropped."""
+    x, chosen, weights = given
+    places = F.one_hot(chosen.flatten()).cumsum(0).gather(1, chosen.flatten()[:, None])
+    fits = places.view_as(chosen) <= chosen.numel() // (own * self.size)
+    return real_routed(self, run, own, x, chosen, weights * fits)
+
+
 def without_momentum(self: LocalStepper, *, moves: bool = True) -> None:
     """Step by what the ranks have moved by alone, as if it were plain SGD."""
     self.outer.param_groups[0].update(momentum=0.0, nesterov=False)
@@ -347,6 +364,7 @@ real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
 real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
 real_attend = gpt2.attend
+real_exchange, real_routed = ExpertAxis.exchange, ExpertAxis.routed
 real_synchronise, real_late = LocalStepper.synchronise, LateStar.__init__
 real_accumulate = PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
@@ -356,10 +374,13 @@ NATIVE = "pipeline.precision.native.Native."
 SERVER = "pipeline.strategies.parameter_server."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
-TENSOR, CONTEXT, STAGES, SHARDED, ANNOTATED = (
+TENSOR, CONTEXT, EXPERT, STAGES, SHARDED, ANNOTATED = (
     f"pipeline.strategies.{room}."
-    for room in ("tensor.step", "context.step", "pipeline_parallel", "sharded", "annotated.step")
-)
+    for room in (
+        "tensor.step", "context.step", "expert.step", "pipeline_parallel", "sharded",
+        "annotated.step",
+    )
+)  # fmt: skip
 WRONG: dict[str, dict[str, Any]] = {
     "no_clip": {"torch.nn.utils.clip_grad_norm_": lambda grads, _: real_clip(grads, 1e9)},
     "same_shard": {P + "mesh.Layout.batch_slice": lambda self, rank, n: real_slice(self, 0, n)},
@@ -385,6 +406,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_leave": {TENSOR + "TensorAxis.total": lambda self, x: x.clone()},
     "part_norm": {
         TENSOR + "TensorStepper.clip": Stepper.clip,
+        EXPERT + "ExpertStepper.clip": Stepper.clip,
         STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
     "recomputed_unmasked": {"pipeline.models.gpt2.model.attend": unmasked_again},
@@ -402,6 +424,10 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     # Each rank steps by the mean over its own tokens.
     "not_averaged": {P + "reduction.DistributedDataParallel": without_ddp},
+    # Gradients of experts as if only their replicas had read the batch.
+    "experts_added": {EXPERT + "MeanBucket": lambda *given: MeanBucket(*given[:3])},
+    "no_way_back": {EXPERT + "ExpertAxis.exchange": backwards_unsent},
+    "over_capacity": {EXPERT + "ExpertAxis.routed": within_capacity},
     # As if no rank shared a weight with another.
     "untied": {STAGES + "step.ends_of": lambda layout, rank: None},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
@@ -466,7 +492,14 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 """Replacements that break a step, by mutation; others are knobs of the strategy."""
 # The same mistakes, which other cases must show.
-WRONG |= {"heads_alone": WRONG["uncut_alone"], "borders_unread": WRONG["padding_read"]}
+WRONG |= {
+    "heads_alone": WRONG["uncut_alone"],
+    "borders_unread": WRONG["padding_read"],
+    "experts_apart": WRONG["replicas_apart"],
+}
+NORMS = ("h.1.ln_2.weight", "layers.1.post_attention_layernorm.weight")
+LARGEST = ("h.1.mlp.c_fc.weight", "layers.1.mlp.experts.gate_up_proj")
+"""With which names end in GPT-2, and in the models that a strategy has as its example."""
 
 
 def overflowing() -> Any:
@@ -478,7 +511,7 @@ def overflowing() -> Any:
         if next(steps) != OVERFLOW_STEP:
             return
         for name, reduced in reduced_by(self):
-            if name == "h.1.mlp.c_fc.weight":
+            if name.endswith(LARGEST):
                 own = held(reduced.grad, reduced)
                 if own.boxes and not any(own.boxes[0].offsets):
                     own.part.view(-1)[0] = torch.inf
@@ -490,7 +523,7 @@ def one_and_a_half(stepper: Stepper) -> None:
     """Reduce, then scale the gradient of one layer norm."""
     real_reduced(stepper)
     for name, reduced in reduced_by(stepper):
-        if name == "h.1.ln_2.weight":
+        if name.endswith(NORMS):
             reduced.grad *= 1.5
 
 

@@ -60,6 +60,10 @@ def active_parameters(model: ModelSpec) -> int:
     return num_parameters(model)
 
 
+def experts(model: ModelSpec) -> None:
+    """None: it is dense."""
+
+
 def layer_parameters(model: ModelSpec) -> int:
     """Parameters of one block."""
     return 12 * model.width**2 + 13 * model.width

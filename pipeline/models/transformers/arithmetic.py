@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
-from pipeline.models import FP32, AxisCuts, Ends, FileNames, Formats, Shape
+from pipeline.models import FP32, AxisCuts, Ends, Experts, FileNames, Formats, Shape
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
     from pipeline.models.transformers.model import LanguageModel
 
-FACTS = 8
+FACTS = 9
 """Version of what `facts` prints."""
 LOADED = 84 * 2**20
 """Resident bytes of transformers 5.23 with the module of a class, measured once on Linux x86-64
@@ -125,7 +125,16 @@ def num_parameters(model: ModelSpec) -> int:
 
 def active_parameters(model: ModelSpec) -> int:
     """All but those of the experts that a token does not go to."""
-    return num_parameters(model) - int(_facts(model)["idle_parameters"])
+    whole, mixture = num_parameters(model), experts(model)
+    if mixture is None:
+        return whole
+    return whole - mixture.parameters + mixture.parameters * mixture.chosen // mixture.count
+
+
+def experts(model: ModelSpec) -> Experts | None:
+    """Those of a mixture."""
+    counted = _facts(model)["experts"]
+    return Experts(*counted) if counted else None
 
 
 def layer_parameters(model: ModelSpec) -> int:

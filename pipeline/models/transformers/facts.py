@@ -43,7 +43,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
 
     `forward_flops` are those of a forward pass, `attention_flops` those between query, key and
     value and what attention makes of them, `product_weights` the weights that it multiplies, but
-    for experts'; `idle_parameters` are those that a token does not use. `kept_bytes`, its part in
+    for experts'; `experts` are the fields of `Experts`, or None. `kept_bytes`, its part in
     one block, what stays of it without attention, and what gradients of activations add to it
     (`Family.gradient_bytes`) are for fp32, autocast and bf16 weights.
     """
@@ -86,7 +86,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             torch.set_default_dtype(torch.float32)
         return {
             "parameters": {name: [*p.shape] for name, p in model.named_parameters()},
-            "idle_parameters": _idle(model),
+            "experts": _experts(model),
             "block_parameters": sum(p.numel() for p in model.blocks[0].parameters()),
             "forward_flops": sum(counts.values()),
             "attention_flops": attention_flops[0],
@@ -123,13 +123,12 @@ def _file_names(model: LanguageModel) -> dict[str, Any]:
     }
 
 
-def _idle(model: LanguageModel) -> int:
-    """Parameters that a token does not use: of a mixture the experts that it does not go to."""
+def _experts(model: LanguageModel) -> list[int] | None:
+    """Fields of `Experts` of a mixture."""
     if not model.is_mixture:
-        return 0
-    config = model.model.config
-    stacked = sum(p.numel() for p in model.parameters() if p.dim() > 2)
-    return int(stacked - stacked * config.num_experts_per_tok // config.num_local_experts)
+        return None
+    config, parts = model.model.config, (p for each in model.experts for p in each.parameters())
+    return [config.num_local_experts, config.num_experts_per_tok, sum(p.numel() for p in parts)]
 
 
 def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:

@@ -94,6 +94,16 @@ class LanguageModel(nn.Module):
         """The layers that repeat, in their order."""
         return self._blocks[0]
 
+    @property
+    def experts(self) -> list[nn.Module]:
+        """Modules of a mixture that have all experts of a layer, each a slice of the parameters.
+
+        Their forward pass is that of (tokens, width), numbers of the experts that each token goes
+        to, (tokens, chosen), and weights of these experts' outputs, which are added up.
+        """
+        parts = self.model.modules() if self.is_mixture else ()
+        return [part for part in parts if any(p.dim() > 2 for p in part.parameters(recurse=False))]
+
     def wrap_attention(self, around: Callable[..., Any]) -> None:
         """Run by `around` the attention function of transformers that the layers call.
 

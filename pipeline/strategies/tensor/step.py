@@ -310,11 +310,16 @@ class TensorStepper(Stepper):
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
-        parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
-        rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
-        squares = self.axis.add(total_norm(parts) ** 2)
-        norm = (squares + total_norm(rest) ** 2).sqrt()
-        return self.clip_by(norm, parameters)
+        return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
+
+
+def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
+    """The L2 norm of all gradients, of which some are parts over these ranks. Collective."""
+    parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
+    rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
+    squares = total_norm(parts) ** 2
+    dist.all_reduce(squares, group=ranks)
+    return (squares + total_norm(rest) ** 2).sqrt()
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from tests.shards import cuts
 
 HYBRID = Layout((("pipeline", 2), ("data", 3), ("tensor", 2)), 4, "cuda", "nccl")
 REPLICAS = Layout((("replica", 2), ("data", 3)), 3, "cpu", "gloo")
+EXPERTS = Layout((("data", 3), ("expert", 2)), 3, "cpu", "gloo")
 FOUR = Layout((("data", 4),), 4, "cpu", "gloo")
 
 
@@ -60,9 +61,10 @@ def test_a_ring_leaves_a_node_at_its_last_rank() -> None:
     [
         (HYBRID, [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12)] * 2),
         (REPLICAS, [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)]),
+        (EXPERTS, [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)]),
         (Layout((("tensor", 2),), 2, "cpu", "gloo"), [(0, 12)] * 2),
     ],
-    ids=["one data place", "replicas", "no data axis"],
+    ids=["one data place", "replicas", "experts", "no data axis"],
 )
 def test_ranks_read_the_sequences_of_their_place(layout, slices) -> None:
     assert [layout.batch_slice(rank, 12) for rank in range(layout.num_processes)] == slices

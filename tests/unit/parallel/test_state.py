@@ -21,7 +21,7 @@ from pipeline.precision import make_precision
 from pipeline.strategies.base import Strategy
 from pipeline.training import checkpoint
 from pipeline.training.shard_files import SavedShards
-from tests.ranks import MODEL, Live, fake_group, parts_of
+from tests.ranks import MODEL, Live, fake_group, model_of, parts_of
 from tests.shards import shards_of
 
 SHARES = {
@@ -140,10 +140,10 @@ def cases() -> list[tuple[str, int]]:
 def built(strategy: Strategy, live: Live | None = None) -> tuple[nn.Module, tuple[int, int]]:
     """The model as the strategy leaves it on this rank, and bytes now and at most when filled."""
     if live is None:
-        model = build_model(MODEL, 5)
+        model = build_model(model_of(strategy), 5)
         strategy.build(parts_of(strategy, RANKS, model))
         return model, (0, 0)
-    model, initial = deferred_model(MODEL, 5)
+    model, initial = deferred_model(model_of(strategy), 5)
     filled: list[tuple[int, int]] = []
 
     def fill() -> None:
@@ -166,7 +166,7 @@ def test_a_rank_gets_its_parts_and_never_the_whole(name: str, variant: int) -> N
         expected, _ = built(strategy)
         with Live() as live:
             found, (now, peak) = built(strategy, live)
-    own, whole = dict(expected.named_parameters()), build_model(MODEL, 5)
+    own, whole = dict(expected.named_parameters()), build_model(model_of(strategy), 5)
     parts = dict(found.named_parameters())
     assert list(parts) == list(own)
     for key, parameter in parts.items():

@@ -79,6 +79,26 @@ def test_the_payload_of_a_gather_is_what_has_been_gathered() -> None:
     assert payload_bytes("all_reduce", entry) == 8
 
 
+@pytest.mark.usefixtures("alone")
+def test_an_exchange_is_counted_by_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 of two nodes of two ranks keeps its own; the recorder's entry is the same exchange."""
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
+    layout = Layout((("data", 1), ("expert", 4)), 2, "cpu", "gloo")
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2, 3])
+    counted = Counted(layout, 1)
+    timer = PhaseTimer(Clock(torch.device("cpu")), counted)
+    for pieces in ([1, 2, 3, 0], [], [1, 2, 3, 2]):
+        with counted.step(), timer.during("communication"):
+            timer.exchange(world(), torch.ones(8, 4), pieces)
+            dist.all_to_all_single(torch.ones(8), torch.ones(8))
+    found: Any = counted.summary()
+    assert found["differing_steps"] == 2
+    assert found["collectives"] == [
+        {"kind": "all_to_all", "axis": "expert", "ranks": 4, "count": 1, "payload_bytes": 128,
+         "wire_bytes": 16 * (1 + 3 + 2), "between_nodes_bytes": 16 * (3 + 2)}
+    ]  # fmt: skip
+
+
 def test_a_library_that_torch_does_not_see_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
     counted = Counted(GRID, 0)
@@ -125,6 +145,7 @@ class Heard(Phases):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.pieces: list[list[int]] = []
         self.within = False
 
     @contextmanager
@@ -137,6 +158,9 @@ class Heard(Phases):
 
     def message(self, way: str, group: Any, tensors: list[Any], peer: int) -> None:
         self.seen.append(f"{way} {peer}")
+
+    def exchange(self, group: Any, tensor: Any, pieces: Any) -> None:
+        self.pieces.append([len(tensor), *pieces])
 
 
 @pytest.fixture
@@ -174,6 +198,15 @@ def heard_of(call: Any) -> list[str]:
 def test_a_collective_is_heard_when_it_starts_and_when_it_is_waited_for(call: Any) -> None:
     seen = heard_of(call)
     assert set(seen) == {"communication"} and len(seen) > 1
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_exchange_tells_what_is_given_and_not_what_is_taken() -> None:
+    heard = Heard()
+    with heard_by(heard):
+        dist.all_to_all_single(torch.ones(3), torch.ones(3), [3], [3])
+        dist.all_to_all_single(torch.ones(2), torch.ones(2))
+    assert heard.pieces == [[3, 3], [2]]
 
 
 @pytest.mark.usefixtures("alone")

@@ -84,6 +84,8 @@ for name in strategies.names():
     strategy = strategies.load(name, {})
     world = replace(run.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
     spec = replace(run, strategy=name, options={}, world=world)
+    if strategies.load(name, {}).example:
+        spec = replace(spec, model=strategies.example(name))
     strategies.check([spec])
     layout = strategy.layout(world)
     strategy.footprint(spec, layout, 0, 100), strategy.sends(spec, layout, 0, 100)
@@ -98,6 +100,7 @@ def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
 
 
 HEADS = {"num_heads": 16, "context": 100}
+LLAMA, MIXTURE = (models.examples()[f"{name}ForCausalLM"] for name in ("Llama", "Mixtral"))
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("zero", {}, {}, "'zero' has no file .*; use one of annotated"),
     ("ddp", {"bucket": 1}, {}, "no option 'bucket'; use one of bucket_cap_mb"),
@@ -171,6 +174,14 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("context", {"ranks": 8}, {"model": HEADS},
      "8 context ranks with 2 pieces each do not divide 100 tokens of a sequence; the nearest option"
      " ranks is 10, or set model.context to a multiple of 16"),
+    ("expert", {}, {}, "a mixture, which gpt2 has not; use a model such as MixtralForCausalLM, or"),
+    ("expert", {}, {"model": vars(LLAMA)}, "mixture, which LlamaForCausalLM has not; use a"),
+    ("expert", {"ranks": 3}, {"model": vars(MIXTURE)},
+     "3 expert ranks do not divide 8 ranks; set .* the nearest that divides these is 2"),
+    ("expert", {"ranks": 0}, {"model": vars(MIXTURE)},
+     "8 expert ranks do not divide 4 experts; the nearest .* divides these and 8 ranks is 4"),
+    ("expert", {"ranks": 3}, {"model": vars(MIXTURE), "world": sized(6)},
+     "3 expert ranks do not divide 4 experts; the nearest .* divides these and 6 ranks is 2"),
     ("context", {}, {"model": {"context": 99}}, "99 tokens of a sequence; set model.context to a"),
     ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
@@ -217,6 +228,7 @@ def test_a_knob_at_its_bounds_is_refused_or_can_be_counted_with(name) -> None:
             options = more | {knob: type(default)(value)}
             run = a_run(name, options, sized(1 if name == "single" else 2))
             run = replace(run, workload=replace(run.workload, untimed_steps=2, steps=20_002))
+            run = replace(run, model=strategies.example(name)) if plain.example else run
             try:
                 strategies.check([run])
             except StudyError:
@@ -266,6 +278,7 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
         ("sharded", {"ranks": 4}, (("replica", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
+        ("expert", {"ranks": 4}, (("data", 2), ("expert", 4)), "expert", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
         (
@@ -498,6 +511,36 @@ def test_fsdp_cuts_what_a_stage_keeps_between_steps_and_sends_what_stage_1_does(
     assert predict(cut).held_gradients == predict(whole).held_gradients
     assert predict(cut).activations == predict(whole).activations
     assert predict_sent(cut) == predict_sent(rows)
+
+
+def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
+    """By hand, for 2 layers of 4 experts of 3 x 32 x 48 numbers, 2 of which a token goes to."""
+    world = replace(sized(4), nodes=2, ranks_per_node=2)
+    work = {"global_batch": 32, "accumulation_steps": 4}
+    run = a_run("expert", {}, world, model=vars(MIXTURE), work=work)
+    count, experts, rows = models.num_parameters(MIXTURE), 2 * 4 * 3 * 32 * 48, 8 * 16 * 2 * 32
+    kept = count - experts / 2
+    held = predict(run)
+    assert (held.parameters, held.gradients, held.optimiser) == (4 * kept, 4 * kept, 8 * kept)
+    exchanged, rest, own = predict_sent(run)
+    assert (exchanged.axis, exchanged.formula) == ("expert", "(n-1)/n 4L k A")
+    assert exchanged.bytes == 4 * 2 * 4 * rows / 2
+    assert (rest.axis, rest.bytes) == ("data x expert", 2 * 3 / 4 * 4 * (count - experts))
+    assert (own.axis, own.bytes) == ("data", 2 / 2 * 4 * experts / 2)
+    again = replace(run, workload=replace(run.workload, recompute=True))
+    assert predict_sent(again)[0].bytes == 1.5 * exchanged.bytes
+    [masters, *_] = predict_sent(replace(run, precision="bf16_masters"))
+    assert masters.bytes == exchanged.bytes / 2
+    [both] = predict_sent(replace(run, options={"ranks": 4}))
+    assert both.formula == "(n-1)/n (4L k A + 2 (G - E))"
+    assert both.bytes == pytest.approx(3 / 4 * (2 * exchanged.bytes) + rest.bytes)
+    [alone] = predict_sent(replace(run, options={"ranks": 1}))
+    assert (alone.axis, alone.bytes) == ("data", 2 * 3 / 4 * 4 * count)
+    # Its neighbour is on its node; of three others two are not, and of the ring one in two is.
+    assert leaving(run, 0)["expert"] == 0
+    four = replace(run, options={"ranks": 4})
+    assert leaving(four, 0)["expert"] == pytest.approx(exchanged.bytes)
+    assert leaving(four, 1)["expert"] == pytest.approx(exchanged.bytes + rest.bytes)
 
 
 def test_deepspeed_gathers_large_weights_again_and_reduces_as_the_backend_can() -> None:

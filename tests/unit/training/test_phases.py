@@ -275,7 +275,8 @@ def test_an_emulated_node_pays_for_each_gradient_before_it_can_be_sent(clock, pr
 
 
 def train(tokens: Path, strategy: Strategy, *, profile: bool, accumulation: int = 2) -> list[Step]:
-    spec = replace(Case("single", accumulation=accumulation).spec(1), profile=profile)
+    case = Case("single", accumulation=accumulation, architecture=strategy.example or None)
+    spec = replace(case.spec(1), profile=profile)
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     steps: list[Step] = []
     loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
