@@ -63,6 +63,7 @@ def test_the_table_says_what_fits(capsys) -> None:
     ("words", "error"),
     [
         ("plan --study smoke --device v100-16", "is a GPU"),
+        ("plan --study smoke --device-memory 0GiB", "'0GiB'"),
         ("plan --study smoke --auto", "--auto needs --calibration FILE"),
         ("plan --study bai2022 --auto", "--auto needs --device and of several nodes --link"),
         ("plan --model 1.3B", "--model needs --device"),
