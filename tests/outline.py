@@ -30,7 +30,10 @@ class Outline(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self.elements.append(("!", {}))
 
-    handle_decl = unknown_decl = handle_pi = handle_comment
+    def handle_decl(self, decl: str) -> None:
+        self.handle_comment(decl)
+
+    unknown_decl = handle_pi = handle_comment
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)

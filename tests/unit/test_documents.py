@@ -60,6 +60,14 @@ def test_bad_content_is_one_line(tmp_path: Path, name: str, content: str, words:
     assert words in refusal(tmp_path / name)
 
 
+def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_bytes("title: Größe".encode("latin-1"))
+    assert "byte 0xf6 is not UTF-8" in refusal(path)
+    path.write_bytes(b" " * (MAX_BYTES + 1))
+    assert f"over {MAX_BYTES // 1024} KiB" in refusal(path)
+
+
 def test_what_studies_use_is_read(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     lines = "base: &base {steps: 1, x: 1.5e-4}\nb: {<<: *base, steps: 2}\nc: [*base, ü, null, no]"

@@ -96,7 +96,7 @@ def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Pa
     variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
     for lines, status, said in (
         (["export B=a # first", "A=$B"], 0, "ran with a, here\n"),
-        (["false"], 2, "error: workflow/site.yaml: the line 'false' of `before` failed; correct"),
+        (["false # 1"], 2, "error: workflow/site.yaml: the line 'false # 1' of `before` failed;"),
         (["A=1", "module load 'x'"], 2, "the line \"module load 'x'\" of `before`"),
     ):
         site.write_text(json.dumps({"container": {"runtime": "none"}, "before": lines}))

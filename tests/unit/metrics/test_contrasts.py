@@ -14,6 +14,7 @@ from pipeline.metrics import table as tidy
 from pipeline.metrics.cells import CellRuns
 from pipeline.metrics.contrasts import (
     contrast_rows,
+    fewest_repeats,
     largest_family,
 )
 from pipeline.metrics.results import Results, SpeedTest
@@ -176,6 +177,11 @@ def test_the_largest_family_is_predicted_from_the_study(changes: Any) -> None:
         "cells against their base",
     )
     assert found == 4
+
+
+def test_six_repeats_decide_fifteen_pairs_and_five_do_not() -> None:
+    # A single pair could be decided by four, which have no interval.
+    assert fewest_repeats(15) == fewest_repeats(1) == 6 and fewest_repeats(40) > 6
 
 
 def with_links(*links: dict[str, Any]) -> pd.DataFrame:
