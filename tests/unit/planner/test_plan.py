@@ -62,7 +62,9 @@ def test_the_table_says_what_fits(capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
+        ("plan --study nothing", "smoke"),
         ("plan --study smoke --device v100-16", "is a GPU"),
+        ("plan --study smoke --device-memory 16", "'16'"),
         ("plan --study smoke --device-memory 0GiB", "'0GiB'"),
         ("plan --study smoke --auto", "--auto needs --calibration FILE"),
         ("plan --study bai2022 --auto", "--auto needs --device and of several nodes --link"),
