@@ -164,31 +164,31 @@ def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
 
     A kind or metric unknown here is an error.
     """
-    evidence = copy(evidence)
+    evidence, places = copy(evidence), evidence.places  # these are remembered
     test, table = claim.test, evidence.results.table
     match claim.kind:
         case "ratio" | "ratio_of_ratios" | "best" | "worst" | "robust":
             # All at one, and the cell that the claim is about at the effect.
             metric, wanted = test.get("metric", RATE), selectors(claim)
             for selector in reversed(wanted):
-                for place in evidence.places(selector):
+                for place in places(selector):
                     bounds = effect if selector is wanted[0] else ONE
                     set_metric(evidence, place, metric, bounds)
             if claim.kind in ("ratio", "best", "worst") and metric in (RATE, "step_seconds"):
                 agree(evidence, metric)
         case "efficiency":
-            for place in (p for selector in test["cells"] for p in evidence.places(selector)):
+            for place in (p for selector in test["cells"] for p in places(selector)):
                 set_metric(evidence, place, RATE, _scaled(2, effect) if place.nodes == 2 else ONE)
         case "explained":
             # Two nodes are as fast as one, so half of the speedup is lost; a share is sending.
-            for place in (p for selector in test["cells"] for p in evidence.places(selector)):
+            for place in (p for selector in test["cells"] for p in places(selector)):
                 set_metric(evidence, place, RATE, ONE)
                 for repeat, share in _each(effect):
                     phases = {"communication": share / 2, "forward": 1 - share / 2}
                     _set_phases(evidence, place, repeat, phases)
         case "utilisation":
             # Every rank is off by the effect, each repeat by one of its bounds.
-            [place, *_] = evidence.places(test["a"])
+            [place, *_] = places(test["a"])
             for rank, expected in enumerate(test["expected"]):
                 for repeat, distance in _each(effect):
                     rows = _rows(table, place, "rank", "mean_utilisation", repeat)
@@ -196,11 +196,11 @@ def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
         case "fits":
             # Below the bound 1 the large cell runs out of memory, above it finishes.
             for key, text in (("fits", "ok"), ("too_large", "oom" if effect[1] < 1 else "ok")):
-                for place in evidence.places(test[key]):
+                for place in places(test[key]):
                     table.loc[_rows(table, place, "run", "status"), "text"] = text
         case "memory_formula":
             values = test["values_per_parameter"] * test["bytes_per_value"] * float(PARAMETERS)
-            for place in evidence.places(test["a"]):
+            for place in places(test["a"]):
                 set_metric(evidence, place, "peak_memory_bytes", _scaled(values, effect))
         case _:
             raise KeyError(claim.kind)
@@ -249,41 +249,33 @@ def set_metric(evidence: Evidence, place: Place, metric: str, bounds: Bounds) ->
         "loss_roughness": ("step", "loss"),
         "seconds_to_loss": ("step", "step_seconds"),
     }.get(metric, ("run", metric))
-    last = table["step"] == table.loc[_rows(table, place, "step", "loss"), "step"].max()
-    if metric == "seconds_to_loss":
-        # The last step reaches the loss.
-        loss = _rows(table, place, "step", "loss")
-        table.loc[loss, "value"] = 5.0
-        table.loc[loss & last, "value"] = 1.0
-    assert _rows(table, place, level, stored).any() or metric == "time_asymmetry", metric
-    for repeat, value in _each(bounds):
-        rows = _rows(table, place, level, stored, repeat)
-        match metric:
-            case "step_spread":
-                # A fifth of the steps takes so many times the median.
-                table.loc[rows, "value"] = 1.0
-                table.loc[rows & (table["step"] % 5 == 0), "value"] = 2 * value
-            case "memory_asymmetry":
-                table.loc[rows, "value"] = 1.0
-                table.loc[rows & (table["rank"] == 0), "value"] = 2 * value
-            case "time_asymmetry":
-                # Every rank's step takes as long: one computes longer, the others wait.
-                waits = {"forward": 1.0, "communication": 2 * value}
+    rows = table.loc[_rows(table, place, level, stored), ["repeat", "step", "rank", "timed"]]
+    assert len(rows) or metric == "time_asymmetry", metric
+    value = rows["repeat"].astype(float).map(dict(_each(bounds)))
+    match metric:
+        case "step_spread":
+            # A fifth of the steps takes so many times the median.
+            value = (2 * value).where(rows["step"] % 5 == 0, 1.0)
+        case "memory_asymmetry":
+            value = (2 * value).where(rows["rank"] == 0, 1.0)
+        case "time_asymmetry":
+            # Every rank's step takes as long: one computes longer, the others wait.
+            for repeat, ratio in _each(bounds):
+                waits = {"forward": 1.0, "communication": 2 * ratio}
                 _set_phases(evidence, place, repeat, waits)
-                busy = {"forward": 2 * value, "communication": 1.0}
+                busy = {"forward": 2 * ratio, "communication": 1.0}
                 _set_phases(evidence, place, repeat, busy, rank=0)
-            case "loss_roughness":
-                # Losses jump from 0 and back, in each repeat, which has a seed of its own.
-                steps = table.loc[rows, "step"].to_numpy(dtype=int)
-                table.loc[rows, "value"] = np.where(steps % 2 == 0, value, 0.0)
-            case "seconds_to_loss":
-                # Before the first timed step no second counts.
-                untimed = rows & ~table["timed"].fillna(False).astype(bool)
-                table.loc[rows, "value"] = 0.0
-                table.loc[untimed, "value"] = 1000.0
-                table.loc[rows & last, "value"] = value
-            case _:
-                table.loc[rows, "value"] = value
+        case "loss_roughness":
+            # Losses jump from 0 and back, in each repeat, which has a seed of its own.
+            value = value.where(rows["step"] % 2 == 0, 0.0)
+        case "seconds_to_loss":
+            # The last step reaches the loss; before the first timed step no second counts.
+            steps = table.loc[_rows(table, place, "step", "loss"), "step"]
+            last = steps.max()
+            table.loc[steps.index, "value"] = np.where(steps == last, 1.0, 5.0)
+            value = value.where(rows["step"] == last, 0.0)
+            value = value.where(rows["timed"].fillna(False).astype(bool), 1000.0)
+    table.loc[rows.index, "value"] = value
 
 
 def _set_phases(
@@ -291,14 +283,12 @@ def _set_phases(
 ) -> None:
     """Seconds of the phases of a profiled run, of all ranks or of one; none of any other."""
     table = evidence.results.table
-    own = (table["level"] == "profile") & (table["cell"] == place.cell)
-    own &= (table["nodes"] == place.nodes) & (table["repeat"] == repeat).fillna(False)
-    own &= table["metric"].str.startswith("phase_seconds:")
+    own = table.loc[_at(table, place, "profile"), ["repeat", "rank", "metric"]]
+    own = own[(own["repeat"] == repeat) & own["metric"].str.startswith("phase_seconds:")]
     if rank is not None:
-        own &= (table["rank"] == rank).fillna(False)
-    table.loc[own, "value"] = 0.0
-    for name, seconds in phases.items():
-        table.loc[own & (table["metric"] == f"phase_seconds:{name}"), "value"] = seconds
+        own = own[own["rank"] == rank]
+    names = own["metric"].str.removeprefix("phase_seconds:")
+    table.loc[own.index, "value"] = [phases.get(name, 0.0) for name in names]
 
 
 def _each(bounds: Bounds) -> list[tuple[int, float]]:
@@ -309,9 +299,13 @@ def _each(bounds: Bounds) -> list[tuple[int, float]]:
 def _rows(
     table: pd.DataFrame, place: Place, level: str, metric: str, repeat: int | None = None
 ) -> pd.Series[bool]:
-    rows = (table["level"] == level) & (table["metric"] == metric)
-    rows &= (table["cell"] == place.cell) & (table["nodes"] == place.nodes)
+    rows = _at(table, place, level) & (table["metric"] == metric)
     return rows if repeat is None else rows & (table["repeat"] == repeat).fillna(False)
+
+
+def _at(table: pd.DataFrame, place: Place, level: str) -> pd.Series[bool]:
+    own = (table["cell"] == place.cell) & (table["nodes"] == place.nodes)
+    return own & (table["level"] == level)
 
 
 def effects(claim: Claim) -> dict[str, Bounds]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import tests.counting  # noqa: F401
+from tests.counting import count_here
 from tests.system.image import image, singularity
 
 __all__ = ["image", "singularity"]
@@ -18,6 +18,7 @@ __all__ = ["image", "singularity"]
 # How long an example takes says how busy the machine is.
 settings.register_profile("any time", deadline=None)
 settings.load_profile("any time")
+count_here()
 
 LONGEST = (
     "workflow/test_workflow.py",

@@ -22,4 +22,6 @@ def here(model: str) -> dict[str, Any]:
     return counted
 
 
-arithmetic._count = here
+def count_here() -> None:
+    """Have all tests count so."""
+    arithmetic._count = here

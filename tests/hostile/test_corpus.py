@@ -117,6 +117,12 @@ def test_a_text(here: Path, name: str) -> None:
     assert words in refusal(here, *tokens(corpus=of_text()))
 
 
+def test_half_a_character_of_an_array(here: Path) -> None:
+    (here / "bad.json").write_text(json.dumps(["ok", "\ud800"]))
+    array = {"source": "json", "paths": ["bad.json"]}
+    assert "a document holds the lone surrogate" in refusal(here, *tokens(corpus=array))
+
+
 @pytest.mark.parametrize("name", TOKENISERS)
 def test_a_tokeniser(here: Path, name: str) -> None:
     content = copy.deepcopy(TOKENISERS[name])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from pipeline.text import is_visible, unprintable
 from tests.fake_records import a_verdict
 from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import refusal, settled
+from tests.outline import Outline
 
 pytestmark = pytest.mark.slow
 FEW = settings(
@@ -97,36 +97,9 @@ TEXTS = st.lists(st.sampled_from(MARKUP) | st.text(max_size=8), min_size=1, max_
 )
 
 
-class Structure(HTMLParser):
-    """The elements of a page with the names of their attributes, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, ...]] = []
-        self.text: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, *sorted(name for name, _ in attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        self.elements.append((f"/{tag}",))
-
-    def handle_comment(self, data: str) -> None:
-        self.elements.append(("comment",))
-
-    def handle_decl(self, decl: str) -> None:
-        self.elements.append(("declaration",))
-
-    def unknown_decl(self, data: str) -> None:
-        self.elements.append(("unknown",))
-
-    def handle_pi(self, data: str) -> None:
-        self.elements.append(("instruction",))
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
+def shape(page: Outline) -> list[tuple[str, ...]]:
+    """The elements of a page with the names of their attributes."""
+    return [(tag, *sorted(attributes)) for tag, attributes in page.elements]
 
 
 def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
@@ -152,7 +125,7 @@ def page_of(laid: Laid, folder: Path, text: str, other: str) -> str:
 def plain(laid: Laid, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, ...]]:
     """The elements of the report where no text is a special one."""
     folder = tmp_path_factory.mktemp("plain")
-    return Structure(page_of(laid, folder, "plain text", "other text")).elements
+    return shape(Outline(page_of(laid, folder, "plain text", "other text")))
 
 
 @settings(FEW, max_examples=1, phases=[Phase.explicit, Phase.generate])
@@ -162,7 +135,7 @@ def test_a_report_of_any_text(laid: Laid, plain, tmp_path: Path, text: str, othe
     """Whatever the texts are, the page has the elements that it has with plain ones, no more."""
     if any(unprintable(one) or not is_visible(one) for one in (text, other)):
         return  # no study has such a title
-    found = Structure(page_of(laid, tmp_path, text, other))
-    assert found.elements == plain
-    shown = " ".join("".join(found.text).split())
+    found = Outline(page_of(laid, tmp_path, text, other))
+    assert shape(found) == plain
+    shown = " ".join("".join(found.texts).split())
     assert all(" ".join(one.split()) in shown for one in (text, other))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fake_records import a_cell
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 LINK = {"name": "a", "rate_mbits": 100}
 EMULATED = {"network": "emulated", "cores_per_node": 1}
+CONDITIONS = {"receive_mbits": 25, "uplink_mbits": 400, "straggler": 0.5, "jitter": 0.3}
 TWO = {"cluster": {"nodes": [2]}}
 
 
@@ -43,6 +45,10 @@ def _of_hub(name: str) -> dict[str, Any]:
 
 def _tokeniser(name: str, revision: str | None) -> dict[str, Any]:
     return {"tokenizer": {"kind": "pretrained", "name": name, "revision": revision}}
+
+
+def _beginning(steps: int, whole: str = "single/n1") -> dict[str, Any]:
+    return {"beginnings": {"steps": steps, "whole": [whole]}}
 
 
 STUDIES: dict[str, tuple[dict[str, Any], str]] = {
@@ -65,6 +71,21 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         {"cluster": EMULATED | {"links": [LINK, LINK | {"rate_mbits": 2}]}},
         "link name 'a' stands 2 times",
     ),
+    "a link of the loopback's name": (
+        {"cluster": EMULATED | {"links": [LINK | {"name": "loopback"}]}}, "is that of no link",
+    ),
+    "a cell of the name that another has on the loopback": (
+        cell(0, name="dps-loopback") | {"cluster": EMULATED | {"links": [LINK]}},
+        "cell name 'dps-loopback' is that of 'dps'",
+    ),
+    **{
+        f"a link's {key} on one node": (
+            {"cluster": EMULATED | {"links": [LINK | {key: value}]}},
+            f"link 'a': {key} needs a cell on 2 nodes or more",
+        )
+        for key, value in CONDITIONS.items()
+    },
+    "real time of a loopback": ({"cluster": {"real_time": True}}, "real_time belongs to cluster."),
     "a node count twice": ({"cluster": {"nodes": [1, 1]}}, "nodes"),
     "a seed twice": ({"seeds": [1, 1]}, "seeds"),
     "a claim twice": ({"claims": ["bai2022", "bai2022"]}, "claims"),
@@ -102,6 +123,16 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "heads that do not divide": ({"model": {"num_heads": 3}}, "num_heads"),
     "nothing left to time": ({"workload": {"untimed_steps": 30}}, "untimed_steps"),
+    "more profiled steps than there are": ({"profile": {"steps": 3}}, "profile.steps 3 after 1 un"),
+    "a beginning as long as the run": (_beginning(3), "beginnings.steps 3 are no beginning of 3"),
+    "a beginning that is not timed": (_beginning(1), "untimed_steps 1 leaves none"),
+    "an end of a run that is none": (
+        _beginning(2, "dps/n3"), "beginnings.whole names 'dps/n3'; use one of single/n1",
+    ),
+    "more runs than may be listed": (
+        {"cells": [a_cell(f"c{n}", nodes=[1]) for n in range(200)], "repeats": 200},
+        "40000 runs, over 10000",
+    ),
     "a batch that is not divided": ({"workload": {"accumulation_steps": 64}}, "64"),
     "NCCL on a processor": ({"cluster": {"backend": "nccl"}}, "nccl"),
     "links of a loopback": ({"cluster": {"links": [LINK]}}, "has no cluster.links"),
@@ -125,6 +156,17 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a data set of a web address": (_of_hub("https://example.com/a"), "no name of a data set"),
     "a data set outside": (_of_hub("../../data"), "no name of a data set"),
     "a data set with a line end": (_of_hub("a/b\n"), "no name of a data set"),
+    "a tokeniser of too few words": (
+        {"tokenizer": {"kind": "bpe", "vocab_size": 256}}, "tokenizer.vocab_size: 256 breaks minim",
+    ),
+    "a tokeniser of no kind": (
+        {"tokenizer": {"kind": "x"}}, '"x" breaks enum: ["bpe", "wordpiece", "char", "pretrained"]',
+    ),
+    "a key of another kind of tokeniser": (
+        {"tokenizer": {"kind": "char", "vocabulary": 9}},
+        "unknown keys 'vocabulary' (additionalProperties); expected keys 'kind'",
+    ),
+    "a list for a tokeniser": ({"tokenizer": []}, "at $.tokenizer: []"),
     "a tokeniser that is no folder": (_tokeniser("no-such", None), "is no folder here"),
     "a tokeniser of a web address": (
         _tokeniser("https://example.com/a", "0" * 40), "no name of a tokeniser",

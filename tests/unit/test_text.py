@@ -9,7 +9,7 @@ import pypandoc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text import latex, markdown, markdown_code, one_line, unprintable
+from pipeline.text import latex, markdown, markdown_code, one_line
 from tests.nasty_texts import LABELS, TITLE
 
 # Markup is made of few characters, so these come often; the rest is all that can be written.
@@ -129,9 +129,3 @@ def plain_latex(text: str) -> str:
 @settings(deadline=None, derandomize=True)
 def test_latex_interprets_nothing(text: str) -> None:
     assert plain_latex(latex(text)) == one_line(text)
-
-
-def test_what_no_format_can_show_is_found() -> None:
-    assert (unprintable("a\x07b"), unprintable("a\ud800")) == ("\x07", "\ud800")
-    assert unprintable("a\u202eb") == "\u202e"
-    assert not unprintable(TITLE + "".join(LABELS))

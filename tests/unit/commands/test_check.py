@@ -32,11 +32,6 @@ def test_a_good_study_is_told_its_results(study, capsys) -> None:
     assert capsys.readouterr().out == "results/cluster-check\n"
 
 
-def test_a_path_with_a_line_end_is_one_line_too(study, capsys) -> None:
-    assert main(["check", "--study", "no\nsuch.yaml"]) == 2
-    assert capsys.readouterr().err.startswith("error: study file no such.yaml does not exist")
-
-
 def test_a_text_that_changed_since_its_tokens_were_made_is_said(study, capsys) -> None:
     words = "\n\n".join(f"a few words of document {n}" for n in range(900))
     for name in ("a.txt", "b.txt", "c.txt"):

@@ -21,7 +21,9 @@ from pipeline.metrics.statistics import Interval
 from pipeline.records import Step
 from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
-CELLS = {"repeats": 2, "profile": {"steps": 4}}
+NAMES = ("single", "dps", "horovod", "horovod-apex")
+CELLS = {"repeats": 2, "profile": {"steps": 4},
+         "cells": [cell for cell in make_study()["cells"] if cell["name"] in NAMES]}  # fmt: skip
 SINGLE = "runs/single/n1/r0"
 
 
@@ -64,7 +66,7 @@ def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
     shown = capsys.readouterr().out
     assert "dps, 2 nodes: bit-equal; 2 repeats" in shown
     assert shown.rstrip().endswith(
-        "same in losses and gradient norms; times differ in 0 of 9 cells (same within 5 % in 9, "
+        "same in losses and gradient norms; times differ in 0 of 5 cells (same within 5 % in 5, "
         "undecided in 0)"
     )
 
@@ -98,7 +100,7 @@ def test_times_count_only_where_asked(pair, capsys) -> None:
         edit_steps(folder, lambda step: replace(step, seconds=step.seconds * 3))
     assert call(pair) == 0
     shown = capsys.readouterr().out
-    assert "times differ in 1 of 9 cells (same within 5 % in 8, undecided in 0)" in shown
+    assert "times differ in 1 of 5 cells (same within 5 % in 4, undecided in 0)" in shown
     assert call(pair, "--times", "interval") == 1
     times = read(pair).times["horovod", 2]
     assert times.ratio is not None and times.ratio.value == pytest.approx(3)
@@ -141,7 +143,6 @@ def profiled(other: Path) -> None:
         (exchange, 2, "r1 holds the record of"),
         (lambda b: shutil.rmtree(b), 2, "b does not exist; give the folder"),
         (lambda b: shutil.rmtree(b / "runs"), 2, "b holds no record; give the folder of a study"),
-        (lambda b: (b / "runs/dps/n1/r0/run.json").write_text("{"), 2, "not JSON"),
         (profiled, 0, "DIFFER"),
     ],
 )  # fmt: skip

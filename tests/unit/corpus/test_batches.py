@@ -270,13 +270,6 @@ def test_stays_in_range_and_does_not_collide_at_any_size(size, seed, epoch, data
     assert ((values >= 0) & (values < size)).all()
 
 
-@given(size=st.integers(min_value=2, max_value=500), seed=seeds, epoch=epochs)
-def test_an_index_goes_to_the_same_place_alone_and_in_company(size, seed, epoch) -> None:
-    together = permute(np.arange(size), size, seed, epoch)
-    alone = permute(np.array([size - 1]), size, seed, epoch)
-    assert alone[0] == together[-1]
-
-
 def test_seeds_and_epochs_give_unrelated_orders() -> None:
     size = 5000
     orders = [permute(np.arange(size), size, s, e) for s, e in ((0, 0), (0, 1), (1, 0), (1, 1))]

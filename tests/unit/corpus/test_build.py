@@ -118,26 +118,6 @@ def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monke
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("strings", "changes", "words"),
-    [
-        (["", " \n"], {}, ["0 documents", "at least one"]),
-        (["ok", "\ud800"], {}, ["lone surrogate", "ud800"]),
-        (["ab"], {"min_tokens": 4}, ["3 tokens", "at least 4", "global_batch"]),
-        (["abc"], {"model_vocab_size": 4}, ["5 entries", "model.vocab_size 4"]),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, strings: object, changes: dict[str, Any], words: list[str]
-) -> None:
-    with pytest.raises(CorpusError) as caught:
-        make(json_spec(tmp_path, strings, **changes), tmp_path / "out")
-    message = str(caught.value)
-    assert "\n" not in message
-    assert all(word in message for word in words)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_damaged_file_of_python_is_one_line(tmp_path, text_spec, monkeypatch) -> None:
     (tmp_path / "pydoc_data").mkdir()
     (tmp_path / "pydoc_data/topics.py").write_text("topics = {")

@@ -32,17 +32,6 @@ def errors(source: str, which: str = "out") -> float:
     return sum(found) / len(found)
 
 
-@pytest.mark.parametrize(
-    ("source", "most"),
-    [("ptdp_table1", 0.05), ("ptdp_table2", 0.05), ("ptdp_figure11", 0.10),
-     ("ptdp_figure12", 0.05), ("ptdp_zero3", 0.15), ("seqsel2022_a100", 0.10), ("llmfoundry", 0.10),
-     ("torchtitan", 0.10), ("megatron2020_v100_a100", 0.10), ("alpa_gpt_e2e", 0.10),
-     ("dlperf_gpt_v100", 0.10), ("internevo_a100", 0.10), ("nvidia_bert", 0.10)],
-)  # fmt: skip
-def test_sets_that_the_model_has_not_seen(source, most) -> None:
-    assert errors(source) <= most
-
-
 def test_all_points_but_suspect_ones_are_scored() -> None:
     assert not any(row.row["suspect"] for row in scored())
     assert sum(bool(row["suspect"]) for row in points()) == 71

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -93,11 +94,12 @@ def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Pa
     script = tmp_path / "job.sh"
     script.write_text('#!/bin/sh\nset -eu\n. envs/begin_job.sh\necho "ran with $A, $1"\n')
     variables = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7"}
-    for line, status, said in (
-        ("export A=a", 0, "ran with a, here\n"),
-        ("module load a", 2, "error: workflow/site.yaml: the line 'module load a' of `before`"),
+    for lines, status, said in (
+        (["export B=a # first", "A=$B"], 0, "ran with a, here\n"),
+        (["false # 1"], 2, "error: workflow/site.yaml: the line 'false # 1' of `before` failed;"),
+        (["A=1", "module load 'x'"], 2, "the line \"module load 'x'\" of `before`"),
     ):
-        site.write_text(f'container: {{runtime: none}}\nbefore: ["{line}"]\n')
+        site.write_text(json.dumps({"container": {"runtime": "none"}, "before": lines}))
         done = subprocess.run(
             ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
         )

@@ -101,22 +101,16 @@ def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -
         ("terminate called after ... 'std::bad_alloc'", "oom", "more memory"),
         ("MemoryError", "oom", "more memory"),
         ("ImportError: libtorch.so: failed to map segment from shared object", "oom", "memory"),
-        (
-            "libgomp: Thread creation failed: Resource temporarily unavailable",
-            "failed",
-            "ulimit -u",
-        ),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable", "failed",
+         "ulimit -u"),
         ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
         ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
         ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
-        (
-            "DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message",
-            "failed",
-            "another port",
-        ),
+        ("DistNetworkError: port: 1, code: -98, name: EADDRINUSE, message", "failed",
+         "another port"),
         ("something else", "failed", "no rank said why"),
     ],
-)
+)  # fmt: skip
 def test_where_no_rank_had_a_word_what_the_system_refused_decides(
     run, paths, monkeypatch, line, status, fix
 ) -> None:

@@ -1,7 +1,6 @@
 """The site file of a cluster: its example, what is refused, and the lines that begin a job."""
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -54,20 +53,3 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path, content, message) ->
         load_site(written(tmp_path, content))
     assert message in str(error.value) and "\n" not in str(error.value)
     assert "site.yaml" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("lines", "status", "message"),
-    [
-        (["export A=1 # first", "B=$A"], 0, "1 1"),
-        (["export A=1", "module load 'x'", "export B=2"], 2, "the line \"module load 'x'\" of"),
-        (["false"], 2, "the line 'false' of `before` failed; correct or remove it"),
-    ],
-)
-def test_lines_leave_what_they_set_and_one_that_fails_ends_the_job(lines, status, message) -> None:
-    script = Site(before=tuple(lines)).script() + 'echo "$A $B"\n'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
-    assert done.returncode == status
-    assert message in (done.stderr if status else done.stdout)
-    ours = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(ours) == (status != 0)

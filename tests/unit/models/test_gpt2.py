@@ -99,18 +99,6 @@ def test_a_model_of_transformers_is_not_padded() -> None:
         models.check(replace(spec.model, pad_vocab_to=16), None)
 
 
-def test_flops_per_token_are_those_of_narayanan_2021_without_recomputation() -> None:
-    """Formula 3 there, 96 B s l h^2 (1 + s/(6h) + V/(16 l h)), has 4 passes of the layers for 3."""
-    layers, width, context, vocabulary = 2, 32, 16, 61
-    per_layer = 24 * width**2 + 4 * context * width  # forward: 12 h^2 weights, scores and sum
-    forward = layers * per_layer + 2 * width * vocabulary
-    assert flops_per_token(SPEC) == 3 * forward
-    published = (
-        96 * layers * width**2 * (1 + context / (6 * width) + vocabulary / (16 * layers * width))
-    )
-    assert published == pytest.approx(4 * layers * per_layer + 3 * 2 * width * vocabulary)
-
-
 def test_both_families_have_all_that_a_family_has() -> None:
     names = sorted(path.parent.name for path in models.FOLDER.glob("*/arithmetic.py"))
     assert names == ["gpt2", "transformers"]

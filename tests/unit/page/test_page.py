@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import zipfile
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 from tests.fake_results import make_results, stage
+from tests.outline import Outline
 
 HOSTILE = "</pre><script>alert('log')</script><img src=x onerror=alert(1)> & \"done\""
 LABEL = "DDP <script>alert('label')</script>"
@@ -58,32 +58,6 @@ def page_results(root: Path, **changes: Any) -> Path:
             log = root / "runs" / spec.folder / "log.txt"
             log.write_text("\n".join([*lines, HOSTILE]) + "\n")
     return root
-
-
-class Outline(HTMLParser):
-    """What a browser would see: elements with their attributes, and the text of each run."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.runs: list[str] = []
-        self.text = ""
-        self._within = False
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag == "tbody" and "data-status" in dict(attrs):
-            self.runs.append("")
-            self._within = True
-
-    def handle_endtag(self, tag: str) -> None:
-        self._within = self._within and tag != "tbody"
-
-    def handle_data(self, data: str) -> None:
-        self.text += f" {data}"
-        if self._within:
-            self.runs[-1] += f" {data}"
 
 
 @pytest.fixture(scope="module")

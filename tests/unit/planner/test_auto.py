@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import models, strategies
+from pipeline import models
 from pipeline.__main__ import main
 from pipeline.cost.points import USABLE
 from pipeline.errors import StudyError
@@ -83,11 +83,6 @@ def test_less_memory_cuts_more_operators() -> None:
         most = (found[-1].gibibytes - 1e-3) / USABLE
     whole, less = found
     assert less.memory < whole.memory and less.seconds > whole.seconds
-
-
-def test_auto_is_no_strategy_but_a_choice() -> None:
-    with pytest.raises(StudyError, match="`plan --auto` chooses one"):
-        strategies.load("auto", {})
 
 
 def test_blocks_unlike_llama_s_are_refused(monkeypatch) -> None:

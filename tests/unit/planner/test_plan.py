@@ -63,7 +63,6 @@ def test_the_table_says_what_fits(capsys) -> None:
     ("words", "error"),
     [
         ("plan --study nothing", "smoke"),
-        ("plan --study none/such.yaml", "does not exist"),
         ("plan --study smoke --device v100-16", "is a GPU"),
         ("plan --study smoke --device-memory 16", "'16'"),
         ("plan --study smoke --device-memory 0GiB", "'0GiB'"),

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import reference
 from pipeline.errors import ClaimError
-from pipeline.reference import FOLDER, parse
+from pipeline.reference import parse
 from pipeline.reference.devices import DEVICES, datasheet_peak
 from pipeline.schemas import first_error
 
@@ -109,12 +109,6 @@ def test_the_small_file_itself_is_sound_and_text_that_is_none_one_line() -> None
     assert parse(json.dumps(small()), "here").number("step").source == "The paper, table 1"
     with pytest.raises(ClaimError, match="here is not JSON"):
         parse("{", "here")
-
-
-def test_a_folder_of_a_study_holds_nothing_else() -> None:
-    names = {path.relative_to(folder).as_posix() for folder in FOLDER.iterdir() for path in
-             folder.rglob("*")}  # fmt: skip
-    assert {name for name in names if not name.endswith(".yaml")} == {"published.json"}
 
 
 @pytest.mark.parametrize(

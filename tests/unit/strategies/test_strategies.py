@@ -103,6 +103,9 @@ HEADS = {"num_heads": 16, "context": 100}
 LLAMA, MIXTURE = (models.examples()[f"{name}ForCausalLM"] for name in ("Llama", "Mixtral"))
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("zero", {}, {}, "'zero' has no file .*; use one of annotated"),
+    ("auto", {}, {}, "`plan --auto` chooses one"),
+    ("ddp", {}, {"model": {"architecture": "GPT2LMHeadModel"}}, "are for the family transformers"),
+    ("ddp", {}, {"model": {"family": "transformers"}}, "name the class of a model"),
     ("ddp", {"bucket": 1}, {}, "no option 'bucket'; use one of bucket_cap_mb"),
     ("ddp", {"empty_cache": "no"}, {}, "empty_cache = 'no' is no bool"),
     ("single", {}, {"world": WorldSpec(2, 4, "cpu", "gloo", "loopback")},
@@ -116,13 +119,10 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "before step 1 have no late gradients, and 0 are untimed"),
     ("parameter_server", {"staleness": 1}, {"work": {"checkpoint_every": 5}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
-    ("horovod", {"optimiser_steps": 0}, {}, "optimiser_steps = 0 is not from 1 to 100"),
     ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
     ("horovod", {"autotune": True}, {"work": {"steps": 2_000, "untimed_steps": 4}},
      "before step 1250 tune Horovod .*, and 4 are untimed; raise workload.untimed_steps to 1250"),
     ("horovod", {"autotune": True, "cycle_time_ms": 2.0}, {}, "2.0 do nothing with autotune"),
-    ("horovod", {"cycle_time_ms": 1e6}, {}, "cycle_time_ms = 1000000.0 is not from 0 to 1000;"),
-    ("ddp", {"bucket_cap_mb": 0}, {}, "bucket_cap_mb = 0 is not from 0.001 to"),
     ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
     ("ddp", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16, bf16"),
     ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
@@ -140,7 +140,6 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("ddp", {}, {"work": {"recompute": [0, 9]}}, "names block 9, and the model has blocks 0 to 1"),
     ("pipeline_parallel", {"ranks": 2}, {"work": {"recompute": (0,)}},
      "strategy pipeline_parallel takes none, full or attention"),
-    ("sharded", {"stage": 4}, {}, "stage 4 is unknown; use one of 1, 2, 3"),
     ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
     ("hybrid", {"zero_stage": 4}, {}, "zero_stage 4 is unknown; use one of 0, 1, 2, 3"),
     ("hybrid", {"zero_stage": 3}, {}, "3: beside 2 pipeline ranks .* set zero_stage to 2, which"),
@@ -242,26 +241,17 @@ UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
-    (
-        "parameter_server",
-        {"staleness": 2},
-        "fp16",
-        "staleness 2 takes .* which fp16 has not; use",
-    ),
+    ("parameter_server", {"staleness": 2}, "fp16", "staleness 2 takes .* which fp16 has not; use"),
     ("parameter_server", {"staleness": 1}, "bf16_masters", "use fp32, tf32, bf16, or staleness 0"),
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
     ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
     ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
-    (
-        "hybrid",
-        {"zero_stage": 2, "schedule": "zero_bubble"},
-        "bf16_masters",
-        "zero_stage 2: under .* gradients of bf16_masters would .* set schedule to 1f1b",
-    ),
+    ("hybrid", {"zero_stage": 2, "schedule": "zero_bubble"}, "bf16_masters",
+     "zero_stage 2: under .* gradients of bf16_masters would .* set schedule to 1f1b"),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
     ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("strategy", "options", "precision", "said"), UNABLE)
@@ -281,15 +271,10 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
         ("expert", {"ranks": 4}, (("data", 2), ("expert", 4)), "expert", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
-        (
-            "hybrid",
-            {"inside": "pipeline"},
-            (("tensor", 2), ("data", 2), ("pipeline", 2)),
-            "pipeline",
-            [0, 1],
-        ),
+        ("hybrid", {"inside": "pipeline"}, (("tensor", 2), ("data", 2), ("pipeline", 2)),
+         "pipeline", [0, 1]),
     ],
-)
+)  # fmt: skip
 def test_ranks_that_exchange_most_are_neighbours(strategy, options, axes, axis, ranks) -> None:
     layout = strategies.load(strategy, options).layout(WORLD)
     assert (layout.axes, layout.along(axis, 0)) == (axes, ranks)
@@ -367,7 +352,7 @@ def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
 def test_data_parallel_refuses_compiled_modules() -> None:
     """Its replicas would call the compiled function of the first device's module."""
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    model[0].compile()
+    model[0]._compiled_call_impl = model[0].forward  # as compile() does, which takes seconds
     layout = SERVER.layout(WorldSpec(1, 2, "cuda", "nccl", "loopback"))
     with pytest.raises(UnsupportedError, match="set compile to false"):
         SERVER.build(Parts(model, torch.optim.AdamW, layout, make_precision("fp32", "cpu"), 1.0))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pipeline.errors import StudyError
 from pipeline.study.equal_work import check_equal_work, schedule_text
 from pipeline.study.expansion import expand, profiled
-from pipeline.study.load import check_study, find_study, load_study
+from pipeline.study.load import find_study, load_study
 from pipeline.study.study import Study
 from tests.fake_records import make_study
 
@@ -38,19 +36,6 @@ def test_a_beginning_is_equal_work_and_another_length_of_the_schedule_is_not() -
     content["cells"][1]["optimiser"] = {"schedule_steps": 40}
     with pytest.raises(StudyError, match="schedule"):
         check_equal_work(Study.of(content))
-
-
-@pytest.mark.parametrize(
-    ("begin", "message"),
-    [
-        ({"steps": 30}, r"beginnings\.steps 30 are no beginning of 30 steps"),
-        ({"whole": ["dps/n3"]}, r"beginnings\.whole names 'dps/n3'; use one of single/n1, sps/n1"),
-        ({"steps": 5}, "untimed_steps 5 leaves none"),
-    ],
-)
-def test_what_is_no_beginning_is_refused_at_the_door(begin: dict[str, Any], message: str) -> None:
-    with pytest.raises(StudyError, match=message):
-        check_study(make_study(beginnings=BEGIN | begin), "here")
 
 
 def test_the_laptop_trains_twice_to_the_end_on_text_that_is_new_at_each_step() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.errors import StudyError
 from pipeline.resolved import first_runs, resolve, runs_of
 from pipeline.schemas import validate
 from pipeline.study.expansion import every_run, expand, in_real_time, planned_order, profiled
@@ -80,12 +79,6 @@ def test_they_follow_the_timed_runs_of_their_repeat() -> None:
     assert marks == sorted(marks)
 
 
-def test_only_emulated_nodes_have_them() -> None:
-    cluster = make_study()["cluster"] | {"real_time": True}
-    with pytest.raises(StudyError, match=r"cluster\.real_time belongs to cluster\.network emulat"):
-        real(cluster=cluster)
-
-
 def test_every_cell_and_node_count_has_a_profiled_run_beside_its_timed_ones() -> None:
     profiles, timed = profiled(profiling()), expand(profiling())
     assert {(s.cell, s.world.nodes) for s in profiles} == {(s.cell, s.world.nodes) for s in timed}
@@ -146,9 +139,3 @@ def test_a_timed_spec_says_nothing_of_profiles_so_that_its_hash_stays() -> None:
     assert "profile" not in spec.to_dict()
     # As it was before there were profiled runs.
     assert spec.sha256() == "2ee48576e7f98f009f918e39fa5422ebbccef7310b5280560405d91c34058e02"
-
-
-def test_more_profiled_steps_than_the_run_has_are_refused_at_the_door() -> None:
-    with pytest.raises(StudyError, match=r"profile\.steps 26 .* to at most 25"):
-        check_study(make_study(profile={"steps": 26}), "here")
-    check_study(make_study(profile={"steps": 25}), "here")

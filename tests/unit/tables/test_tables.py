@@ -269,29 +269,13 @@ def with_sends(record: RunRecord, counted: bool) -> RunRecord:
             group = {"axis": "data", "ranks": size, "count": 2}
             extra = 8 + 8 * rank["rank"]
             calls = [
-                {
-                    "kind": "all_reduce",
-                    **group,
-                    "payload_bytes": 1000,
-                    "wire_bytes": 1000,
-                    "between_nodes_bytes": 0,
-                },
-                {
-                    "kind": "send",
-                    **group,
-                    "count": 1,
-                    "payload_bytes": extra,
-                    "wire_bytes": extra,
-                    "between_nodes_bytes": extra,
-                },
-                {
-                    "kind": "receive",
-                    **group,
-                    "payload_bytes": extra,
-                    "wire_bytes": 0,
-                    "between_nodes_bytes": 0,
-                },
-            ]
+                {"kind": "all_reduce", **group, "payload_bytes": 1000, "wire_bytes": 1000,
+                 "between_nodes_bytes": 0},
+                {"kind": "send", **group, "count": 1, "payload_bytes": extra, "wire_bytes": extra,
+                 "between_nodes_bytes": extra},
+                {"kind": "receive", **group, "payload_bytes": extra, "wire_bytes": 0,
+                 "between_nodes_bytes": 0},
+            ]  # fmt: skip
             rank["sent"] = {"steps": 4, "differing_steps": 0,
                             "collectives": calls if size > 1 else []}  # fmt: skip
 

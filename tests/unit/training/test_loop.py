@@ -13,9 +13,8 @@ import torch
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.emulation import tcp
-from pipeline.errors import StudyError
 from pipeline.models.build import build_model
-from pipeline.study.spec import OptimiserSpec, PhaseSpec
+from pipeline.study.spec import OptimiserSpec
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop, by_block
 from pipeline.training.optimiser import make_optimiser
@@ -38,11 +37,6 @@ def a_loop(tokens: Path, **work: Any) -> Loop:
 )
 def test_a_run_that_goes_on_warms_up_anew(done: int, first: int) -> None:
     assert WORK.first_timed(done) == first
-
-
-def test_of_a_run_with_phases_the_last_is_timed() -> None:
-    work = replace(WORK, phases=(PhaseSpec(6, 8, 8),))
-    assert [work.first_timed(done) for done in (0, 3, 6, 10, 19)] == [10, 10, 10, 14, 19]
 
 
 def test_what_tcp_counted_is_that_of_the_timed_steps(small_tokens, monkeypatch) -> None:
@@ -169,8 +163,3 @@ def test_biases_norms_and_nothing_else_keep_their_weights(architecture) -> None:
     vectors = {n for n in named if n.endswith("bias") or "norm" in n or "ln_" in n}
     assert kept == vectors
     assert {decay[parameter] for parameter in named.values()} == {0, DECAYED.weight_decay}
-
-
-def test_deepspeed_refuses_lamb_and_says_why() -> None:
-    with pytest.raises(StudyError, match=r"needs the norm of each tensor; use strategy sharded"):
-        strategies.check([Case("deepspeed", lamb=True).spec(2)])

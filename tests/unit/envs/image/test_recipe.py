@@ -51,15 +51,6 @@ def test_horovod_is_built_before_the_package_is_there(name: str) -> None:
     assert not re.search(r"^\s*(from|import) pipeline", (ROOT / "envs" / name).read_text(), re.M)
 
 
-@pytest.mark.parametrize("name", ["docs/containers.md", "Dockerfile", "envs/samestep.def"])
-def test_a_build_by_hand_names_the_commit(name: str) -> None:
-    """Else the image's label says `unknown`."""
-    lines = (ROOT / name).read_text().splitlines()
-    builds = [line for line in lines if re.match(r"(#   )?(docker|apptainer) build ", line)]
-    assert builds
-    assert all("--build-arg GIT_COMMIT=$(git rev-parse HEAD) " in line for line in builds)
-
-
 def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(

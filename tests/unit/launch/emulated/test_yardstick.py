@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import schemas, strategies
-from pipeline.errors import LaunchError, SamestepError, StudyError
+from pipeline import schemas
+from pipeline.errors import LaunchError, SamestepError
 from pipeline.launch.emulated import yardstick
 from pipeline.resolved import resolve, runs_of
 from pipeline.study.expansion import expand
@@ -109,13 +109,6 @@ def test_a_missing_yardstick_or_pass_is_named_with_the_fix(study, measured) -> N
     more = replace(spec, workload=replace(spec.workload, global_batch=48))
     with pytest.raises(LaunchError, match=r"no passes of 24 sequences in fp32.*remove the file"):
         yardstick.forward_seconds(measured, resolve(more))
-
-
-def test_a_strategy_that_cuts_the_forward_pass_has_none(study) -> None:
-    spec = run_of(study, "dps", 2)
-    strategies.check([spec])
-    with pytest.raises(StudyError, match=r"cluster\.yardstick needs forward passes of the whole"):
-        strategies.check([replace(spec, strategy="sharded", options={})])
 
 
 def test_a_yardstick_that_was_edited_is_refused(study, measured, tmp_path) -> None:

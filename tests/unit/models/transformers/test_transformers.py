@@ -28,11 +28,8 @@ from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
 from pipeline.planner.memory import formats
 from pipeline.precision import make_precision
-from pipeline.study.expansion import expand
 from pipeline.study.spec import ATTENTION, ModelSpec
-from pipeline.study.study import Study
 from tests.counting import here, in_another_process
-from tests.fake_records import make_study
 from tests.parity.cases import ARCHITECTURES, CUT, UNTRIED, Case
 
 GPT2 = ModelSpec("transformers", 2, 32, 4, 16, 302, "GPT2LMHeadModel")
@@ -278,20 +275,6 @@ def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> N
 
     monkeypatch.setattr(rotary, "forward", trained)
     assert "get more than hidden states" in facts._ends(model, ids)
-
-
-@pytest.mark.parametrize(
-    ("family", "architecture", "said"),
-    [
-        ("gpt2", "GPT2LMHeadModel", "those are for the family transformers"),
-        ("transformers", None, "name the class of a model"),
-    ],
-)
-def test_the_class_is_named_for_the_family_transformers_alone(family, architecture, said) -> None:
-    study = make_study(repeats=1, study="tiny")
-    study["model"] |= {"family": family, "architecture": architecture}
-    with pytest.raises(StudyError, match=said):
-        strategies.check(expand(Study.of(study)))
 
 
 def test_a_tensor_axis_must_divide_the_heads_of_keys_and_values_too() -> None:

@@ -67,40 +67,24 @@ def test_activations_in_flight_are_those_of_the_order_of_passes(name, ranks, cou
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"stages": Stages(4, 2, 6)},
-        r"r: 4 pipeline ranks x 2 chunks are 8 stages, but the model has 6 layers, .* nearest that "
-        r"fits is 3 ranks x 2 chunks, or model.num_layers 8",
-    ),
-    (
-        {"stages": Stages(4, 1, 2)},
-        "nearest that fits is 2 ranks x 1 chunks",
-    ),
-    *(
-        (
-            {"stages": Stages(2, 1, 4, cast("Any", sizes))},
-            r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many",
-        )
-        for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))
-    ),
-    (
-        {"asked": 16},
-        "16 pipeline micro-batches do not divide the 8 sequences .* option microbatches is 8",
-    ),
+    ({"stages": Stages(4, 2, 6)},
+     r"r: 4 pipeline ranks x 2 chunks are 8 stages, but the model has 6 layers, .* nearest that "
+     r"fits is 3 ranks x 2 chunks, or model.num_layers 8"),
+    ({"stages": Stages(4, 1, 2)}, "nearest that fits is 2 ranks x 1 chunks"),
+    *(({"stages": Stages(2, 1, 4, cast("Any", sizes))},
+       r"option layers is \[.*\], but the 4 layers are cut into 2 stages; give so many")
+      for sizes in ((2, 1), (2, 1, 1), (4, 0), ("a", 3))),
+    ({"asked": 16},
+     "16 pipeline micro-batches do not divide the 8 sequences .* option microbatches is 8"),
     ({"asked": 3}, "3 pipeline micro-batches do not divide .* nearest option microbatches is 2"),
-    (
-        {"name": "interleaved", "stages": Stages(4, 2, 8), "asked": 3, "sequences": 9}
-        | {"accumulation": 3},
-        r"interleaved passes 9 micro-batches \(3 x 3\) through 4 pipeline ranks in 2 rounds, .*; "
-        "set microbatches to 1",
-    ),
-    (
-        {"name": "zero_bubble", "stages": Stages(2, 1, 8), "asked": 1, "sequences": 1}
-        | {"accumulation": 5},
-        "set schedule to 1f1b",
-    ),
+    ({"name": "interleaved", "stages": Stages(4, 2, 8), "asked": 3, "sequences": 9,
+      "accumulation": 3},
+     r"interleaved passes 9 micro-batches \(3 x 3\) through 4 pipeline ranks in 2 rounds, .*; "
+     "set microbatches to 1"),
+    ({"name": "zero_bubble", "stages": Stages(2, 1, 8), "asked": 1, "sequences": 1,
+      "accumulation": 5}, "set schedule to 1f1b"),
     ({"asked": 2}, "1f1b passes 2 micro-batches through 4 pipeline ranks.*; set schedule to gpipe"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("changed", "said"), REFUSED)
