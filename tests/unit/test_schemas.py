@@ -18,6 +18,10 @@ from tests.fake_records import make_study
             "unknown keys 'vocabulary' (additionalProperties); expected keys 'kind'",
         ),
         ([], "at $.tokenizer: []"),
+        (
+            {"kind": "pretrained", "name": "a/b", "revision": "main"},
+            "'main' does not match '^[0-9a-f]{40}$': full commit hash; null for a folder",
+        ),
     ],
 )
 def test_of_several_forms_the_one_that_is_meant_is_held(tokenizer: Any, said: str) -> None:
