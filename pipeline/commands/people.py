@@ -310,7 +310,7 @@ def compare(args: argparse.Namespace) -> int:
 
     pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():
-        raise ComparisonError(f"A and B are one folder, {args.one}; give two")
+        raise ComparisonError(f"A and B are both {args.one}; give two folders")
     is_run = [(folder / RUN_FILE).is_file() for folder in pair]
     if is_run[0] != is_run[1]:
         run, other = pair if is_run[0] else pair[::-1]

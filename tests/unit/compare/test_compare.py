@@ -232,7 +232,7 @@ def test_what_cannot_be_held_against_each_other_is_refused(
 @pytest.mark.parametrize(
     ("one", "other", "reason"),
     [
-        ("single/n1/p0", "single/n1/p0", "A and B are one folder, "),
+        ("single/n1/p0", "single/n1/p0", "A and B are both "),
         ("single/n1/p0", "..", "single/n1/p0 is one run and "),
         ("..", "single/n1/p0", "single/n1/p0 is one run and "),
         ("single/n1/p0", "single", "single/n1/p0 is one run and "),
