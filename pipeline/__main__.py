@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from io import TextIOWrapper
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from pipeline import options
@@ -39,6 +40,16 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise SamestepError."""
         raise SamestepError(f"{message}; see {self.prog} --help")
+
+    def refuse_misspelt(self, words: list[str]) -> None:
+        """The error on an option that is none; argparse would first miss the one that is meant."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        for word in takewhile("--".__ne__, words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                use = near[0] if near else f"one of {', '.join(known)}"
+                self.error(f"no option {name[:60]}; use {use}")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """The values of an argument; `--option=--`, which Python 3.11 takes as [], is refused."""
@@ -111,6 +122,7 @@ def _run(argv: list[str]) -> int:
         allow_abbrev=False,
     )
     stage.add_arguments(parser)
+    parser.refuse_misspelt(rest)
     args = parser.parse_args(rest)
     options.check_written(parser, args)
     return stage.run(args) or 0

@@ -53,7 +53,11 @@ def read_document(
     """
     form = "JSON" if path.suffix == ".json" else "YAML"
     text = read_text(path, what, error, fix, MAX_MADE_BYTES if form == "JSON" else MAX_BYTES)
-    return parse(text, f"{what} {path}".lstrip(), error, form, fix, printable=printable)
+    name = f"{what} {path}".lstrip()
+    content = parse(text, name, error, form, fix, printable=printable) if text.strip() else None
+    if content is None:
+        raise error(f"{name} is empty; {fix or 'write into it what it is for'}")
+    return content
 
 
 def read_made(path: Path, what: str, error: type[SamestepError], made_by: str) -> Any:
@@ -98,6 +102,8 @@ def parse(
                 content = loader.get_single_data()
             except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
                 raise Unfit(f"a number in it cannot be ({fault}); correct it") from None
+            except yaml.MarkedYAMLError as fault:
+                raise _NoYaml(fault, text) from None
             finally:
                 loader.dispose()
         check_plain(content, printable=printable)
@@ -153,7 +159,24 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
         reason = " ".join(str(fault).split())[:300]
-        raise error(f"{name} is not {form}: {reason}; {fix or 'correct the file'}") from None
+        mend = fix or (fault.mend if isinstance(fault, _NoYaml) else "correct the file")
+        raise error(f"{name} is not {form}: {reason}; {mend}") from None
+
+
+class _NoYaml(yaml.YAMLError):
+    """What PyYAML says of a text, without its name for it; `mend` is what most often mends it."""
+
+    mend = "correct the file"
+
+    def __init__(self, fault: yaml.MarkedYAMLError, text: str) -> None:
+        said, mark = str(fault).replace('"<unicode string>", ', ""), fault.problem_mark
+        at = "" if mark is None else "".join(text.split("\n")[mark.line : mark.line + 1])
+        if mark is not None and at[mark.column :].startswith("\t"):
+            said = f"a tab in line {mark.line + 1}, column {mark.column + 1}"
+            self.mend = "indent with blanks"
+        elif "mapping values are not allowed" in said:
+            self.mend = "quote a text that holds a colon"
+        super().__init__(said)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

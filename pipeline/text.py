@@ -12,9 +12,13 @@ A title may hold any character; in no format may one of them be markup. Each for
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+
+NONE = "\N{EN DASH}"
+"""A value that there is none of, in tables and figures."""
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
@@ -151,3 +155,13 @@ def few(items: Iterable[object]) -> str:
     words = [*items]
     more = [f"{len(words) - FEW} more"]
     return listed(words if len(words) <= FEW + 1 else [*words[:FEW], *more])
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` to so many significant digits, without an exponent, thousands grouped."""
+    if not math.isfinite(value):
+        return NONE if math.isnan(value) else "infinite"
+    if value == 0:
+        return "0"
+    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+    return f"{value:,.{decimals}f}"

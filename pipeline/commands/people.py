@@ -148,11 +148,16 @@ def trace(args: argparse.Namespace) -> None:
     """
     from pipeline.errors import PredictionError, RecordError
     from pipeline.planner import chakra, here
-    from pipeline.records import read_record
+    from pipeline.records import RUN_FILE, read_record
     from pipeline.resolved import first_runs
 
     if args.run:
         options.check_mode(args, "--run", "run out")
+        if not (args.run / RUN_FILE).is_file():
+            raise RecordError(
+                f"{args.run} holds no record; give the folder of a profiled run, as "
+                "results/smoke/runs/dps/n2/p0"
+            )
         record = read_record(args.run)
         layout, steps = chakra.of_record(record)
         count = chakra.write(args.out, layout, steps, record.spec.run_id, "measured")
@@ -214,8 +219,9 @@ def placements(args: argparse.Namespace) -> None:
     from pipeline.training.placements import propagate  # and torch
 
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
+    placed = propagate(run)
     print(f"{run.spec.study}/{args.cell} on {run.spec.world.size} ranks\n")
-    for kind, tensors in propagate(run).items():
+    for kind, tensors in placed.items():
         print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
         for name, words in alike(tensors).items():
             print("| " + " | ".join([f"`{name}`", *words]) + " |")
@@ -235,8 +241,8 @@ def commands(args: argparse.Namespace) -> None:
     from pipeline.machine.site import Site, load_site
 
     site = load_site(args.site) if args.site else Site()
-    for line in command_lines(options.loaded(args.study), site, args.image):
-        print(line)
+    # All before the first is printed: an image may be missing.
+    print("\n".join([*command_lines(options.loaded(args.study), site, args.image)]))
 
 
 @enter(STUDY)
@@ -304,8 +310,14 @@ def compare(args: argparse.Namespace) -> int:
 
     pair = (args.one, args.other)
     if args.one.resolve() == args.other.resolve():
-        raise ComparisonError(f"{args.one} and {args.other} are both {args.one.name}; give two")
-    if all((folder / RUN_FILE).is_file() for folder in pair):
+        raise ComparisonError(f"A and B are both {args.one}; give two folders")
+    is_run = [(folder / RUN_FILE).is_file() for folder in pair]
+    if is_run[0] != is_run[1]:
+        run, other = pair if is_run[0] else pair[::-1]
+        raise ComparisonError(
+            f"{run} is one run and {other} is not; give two runs, or the folders of two studies"
+        )
+    if all(is_run):
         of_sets = argparse.Namespace(out=args.out, times=args.times, margin=args.margin)
         options.check_mode(of_sets, "two runs", "losses")
         lines, same = layouts.parting(pair, args.losses)
@@ -317,7 +329,7 @@ def compare(args: argparse.Namespace) -> int:
     print(write.summary(compared))
     if args.out is not None:
         write.write_all(compared, times, args.out)
-        print(f"table: {args.out}")
+        print(f"table: {args.out / 'compare.md'}")
     return 0 if compared.equal(times) else 1
 
 

@@ -155,9 +155,12 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
                 f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, "
                 "relative to the study file, or a name of the hub with its tokenizer.revision"
             )
-    for path in corpus.get("paths", []):
-        with open_text(Path(path)):
+    paths = [Path(path) for path in corpus.get("paths", [])]
+    for path in paths:
+        with open_text(path):
             pass
+    if paths and not any(path.stat().st_size for path in paths):
+        raise CorpusError(f"{', '.join(map(str, paths[:3]))} is empty; give text in corpus.paths")
 
 
 def check_hub() -> None:

@@ -19,6 +19,11 @@ CONFIGURATION = (
 )  # fmt: skip
 """Columns that are read; `note` for what the other columns have no place for (mesh of ZeRO)."""
 
+TEXTS = (
+    "hardware", "model", "family", "precision", "recompute", "optimiser", "framework", "note",
+)  # fmt: skip
+"""Those of them that hold words; all others hold numbers."""
+
 FRACTIONS = ("device_gib", "node_net_gbps", "accum", "global_batch", "params")
 MOST = 10_000_000
 """Largest whole number of a column."""
@@ -129,7 +134,8 @@ class Job:
         return 6.0 * weights + 12.0 * self.layers * self.hidden * self.seq
 
 
-def _number(row: Mapping[str, str], name: str) -> float | None:
+def number_of(row: Mapping[str, str], name: str) -> float | None:
+    """The number in a column, None where it is empty; raises Refused for what is none."""
     text = (row.get(name) or "").strip()
     if not text or text.lower() in ("nan", "none", "null"):
         return None
@@ -147,7 +153,7 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
 
 
 def _needed(row: Mapping[str, str], name: str) -> float:
-    value = _number(row, name)
+    value = number_of(row, name)
     if not value:
         raise Refused(f"{name} is not stated")
     return value
@@ -160,17 +166,17 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
     """
     if "fp8" in row.get("precision", "").lower() or "fp8" in row.get("note", "").lower():
         raise Refused("FP8 is not modelled")
-    if (_number(row, "cp") or 1) > 1:
+    if (number_of(row, "cp") or 1) > 1:
         raise Refused("context parallelism is not modelled")
-    if any((_number(row, name) or 1) > 1 for name in ("ep", "experts")):
+    if any((number_of(row, name) or 1) > 1 for name in ("ep", "experts")):
         raise Refused("expert parallelism is not modelled")
     if "moe" in f"{row.get('family', '')} {row.get('model', '')}".lower():
         raise Refused("mixtures of experts are not modelled")
     gpus = int(_needed(row, "gpus"))
-    sizes: dict[str, float | None] = {n: _number(row, n) for n in ("dp", "tp", "pp", "micro")}
+    sizes: dict[str, float | None] = {n: number_of(row, n) for n in ("dp", "tp", "pp", "micro")}
     jobs = []
     for dp, tp, pp in _layouts(row, gpus, sizes):
-        batch, accum = _number(row, "global_batch"), _number(row, "accum")
+        batch, accum = number_of(row, "global_batch"), number_of(row, "accum")
         micros = [max(1, int(sizes["micro"] or 1))]
         if sizes["micro"] is None:
             if not batch:
@@ -206,7 +212,7 @@ def _layouts(
         if pp > _needed(row, "layers"):
             raise Impossible(f"pp is {pp}, more stages than layers")
         return [(dp, tp, pp)]
-    a_node = int(_number(row, "gpus_per_node") or 8)
+    a_node = int(number_of(row, "gpus_per_node") or 8)
     layers, heads = int(_needed(row, "layers")), int(_needed(row, "heads"))
     kept = []
     for tp in (1, 2, 4, 8, 16):
@@ -225,11 +231,11 @@ def _job(
 ) -> Job:  # fmt: skip
     hidden, heads = int(_needed(row, "hidden")), int(_needed(row, "heads"))
     family = (row.get("family") or "").lower()
-    a_node = int(_number(row, "gpus_per_node") or min(gpus, 8))
+    a_node = int(number_of(row, "gpus_per_node") or min(gpus, 8))
     recompute = (row.get("recompute") or "").strip().lower() or "none"
     if recompute not in ("none", "selective", "full"):
         raise Refused(f"recompute is {recompute[:40]!r}; expected none, selective or full")
-    network = _number(row, "node_net_gbps")
+    network = number_of(row, "node_net_gbps")
     if gpus > a_node and not network:
         raise Refused("node_net_gbps is not stated for several nodes")
     note = (row.get("note") or "").lower()
@@ -238,18 +244,18 @@ def _job(
     if "hsdp" in note or "hybrid shard" in note:
         shard = min(dp, a_node)
     return Job(
-        hardware=row.get("hardware") or "", device_gib=_number(row, "device_gib") or 0.0,
+        hardware=row.get("hardware") or "", device_gib=number_of(row, "device_gib") or 0.0,
         gpus=gpus, gpus_per_node=a_node, node_net_gbps=network or 0.0,
         bert="bert" in family, biased=re.search("bert|gpt", family) is not None,
         layers=int(_needed(row, "layers")),
-        hidden=hidden, heads=heads, kv_heads=int(_number(row, "kv_heads") or heads),
-        ffn=int(_number(row, "ffn") or 4 * hidden), gated=bool(_number(row, "gated")),
+        hidden=hidden, heads=heads, kv_heads=int(number_of(row, "kv_heads") or heads),
+        ffn=int(number_of(row, "ffn") or 4 * hidden), gated=bool(number_of(row, "gated")),
         vocab=int(_needed(row, "vocab")), seq=int(_needed(row, "seq")),
-        tied=_number(row, "tied") != 0, dp=dp, tp=tp, pp=pp,
-        vpp=int(_number(row, "vpp") or 1) if pp > 1 else 1,
-        zero=int(_number(row, "zero") or 0), shard=shard,
-        seq_parallel=bool(_number(row, "seq_parallel")), micro=micro, accum=accum,
+        tied=number_of(row, "tied") != 0, dp=dp, tp=tp, pp=pp,
+        vpp=int(number_of(row, "vpp") or 1) if pp > 1 else 1,
+        zero=int(number_of(row, "zero") or 0), shard=shard,
+        seq_parallel=bool(number_of(row, "seq_parallel")), micro=micro, accum=accum,
         per_micro=per_micro, precision=(row.get("precision") or "").lower(), recompute=recompute,
-        flash=bool(_number(row, "flash")), optimiser=(row.get("optimiser") or "adam").lower(),
+        flash=bool(number_of(row, "flash")), optimiser=(row.get("optimiser") or "adam").lower(),
         framework=row.get("framework") or "", note=note,
     )  # fmt: skip

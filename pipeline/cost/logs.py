@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pipeline.cost.job import CONFIGURATION
+from pipeline.cost.job import CONFIGURATION, TEXTS, Refused, number_of
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import PredictionError
 
@@ -73,7 +73,10 @@ MESH = re.compile(r"Building \d-D device mesh with [\[(](.*?),?[\])], \[(\d{1,6}
 
 
 def assigned(text: str) -> dict[str, str]:
-    """Columns of `name=value,name=value`; raises PredictionError for a name that is no column."""
+    """Columns of `name=value,name=value`.
+
+    Raises PredictionError for a name that is no column, or a word where a column holds a number.
+    """
     pairs = [one.partition("=")[::2] for one in text.split(",")] if text else []
     for name, value in pairs:
         if name not in CONFIGURATION or not value:
@@ -81,6 +84,11 @@ def assigned(text: str) -> dict[str, str]:
                 f"--set {name[:40]!r} gives no column a value; write NAME=VALUE,... of the columns "
                 f"{', '.join(CONFIGURATION)}"
             )
+        if name not in TEXTS:
+            try:
+                number_of({name: value}, name)
+            except Refused as refused:
+                raise PredictionError(f"--set {refused}; write {name}=NUMBER") from None
     return dict(pairs)
 
 

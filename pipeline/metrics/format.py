@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import math
 
-NONE = "\N{EN DASH}"
+from pipeline.text import NONE as NONE
+from pipeline.text import significant as significant
+
 _LEAST_DECIMAL = 1e-3
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """`value` to so many significant digits, without an exponent, thousands grouped."""
-    if not math.isfinite(value):
-        return NONE if math.isnan(value) else "infinite"
-    if value == 0:
-        return "0"
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    return f"{value:,.{decimals}f}"
 
 
 def with_interval(value: float, low: float, high: float, digits: int = 3) -> str:

@@ -24,7 +24,7 @@ from pipeline.resolved import ResolvedRun
 from pipeline.study.expansion import data_devices
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Cell, Study
-from pipeline.text import align
+from pipeline.text import align, significant
 
 COLUMNS = ("cell", "nodes", "gpus", "global_batch", "provenance", *ADDED, "tokens_per_s_pred",
            "efficiency_pred")  # fmt: skip
@@ -118,11 +118,12 @@ def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
         step, low, high = (float(row[f"step_s_{end}"]) for end in ("pred", "low", "high"))
         table.append(
             (
-                row["cell"], row["nodes"], row["gpus"], row["global_batch"], f"{step:.3g}",
-                f"{low:.3g} to {high:.3g}", f"{float(row['tokens_per_s_pred']):,.0f}",
+                row["cell"], row["nodes"], row["gpus"], row["global_batch"],
+                significant(step), f"{significant(low)} to {significant(high)}",
+                f"{float(row['tokens_per_s_pred']):,.0f}",
                 f"{float(row['efficiency_pred']):.0%}",
                 f"{float(row['communication_s_pred']) / step:.0%}",
-                f"{float(row['mem_gib_pred']):.3g}", {"true": "yes"}.get(row["fits"], "no"),
+                significant(float(row["mem_gib_pred"])), {"true": "yes"}.get(row["fits"], "no"),
             )
         )  # fmt: skip
     lines = [*align(table), ""]

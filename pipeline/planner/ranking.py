@@ -34,7 +34,7 @@ from pipeline.planner.sizes import ADAMW, Size
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
-from pipeline.text import align
+from pipeline.text import align, plural, significant
 
 LARGEST_MICRO = 64
 CALIBRATED = 1.04
@@ -392,8 +392,8 @@ def table(ranked: list[Ranked]) -> list[str]:
         job, seconds, (low, high) = one.job, one.prediction.seconds, one.band
         tokens = job.tokens * job.dp * job.accum
         rows.append((
-            one.name, str(one.nodes), str(job.micro), job.recompute, f"{seconds:.3g}",
-            f"{low:.3g} to {high:.3g}", f"{one.prediction.gibibytes:.3g}",
+            one.name, str(one.nodes), str(job.micro), job.recompute, significant(seconds),
+            f"{significant(low)} to {significant(high)}", significant(one.prediction.gibibytes),
             f"{tokens / seconds:,.0f}", f"{1e9 / tokens * seconds / 3600:.2f}",
         ))  # fmt: skip
     return [*align(rows), "", *answer(ranked)]
@@ -407,9 +407,9 @@ def answer(ranked: list[Ranked]) -> list[str]:
     most = sorted(WHY, key=lambda part: -shares[part])[:2]
     why = " and ".join(f"{WHY[part]} {shares[part]:.0%}" for part in most if shares[part] > 0.005)
     lines = [
-        f"Choice of {len(ranked)} layouts that fit: {first.name} on {first.nodes} nodes, "
-        f"{of.seconds:.3g} s a step, of which {why}; {of.gibibytes:.3g}"
-        + (f" of {room:.3g} GiB." if room else " GiB.")
+        f"Choice of {plural(len(ranked), 'layout')} that fit: {first.name} on "
+        f"{plural(first.nodes, 'node')}, {significant(of.seconds)} s a step, of which {why}; "
+        f"{significant(of.gibibytes)}" + (f" of {room:.3g} GiB." if room else " GiB.")
     ]
     if first is not fastest:
         lines.append(
@@ -427,7 +427,7 @@ def answer(ranked: list[Ranked]) -> list[str]:
         band = calibrated if first.calibrated else "the band"
         is_told = first.is_told_from(second)
         lines.append(
-            f"Runner-up: {second.name} on {second.nodes} nodes, "
+            f"Runner-up: {second.name} on {plural(second.nodes, 'node')}, "
             f"{second.prediction.seconds / of.seconds - 1:+.0%} by {most_apart} most, "
             + (f"outside of {band}." if is_told else f"inside {band}: no difference.")
         )

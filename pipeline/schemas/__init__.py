@@ -135,7 +135,10 @@ def describe(error: ValidationError) -> str:
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
     if len(rule) > 120:
         rule = rule[:117] + "..."
-    return f"{place}: {value} breaks {rule} ({_yaml_hint(error) or error.message[:160]})"
+    about = _yaml_hint(error) or error.message[:160]
+    if error.validator == "pattern" and isinstance(error.schema, dict):
+        about = ": ".join([about, *filter(None, [error.schema.get("description")])])
+    return f"{place}: {value} breaks {rule} ({about})"
 
 
 def _yaml_hint(error: ValidationError) -> str | None:

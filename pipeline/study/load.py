@@ -238,7 +238,10 @@ def check_study(content: Any, where: Path | str) -> Study:
     _refuse_points(content, where)
     error = first_error(content, "config")
     if error is not None:
-        raise StudyError(f"{where} {describe(error)}; see {SCHEMA_FILE.name}")
+        mend = f"see {SCHEMA_FILE.name}"
+        if error.validator == "required" and not error.path:
+            mend = "state it, or `extends: smoke`, which has all that a study needs"
+        raise StudyError(f"{where} {describe(error)}; {mend}")
     study = Study.of(content)
     _check_texts(study, where)
     vocabulary = study.tokenizer.get("vocab_size", 0)

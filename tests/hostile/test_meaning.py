@@ -171,6 +171,7 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a tokeniser of a web address": (
         _tokeniser("https://example.com/a", "0" * 40), "no name of a tokeniser",
     ),
+    "a branch for a commit": (_tokeniser("a/b", "main"), "full commit hash; null for a folder"),
     "a folder without a tokeniser": (_tokeniser(".", None), "tokenizer.json"),
     "an interface that a loopback has not": (
         {"environment": {"GLOO_SOCKET_IFNAME": "eth0"}}, "environment has GLOO_SOCKET_IFNAME",

@@ -97,6 +97,23 @@ def test_wrong_options_are_one_line_too(capsys, tmp_path) -> None:
         assert shown.startswith("error: ") and shown.count("\n") == 1 and "--help" in shown
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["check", "--studdy", "smoke"], "no option --studdy; use --study; see"),
+        (["check", "--studdy=smoke"], "no option --studdy; use --study; see"),
+        (["plan", "--stu", "smoke"], "no option --stu; use --study; see"),
+        (["check", "--study", "smoke", "--xyz"], "no option --xyz; use one of --help, --study;"),
+        (["check", "--study", "--xyz"], "no option --xyz; use one of --help, --study;"),
+    ],
+)
+def test_a_misspelt_option_is_named_before_the_one_that_it_is_missing_for(
+    capsys, given: list[str], said: str
+) -> None:
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_no_stage_imports_torch_to_show_its_help() -> None:
     code = """
 import contextlib, sys

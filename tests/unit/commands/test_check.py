@@ -51,6 +51,17 @@ def test_a_text_that_changed_since_its_tokens_were_made_is_said(study, capsys) -
     assert check(study) == 2 and "d.txt: No such file" in capsys.readouterr().err
 
 
+def test_texts_that_are_all_empty_are_refused(study, capsys) -> None:
+    for name, content in (("a.txt", ""), ("b.txt", "text")):
+        Path(name).write_text(content)
+    text = {"source": "text", "paths": ["a.txt"], "document": "block"}
+    study |= {"corpus": text, "tokenizer": {"kind": "char"}}
+    assert check(study) == 2
+    assert "a.txt is empty; give text in corpus.paths" in capsys.readouterr().err
+    text["paths"] = ["a.txt", "b.txt"]
+    assert check(study) == 0
+
+
 def _tokeniser(folder: Path) -> None:
     """One token a character, in files as `tokenizers` writes them."""
     letters = {chr(c): c for c in range(32, 127)} | {"</s>": 127, "\n": 128}

@@ -230,6 +230,20 @@ def test_what_cannot_be_held_against_each_other_is_refused(
     assert reason in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        ("single/n1/p0", "single/n1/p0", "A and B are both "),
+        ("single/n1/p0", "..", "single/n1/p0 is one run and "),
+        ("..", "single/n1/p0", "single/n1/p0 is one run and "),
+        ("single/n1/p0", "single", "single/n1/p0 is one run and "),
+    ],
+)
+def test_two_of_a_kind_are_asked_for(runs, capsys, one, other, reason) -> None:
+    assert call_on(runs, one, other) == 2
+    assert reason in capsys.readouterr().err
+
+
 class Timed(NamedTuple):
     """All that is asked of a run here."""
 

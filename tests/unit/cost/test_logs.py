@@ -99,3 +99,7 @@ def test_a_column_that_is_none_is_refused(tmp_path, capsys) -> None:
     for given in ("gpu=8", "gpus", "gpus="):
         assert main([*words, given]) == 2
         assert f"--set '{given.partition('=')[0]}' gives no column a" in capsys.readouterr().err
+    for given, reason in (("gpus=eight", "not a number"), ("tp=1.5", "not a whole number")):
+        assert main([*words, given]) == 2
+        assert reason in capsys.readouterr().err
+    assert not (tmp_path / "x.csv").exists()

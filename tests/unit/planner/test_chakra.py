@@ -211,3 +211,5 @@ def test_a_run_without_counts_is_refused(sample, tmp_path, capsys) -> None:
         chakra.of_record(record)
     assert main(["trace", "--study", "smoke", "--out", str(tmp_path / "x")]) == 2
     assert "--study needs --calibration" in capsys.readouterr().err
+    assert main(["trace", "--run", str(tmp_path), "--out", str(tmp_path / "x")]) == 2
+    assert "holds no record; give the folder of a profiled run" in capsys.readouterr().err

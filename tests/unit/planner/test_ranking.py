@@ -209,9 +209,9 @@ CALIBRATED = "of the 4% that a calibration cannot tell apart"
 def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, second, words) -> None:
     pair = [ranked(1.0, calibrated=calibrated), ranked(second, second - 0.9, calibrated)]
     lines = answer(pair)
-    assert lines[0].startswith("Choice of 2 layouts that fit: tensor 2 on 1 nodes, 1 s a step")
+    assert lines[0].startswith("Choice of 2 layouts that fit: tensor 2 on 1 node, 1.00 s a step")
     assert "of which computing 100%" in lines[0]
-    assert lines[1] == f"Runner-up: data 2 on 1 nodes, {words}"
+    assert lines[1] == f"Runner-up: data 2 on 1 node, {words}"
 
 
 def test_of_one_layout_and_of_two_alike_ones_the_answer_says_so() -> None:

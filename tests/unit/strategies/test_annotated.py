@@ -281,6 +281,9 @@ def test_the_command_prints_a_table(tmp_path, capsys) -> None:
     assert "| `h.*.mlp.c_fc.weight` | replicate | shard 0 |" in printed
     assert main(["placements", "--study", str(study), "--cell", "cat"]) == 2
     assert "no cell 'cat'; use one of single, cut" in capsys.readouterr().err
+    assert main(["placements", "--study", str(study), "--cell", "single"]) == 2
+    refused = capsys.readouterr()
+    assert "name a cell of a strategy with annotations" in refused.err and refused.out == ""
 
 
 STUDY = """

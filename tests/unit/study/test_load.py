@@ -148,6 +148,7 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
         ({"extends": "list.yaml", "study": "a"}, "is no mapping"),
         ({"extends": "smoke", "study": "a", "workload": {"stesp": 3}}, "'stesp'"),
         ({"extends": "smoke", "study": "a", "model": None}, "'model' is a required property"),
+        ({"study": "a"}, "state it, or `extends: smoke`, which has all that a study needs$"),
     ],
 )
 def test_a_wrong_extension_is_one_line(
