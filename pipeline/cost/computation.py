@@ -117,5 +117,10 @@ def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> 
 
 def host(job: Job, profile: Profile) -> float:
     """Seconds that the host needs to start one layer's operators, both passes and recomputation."""
-    a_layer = profile["host_layer_us"] + (profile["host_tensor_us"] if job.tp > 1 else 0.0)
-    return 1e-6 * a_layer * (1.33 if job.recompute == "full" else 1.0)
+    # A pass has an all-reduce for each block. Where these are cut, both halves of it are collectives
+    # of their own, and the backward pass gathers the inputs of products once more.
+    forward, backward = (4, 6) if job.seq_parallel else (2, 2)
+    again = job.recompute == "full"
+    collectives = (forward * (1 + again) + backward) if job.tp > 1 else 0
+    a_layer = profile["host_layer_us"] * (1.33 if again else 1.0)
+    return 1e-6 * (a_layer + collectives * profile["host_collective_us"])

@@ -85,8 +85,9 @@ def band(kind: str, share: float = 0.90) -> list[float]:
     """Ratios measured / predicted between which `share` of the points of a kind lie; 2 digits.
 
     Every set has the same weight: the next paper is like one of these, not like one of their rows.
-    Of an implementation without constants of its own (`unknown`) each set was left out; of one with
-    (`known`) the residuals are those of the constants that were chosen with them, widened.
+    Of an implementation without constants of its own (`unknown`) each set was left out, and those
+    that have some even so tell nothing; of one with (`known`) the residuals are those of the
+    constants that were chosen with them, widened.
     Sets of few points tell no tail. Larger worlds from a measured one are `base`. What is off
     in two steps falls out of their ratio: of one model and device it is `pair`, and `scaled` where
     also all else is alike but the number of devices and the batch.
@@ -116,6 +117,8 @@ def band(kind: str, share: float = 0.90) -> list[float]:
             ratios[source] += [a / b for a, b in permutations(residuals, 2)]
     else:
         for row in rows:
+            if whose == "unknown" and row.kinds["out"].startswith("known"):
+                continue
             predicted = float(getattr(row, which)["step_s_pred"])
             ratios[row.source].append(row.measured / predicted)
     values = [ratio for each in ratios.values() for ratio in each]
