@@ -143,8 +143,8 @@ BARS = (
     Bar("memory, median error", partial(_memory, 0), most=0.10),
     Bar(
         "memory, nine tenths within", partial(_memory, 1), most=0.25,
-        wrong="of a tensor axis nanotron keeps the inputs that it gathers, or not, by a switch that "
-        "is not stated: one of two is assumed; `internevo_a100` prints no sequence length",
+        wrong="by a switch that is not stated nanotron keeps two gathered widths a layer or none: "
+        "one is assumed; `internevo_a100` prints no sequence length",
     ),
     Bar("what ran is predicted to fit", lambda which: fit_shares(which)[0], least=0.97),
     Bar("what crashed is predicted not to fit", lambda which: fit_shares(which)[1], least=0.70),

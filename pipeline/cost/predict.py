@@ -84,7 +84,7 @@ class Model:
         """Seconds of a layer's collectives over the tensor axis: one a block and pass."""
         job = self.job
         size = job.tokens * job.hidden * self.device.element
-        one = self.network.all_reduce("tensor", size) * self.profile["tensor_exposed"]
+        one = self.network.all_reduce("tensor", size)
         if self.network.groups["tensor"].nodes > 1:
             one += 1e-6 * self.profile["tensor_hop_us"] * job.tp
         if "async tp" in job.note:
@@ -194,8 +194,7 @@ class Model:
             last = min(1.0, table / parameters)
             exposed = schedule.exposed(whole, overlap * backward, buckets, last)
         if job.zero == 1:
-            gathered = self.network.gather("shards", parameters * self.device.element)
-            exposed += profile["gather_exposed"] * gathered
+            exposed += self.network.gather("shards", parameters * self.device.element)
             if self.network.groups["shards"].nodes > 1:
                 exposed += 1e-6 * profile["shard_us"] * job.shard
         return exposed + between_ends
