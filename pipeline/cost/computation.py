@@ -89,15 +89,14 @@ def attention(job: Job, device: Device, profile: Profile) -> tuple[float, float]
     return products + others, 2 * products + 1.4 * others
 
 
-def ends(job: Job, device: Device, profile: Profile) -> tuple[Passes, Passes]:
-    """The embedding of the first stage; the output layer and the loss of the last."""
+def head(job: Job, device: Device, profile: Profile) -> Passes:
+    """The output layer and the loss of the last stage."""
     tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
     vocabulary = job.vocab / job.tp
-    head = product(device, tokens, vocabulary, job.hidden) / profile["efficiency"]
+    logits = product(device, tokens, vocabulary, job.hidden) / profile["efficiency"]
     # The loss in fp32: softmax and its gradient read and write the logits.
     loss = tokens * vocabulary * 4 * profile["loss_passes"] / device.memory_rate
-    table = 4.0 * job.tokens * job.hidden * device.element / device.memory_rate
-    return Passes(table, 2 * table), Passes(head + loss, 2 * head + loss)
+    return Passes(logits + loss, 2 * logits + loss)
 
 
 def accumulation(parameters: float, device: Device, profile: Profile) -> float:
