@@ -25,8 +25,8 @@ _SENDS = (
 NOTE = (
     "PTD-P table 1 proves little: a range of 15 % nearly always holds what a constant misses by 6. "
     "Its points were in view when one constant was chosen, how much devices differ in speed "
-    "(1.5 %); without it tables 1 and 2 and figures 12 and 11 are off by 0.1, 3.0, 4.6 and "
-    "8.4 %. ZeRO 3 has no constant fitted to its six points, but these were in view when the terms "
+    "(1.5 %); without it tables 1 and 2 and figures 12 and 11 are off by 0.1, 3.2, 4.7 and "
+    "8.7 %. ZeRO 3 has no constant fitted to its six points, but these were in view when the terms "
     "of DeepSpeed's code were sought, of which one is an assumption (10 us for a piece of a list; "
     "with 5 and 15 the error is 13.7 and 11.0 %). SimAI's issue 166 is not here: its report does "
     "not print the shape. GSPMD's tables are of TPUs. The band has the residuals of every set in "
