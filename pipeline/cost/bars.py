@@ -10,29 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from pipeline.cost import score
+from pipeline.cost.job import Job
 from pipeline.cost.score import by_source, fit_shares, memory_errors, order, spread
 
-_HOST = (
-    "no other set shows its host time (4.5 ms a layer with a tensor axis), nor that the host waits "
-    "for each send between nodes, some 2.2 ms a layer and tensor rank; with constants for these "
-    "the median is below 10 %"
-)
-_MEMORY = (
-    "a set without constants of its own has the default's activations; `internevo_a100` prints no "
-    "sequence length"
+_SENDS = (
+    "a layer of a tensor axis takes 10, 16, 25 and 55 ms on 2, 4, 8 and 16 ranks of it where a "
+    "pipeline goes between nodes, 8 and 17 ms on 16 and 32 ranks without one, and 4.5 ms within a "
+    "node, whatever the micro-batch; no other set shows it, and its code does not explain it"
 )
 NOTE = (
     "PTD-P table 1 proves little: a range of 15 % nearly always holds what a constant misses by 6. "
     "Its points were in view when one constant was chosen, how much devices differ in speed "
-    "(1.5 %); without it tables 1 and 2 and figures 12 and 11 are off by 0.1, 3.0, 4.6 and "
-    "8.4 %. ZeRO 3 has no constant fitted to its six points, but these were in view when the terms "
+    "(1.5 %); without it tables 1 and 2 and figures 12 and 11 are off by 0.1, 3.2, 4.7 and "
+    "8.7 %. ZeRO 3 has no constant fitted to its six points, but these were in view when the terms "
     "of DeepSpeed's code were sought, of which one is an assumption (10 us for a piece of a list; "
     "with 5 and 15 the error is 13.7 and 11.0 %). SimAI's issue 166 is not here: its report does "
-    "not print the shape. GSPMD's tables are of TPUs."
+    "not print the shape. GSPMD's tables are of TPUs. The band has the residuals of every set in "
+    "it; one from the other sets alone would hold 48 % of nanotron's points and 91 % of the others."
 )
 """Remark on the bars that are met, and on published steps that are no points."""
 
@@ -98,6 +96,11 @@ def _error(source: str, most: float, wrong: str = "", vpp: str = "", chunks: str
     return Bar(f"{source}{chunks}", mean_error, most=most, wrong=wrong)
 
 
+def _median(counts: Callable[[Job], bool], which: str) -> float:
+    rows = by_source()["nanotron_h100"]
+    return median(row.error(which) for row in rows if counts(row.job))
+
+
 def _memory(place: int, which: str) -> float:
     return spread(chain(*memory_errors(which).values()))[place]
 
@@ -116,8 +119,9 @@ BARS = (
         "these, of which the bubble is 7; what the others are is not published",
     ),
     _error(
-        "bai2022", 0.15, "eager with a loop over parameters, most of it on the host; no other set "
-        "has that",
+        "bai2022", 0.15, "by kernels counted in its code steps in fp32 are a quarter too short and "
+        "those of Apex a half: small products reach less than large ones, and Apex's casts are not "
+        "counted",
     ),
     _error("alpa_gpt_e2e", 0.10),
     _error("dlperf_gpt_v100", 0.10),
@@ -125,26 +129,29 @@ BARS = (
     _error("internevo_a100", 0.10),
     _error("llmfoundry", 0.10),
     _error("megatron2020_v100_a100", 0.10),
-    _error("nanotron_h100", 0.10, _HOST),
+    _error("nanotron_h100", 0.10, _SENDS),
+    Bar("nanotron_h100, median", partial(_median, lambda job: True), most=0.30),
+    Bar(
+        "nanotron_h100 without a pipeline, tensor axis in a node, median",
+        partial(_median, lambda job: job.pp == 1 and job.tp <= job.gpus_per_node), most=0.15,
+    ),
     _error("seqsel2022_a100", 0.10),
     _error("torchtitan", 0.10),
     _error(
-        "samestep_h200", 0.10, "small models wait for a host of 1.8 ms a layer, the default's 1.2: "
-        "steps of 12 layers are 23 to 33 % too short",
+        "samestep_h200", 0.10, "a kernel takes this host 27 to 46 us from model to model; by those "
+        "of nanotron it would be 40",
     ),
-    Bar("memory, median error", partial(_memory, 0), most=0.10, wrong=_MEMORY),
-    Bar("memory, nine tenths within", partial(_memory, 1), most=0.25, wrong=_MEMORY),
+    Bar("memory, median error", partial(_memory, 0), most=0.10),
+    Bar(
+        "memory, nine tenths within", partial(_memory, 1), most=0.25,
+        wrong="by a switch that is not stated nanotron keeps two gathered widths a layer or none: "
+        "one is assumed; `internevo_a100` prints no sequence length",
+    ),
     Bar("what ran is predicted to fit", lambda which: fit_shares(which)[0], least=0.97),
-    Bar(
-        "what crashed is predicted not to fit", lambda which: fit_shares(which)[1], least=0.70,
-        wrong="activations too; the source of `nanotron_h100` tells no crash from out of memory",
-    ),
-    Bar(
-        "points in the 90 % band", score.in_band, least=0.80, most=0.97,
-        wrong="over half of the points are nanotron's, and the band holds too few of these",
-    ),
+    Bar("what crashed is predicted not to fit", lambda which: fit_shares(which)[1], least=0.70),
+    Bar("points in the 90 % band", score.in_band, least=0.80, most=0.97),
     Bar("half width of the band, median", score.half_width, most=0.25),
-    Bar(TAU, lambda which: order(which)[0], least=0.70, wrong=_HOST),
+    Bar(TAU, lambda which: order(which)[0], least=0.70),
     Bar(
         "worlds where the layout ranked first is within 10 % of the best",
         lambda which: order(which)[1] / order(which)[2], least=11 / 15,

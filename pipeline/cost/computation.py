@@ -89,15 +89,14 @@ def attention(job: Job, device: Device, profile: Profile) -> tuple[float, float]
     return products + others, 2 * products + 1.4 * others
 
 
-def ends(job: Job, device: Device, profile: Profile) -> tuple[Passes, Passes]:
-    """The embedding of the first stage; the output layer and the loss of the last."""
+def head(job: Job, device: Device, profile: Profile) -> Passes:
+    """The output layer and the loss of the last stage."""
     tokens = job.tokens * (profile["bert_head_share"] if job.bert else 1.0)
     vocabulary = job.vocab / job.tp
-    head = product(device, tokens, vocabulary, job.hidden) / profile["efficiency"]
+    logits = product(device, tokens, vocabulary, job.hidden) / profile["efficiency"]
     # The loss in fp32: softmax and its gradient read and write the logits.
     loss = tokens * vocabulary * 4 * profile["loss_passes"] / device.memory_rate
-    table = 4.0 * job.tokens * job.hidden * device.element / device.memory_rate
-    return Passes(table, 2 * table), Passes(head + loss, 2 * head + loss)
+    return Passes(logits + loss, 2 * logits + loss)
 
 
 def accumulation(parameters: float, device: Device, profile: Profile) -> float:
@@ -117,5 +116,10 @@ def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> 
 
 def host(job: Job, profile: Profile) -> float:
     """Seconds that the host needs to start one layer's operators, both passes and recomputation."""
-    a_layer = profile["host_layer_us"] + (profile["host_tensor_us"] if job.tp > 1 else 0.0)
-    return 1e-6 * a_layer * (1.33 if job.recompute == "full" else 1.0)
+    # A pass has an all-reduce for each block. Sequence parallelism has both halves of it as
+    # collectives of their own, and gathers the inputs of products once more in the backward pass.
+    forward, backward = (4, 6) if job.seq_parallel else (2, 2)
+    again = job.recompute == "full"
+    collectives = (forward * (1 + again) + backward) if job.tp > 1 else 0
+    a_layer = profile["host_layer_us"] * (1.33 if again else 1.0)
+    return 1e-6 * (a_layer + collectives * profile["host_collective_us"])

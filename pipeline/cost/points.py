@@ -103,9 +103,14 @@ def fits(job: Job, prediction: Prediction) -> bool:
 
 
 def kind_of(job: Job, constants: Constants) -> str:
-    """Name of the band: of a known implementation or not, axes inside of nodes or crossing."""
+    """Name of the band: of a known implementation or not, and whether a tensor axis meets nodes.
+
+    It does (`crossing`) where it or the pipeline around it has ranks on several of them: each layer
+    waits for collectives, and a pipeline alone sends once a stage.
+    """
     known = constants.knows(f"{job.framework} {job.note}")
-    return f"{'known' if known else 'unknown'} {'crossing' if any(job.crosses) else 'inner'}"
+    crossing = job.tp > 1 and any(job.crosses)
+    return f"{'known' if known else 'unknown'} {'crossing' if crossing else 'inner'}"
 
 
 SCALED = ("gpus", "dp", "accum", "global_batch")

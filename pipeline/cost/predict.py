@@ -67,7 +67,7 @@ class Model:
         self.profile: Mapping[str, float] = constants.profile(f"{job.framework} {job.note}")
         self.network = Network(job, self.device)
         self.layer = computation.layer(job, self.device, self.profile)
-        self.embedding, self.head = computation.ends(job, self.device, self.profile)
+        self.head = computation.head(job, self.device, self.profile)
         in_layers = job.vocab * job.hidden / job.layer_parameters
         counts: Sequence[float] = job.counts or schedule.stages(
             job.layers, job.pp, in_layers, balance=self.profile["balances_head"] > 0
@@ -84,7 +84,7 @@ class Model:
         """Seconds of a layer's collectives over the tensor axis: one a block and pass."""
         job = self.job
         size = job.tokens * job.hidden * self.device.element
-        one = self.network.all_reduce("tensor", size) * self.profile["tensor_exposed"]
+        one = self.network.all_reduce("tensor", size)
         if self.network.groups["tensor"].nodes > 1:
             one += 1e-6 * self.profile["tensor_hop_us"] * job.tp
         if "async tp" in job.note:
@@ -139,9 +139,8 @@ class Model:
         """
         job, profile = self.job, self.profile
         first, last = before is None, after is None
-        ends = [end for end, here in ((self.embedding, first), (self.head, last)) if here]
-        forward = count * self.layer.forward + sum(end.forward for end in ends)
-        backward = count * self.layer.backward + sum(end.backward for end in ends)
+        forward = count * self.layer.forward + last * self.head.forward
+        backward = count * self.layer.backward + last * self.head.backward
         parameters = memory.parameters_of(job, count, first, last)
         parameters /= job.shard if job.zero >= 2 else 1
         if job.accum > 1:
@@ -151,12 +150,11 @@ class Model:
             cast = (4 + 2) * parameters / self.device.memory_rate
             forward += cast
             backward += cast
-        # Of the tensor axis the embedding and the logits have a collective each.
-        sent = (count + len(ends) / 4) * self.tensor.forward + count * self.zero.forward
+        sent = count * (self.tensor.forward + self.zero.forward)
         back = count * (self.tensor.backward + self.zero.backward)
         # Tables at the ends are gathered before the first layer, and reduced after its gradients:
         # nothing is left to hide it. A tied one is one table where both ends are on a rank.
-        tables = 1 if first and last and job.tied else len(ends)
+        tables = 1 if first and last and job.tied else first + last
         gather, reduce = self.exchanged(tables * job.vocab * job.hidden)
         sent += gather
         back += reduce
@@ -194,8 +192,7 @@ class Model:
             last = min(1.0, table / parameters)
             exposed = schedule.exposed(whole, overlap * backward, buckets, last)
         if job.zero == 1:
-            gathered = self.network.gather("shards", parameters * self.device.element)
-            exposed += profile["gather_exposed"] * gathered
+            exposed += self.network.gather("shards", parameters * self.device.element)
             if self.network.groups["shards"].nodes > 1:
                 exposed += 1e-6 * profile["shard_us"] * job.shard
         return exposed + between_ends

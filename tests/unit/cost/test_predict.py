@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cost.computation import Passes
+from pipeline.cost.computation import Passes, host
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import Job, Refused, jobs_of
 from pipeline.cost.memory import parts
@@ -93,6 +93,17 @@ def test_a_small_micro_batch_waits_for_the_host() -> None:
     assert of(micro=32).host < 0.02 * of(micro=32).seconds
 
 
+def test_a_host_starts_both_halves_of_what_sequence_parallelism_cuts() -> None:
+    """Ten collectives a layer in place of four, fourteen for six where all is recomputed."""
+    axis = replace(JOB, dp=1, tp=8, micro=1)
+    for recompute, more in (("none", 6), ("full", 8)):
+        cut, whole = (
+            host(replace(axis, seq_parallel=each, recompute=recompute), Constants().profile("x"))
+            for each in (True, False)
+        )
+        assert cut - whole == pytest.approx(1e-6 * 150 * more)
+
+
 def test_a_pipeline_has_a_bubble() -> None:
     piped = of(pp=4, dp=2)
     assert piped.bubble / (piped.seconds - piped.bubble) == pytest.approx(3 / 8, abs=0.12)
@@ -173,7 +184,7 @@ def test_a_host_that_runs_ahead_hides_behind_the_update() -> None:
     known = of(ours)
     assert known.host > 0
     other = of(ours, framework="other")
-    assert other.host + other.computation == pytest.approx(1e-6 * (2 * (1200 + 330) + 1500))
+    assert other.host + other.computation == pytest.approx(1e-6 * (2 * (1800 + 330) + 1500))
     queued = known.host + known.optimiser + known.computation
     assert queued == pytest.approx(1e-6 * (2 * 1800 + 1500))
 

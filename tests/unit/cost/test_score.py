@@ -74,8 +74,9 @@ def band(kind: str, share: float = 0.90) -> list[float]:
     """Ratios measured / predicted between which `share` of the points of a kind lie; 2 digits.
 
     Every set has the same weight: the next paper is like one of these, not like one of their rows.
-    Of an implementation without constants of its own (`unknown`) each set was left out; of one with
-    (`known`) the residuals are those of the constants that were chosen with them, widened.
+    Of an implementation without constants of its own (`unknown`) each set was left out, and those
+    that have some even so tell nothing; of one with (`known`) the residuals are those of the
+    constants that were chosen with them, widened.
     Sets of few points tell no tail. Larger worlds from a measured one are `base`. What is off
     in two steps falls out of their ratio: of one model and device it is `pair`, and `scaled` where
     also all else is alike but the number of devices and the batch.
@@ -105,6 +106,8 @@ def band(kind: str, share: float = 0.90) -> list[float]:
             ratios[source] += [a / b for a, b in permutations(residuals, 2)]
     else:
         for row in rows:
+            if whose == "unknown" and row.kinds["out"].startswith("known"):
+                continue
             predicted = float(getattr(row, which)["step_s_pred"])
             ratios[row.source].append(row.measured / predicted)
     values = [ratio for each in ratios.values() for ratio in each]
@@ -138,7 +141,7 @@ def test_the_page_has_the_parts_that_are_computed(path: str, names: list[str]) -
 
 def test_own_points_are_met_by_constants_that_they_gave() -> None:
     assert errors("samestep_h200", "own") <= 0.10 < errors("samestep_h200")
-    assert order("own")[0] >= 0.70 > order()[0] > 0.3
+    assert order("own")[0] > order()[0] >= 0.70
 
 
 def test_each_constant_has_a_source_and_is_held_to_what_is_physical() -> None:
@@ -181,7 +184,8 @@ def test_what_was_left_out_is_the_default_or_the_value_without() -> None:
     nanotron, default = out_of.profile("nanotron"), out_of.profile("other")
     published = {name for name in default if nanotron[name] != default[name]}
     code = {"balances_head", "gradient_memory", "reduce_bytes", "states_overlap"}
-    assert published == code
+    # Kernels of a layer are counted in its code, and what it may gather; their time is not its own.
+    assert published == code | {"host_layer_us", "gathered_inputs"}
     assert own.profile("nanotron")["tensor_hop_us"] > 0 == nanotron["tensor_hop_us"]
     assert own.knows("nanotron") and not out_of.knows("nanotron") and not own.knows("other")
 
