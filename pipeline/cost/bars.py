@@ -18,9 +18,9 @@ from pipeline.cost.job import Job
 from pipeline.cost.score import by_source, fit_shares, memory_errors, order, spread
 
 _SENDS = (
-    "a layer of a tensor axis takes 10, 16, 25 and 55 ms on 2, 4, 8 and 16 ranks of it where a "
-    "pipeline goes between nodes, 8 and 17 ms on 16 and 32 ranks without one, and 4.5 ms within a "
-    "node, whatever the micro-batch; no other set shows it, and its code does not explain it"
+    "a layer of a tensor axis takes 10, 16, 25 and 55 ms on 2, 4, 8 and 16 ranks where a pipeline "
+    "goes between nodes, 8 and 17 ms on 16 and 32 without one, 4.5 ms within a node; its "
+    "code does not explain it"
 )
 NOTE = (
     "PTD-P table 1 proves little: a range of 15 % nearly always holds what a constant misses by 6. "
