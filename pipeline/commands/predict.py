@@ -36,6 +36,8 @@ add_arguments = together(
     option("--nodes", options.counts(1, MOST_NODES),
            f"with --device: node counts (default 1,2,4 to {MOST_NODES})", metavar="N,N"),
     flag("--weak", "with --device: a device keeps its batch (default: as the study says)"),
+    option("--metrics", options.file,
+           "with --study: metrics.parquet of its results, if not those in results/<study>"),
     flag("--base",
          "with --points: of rows alike but for gpus, dp, accum and global_batch the measured step "
          "of the smallest world is given, and larger ones are predicted from it"),
@@ -86,13 +88,13 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
     from pipeline.metrics.results import Results, records
     from pipeline.planner import here
 
-    options.check_mode(args, "--study", "study out calibration")
+    options.check_mode(args, "--study", "study out calibration metrics")
     if args.calibration is None:
         raise PredictionError(
             "--study needs --calibration, which `calibrate` writes, or --device (docs/planner.md)"
         )
     study = load_study(args.study)
-    path = Path("results", study.name, "metrics", "metrics.parquet")
+    path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
     step_times = []
     if path.is_file():
         step_times = records(Results.read(path, study.name).pick("cell", "step_seconds"))

@@ -422,6 +422,7 @@ NO_EFFECT = (
     "plan --model 1.3B --device a100-80 --calibration c.json",
     "predict --study smoke --calibration c.json --base",
     "predict --points p.csv --out o.csv --calibration c.json",
+    "predict --points p.csv --out o.csv --metrics c.json",
     "predict --score --out o.csv",
     "predict --score --base",
     "predict --score --calibration c.json",
