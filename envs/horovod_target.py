@@ -165,12 +165,9 @@ class Target:
 
 def cache_folder() -> Path:
     """`SAMESTEP_CACHE`, else `samestep` under the user's cache folder."""
-    own = os.environ.get("SAMESTEP_CACHE")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
     home = os.environ.get("HOME") or Path(__file__).parents[1]  # a user without an entry has none
-    return (Path(base) if base else Path(home, ".cache")) / "samestep"
+    base = os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache")
+    return Path(os.environ.get("SAMESTEP_CACHE") or Path(base, "samestep"))
 
 
 def torch_folder() -> Path:

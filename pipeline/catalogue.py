@@ -21,9 +21,7 @@ from pipeline.study.switches import switches
 class Catalogue:
     """Outputs of a `kind`: the caption of each by name, and the needs that some have of a study.
 
-    A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`,
-    `switches` (changes made by turns), or `layouts`: profiled cells of which one has another axis
-    than that of the data.
+    `needs_met` says what a need is.
     """
 
     kind: str
@@ -32,13 +30,7 @@ class Catalogue:
 
     def shown(self, study: Study) -> list[str]:
         """Names of those that a study has: all whose need it meets."""
-        met = {
-            "conditions": compares_conditions(study),
-            "profile": study.profile_steps is not None,
-            "real_time": bool(in_real_time(study)),
-            "switches": bool(switches(study)),
-            "layouts": study.profile_steps is not None and has_layouts(study),
-        }
+        met = needs_met(study)
         return [name for name in self.captions if name not in self.needs or met[self.needs[name]]]
 
     def add_arguments(self, parser: argparse.ArgumentParser, formats: str) -> None:
@@ -65,12 +57,23 @@ def of_folder(kind: str, folder: str) -> Catalogue:
     return Catalogue(kind, texts["CAPTION"], texts["NEEDS"])
 
 
-def has_layouts(study: Study) -> bool:
-    """True where a cell cuts the model: its layout has another axis than that of the data.
+def needs_met(study: Study) -> dict[str, bool]:
+    """What figures and tables may need of a study, and whether it has that.
 
-    A strategy that this checkout does not have, as an archive may name one, is not asked.
+    A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`,
+    `switches` (changes made by turns), or `layouts`: profiled cells of which one cuts the model, so
+    that its layout has another axis than that of the data. A strategy that this checkout does not
+    have, as an archive may name one, is not asked.
     """
-    return any(name != DATA for run in runs_of(study, _known) for name, _ in run.layout.axes)
+    has_profile = study.profile_steps is not None
+    runs = runs_of(study, _known) if has_profile else ()
+    return {
+        "conditions": compares_conditions(study),
+        "profile": has_profile,
+        "real_time": bool(in_real_time(study)),
+        "switches": bool(switches(study)),
+        "layouts": any(name != DATA for run in runs for name, _ in run.layout.axes),
+    }
 
 
 def _known(study: Study) -> list[RunSpec]:

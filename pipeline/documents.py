@@ -150,7 +150,7 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
         mend = fix or "convert the file to UTF-8"
         raise error(f"{name}: byte 0x{byte:02x} is not UTF-8; {mend}") from None
     except (Unfit, RecursionError) as fault:
-        reason = str(fault) if isinstance(fault, Unfit) else too_deep("$")
+        reason = str(fault) if isinstance(fault, Unfit) else f"at $: {TOO_DEEP}"
         if fix:  # in place of the last part
             reason = f"{reason.rpartition('; ')[0] or reason}; {fix}"
         raise error(f"{name}: {reason}") from None
@@ -189,6 +189,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 MAX_DEPTH = 20
+TOO_DEEP = f"nested over {MAX_DEPTH} deep; expected a study's few levels"
 # An integer in any other program that reads our JSON.
 MAX_BITS = 63
 MAX_VALUES = 20_000
@@ -201,29 +202,19 @@ class Unfit(ValueError):
     place = ""
 
 
-def too_deep(where: str) -> str:
-    """Message on a value that is nested over `MAX_DEPTH` deep."""
-    return f"at {where[:80]} it is nested over {MAX_DEPTH} deep; expected a study's few levels"
-
-
 def check_plain(value: Any, *, printable: bool) -> None:
     """Raise Unfit, naming the place, unless `value` is what JSON can hold and we can write."""
     try:
         _check(value, 0, printable)
     except Unfit as fault:
-        where = f"${fault.place}"
-        raise Unfit(f"at {where[:80]}: {fault}" if str(fault) else too_deep(where)) from None
+        raise Unfit(f"at {f'${fault.place}'[:80]}: {fault}") from None
 
 
 def _check(value: Any, depth: int, printable: bool) -> None:
-    """Raise Unfit, with no message where it is too deep.
-
-    Its place is put together on the way out, so that a document of many values, of which none is
-    wrong, costs no text.
-    """
+    """Raise Unfit, whose place is put together on the way out: a sound document costs no text."""
     kind = type(value)
     if depth > MAX_DEPTH:
-        raise Unfit("")
+        raise Unfit(TOO_DEEP)
     if kind is dict or kind is list:
         for key, child in value.items() if kind is dict else enumerate(value):
             if kind is dict:

@@ -8,7 +8,6 @@ Chinese, Japanese and Korean. No package of the lock has all emoji, and none has
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from itertools import groupby
@@ -19,11 +18,6 @@ PLAIN, FAMILY = "DejaVu Sans", "Noto Sans CJK JP"
 _UNSEEN = ("Cc", "Cf", "Me", "Mn", "Sk", "Zl", "Zp", "Zs")
 
 
-def plain() -> Path | None:
-    """File of the font `PLAIN`, or None where matplotlib is not installed; it is not imported."""
-    return _file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf")
-
-
 def fallback() -> Path | None:
     """File of the font `FAMILY`, or None where it is not installed; its package is not imported."""
     return _file("notojp_matplotlib", "fonts/NotoSansCJKjp-Regular.otf")
@@ -31,18 +25,8 @@ def fallback() -> Path | None:
 
 def files() -> list[Path]:
     """All font files at hand, in the order in which they are asked for a character."""
-    return [path for path in (plain(), fallback()) if path is not None]
-
-
-def is_wide(character: str) -> bool:
-    """True where a character is East Asian wide, as those of `FAMILY` are (emoji are, too)."""
-    return unicodedata.east_asian_width(character) in ("W", "F")
-
-
-def missing(texts: Iterable[str]) -> list[str]:
-    """Characters of these texts that a reader should see and no font at hand has, each once."""
-    characters = dict.fromkeys(c for text in texts if not text.isascii() for c in text)
-    return [c for c in characters if not _has_glyph(c) and _name(c)]
+    plain = _file("matplotlib", "mpl-data/fonts/ttf/DejaVuSans.ttf")
+    return [path for path in (plain, fallback()) if path is not None]
 
 
 def printed(text: str) -> str:

@@ -178,16 +178,13 @@ def counts(least: int, most: int) -> Callable[[str], list[int]]:
     return lambda text: sorted({one(part) for part in text.split(",")})
 
 
-def share(text: str) -> float:
-    """A share over 0 and under 1."""
-    if not 0 < (value := _number(text)) < 1:
-        raise _refusal(text, "no share over 0 and under 1; give one")
-    return value
-
-
 def tolerance(text: str) -> float:
     """A relative difference from 0 to 1; 0 for `bit`."""
-    if not 0 <= (value := 0.0 if text == "bit" else _number(text)) < 1:
+    try:
+        value = 0.0 if text == "bit" else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
         raise _refusal(text, "neither `bit` nor a relative difference from 0 to 1, as 1e-5")
     return value
 
@@ -217,10 +214,3 @@ def _amount(text: str, units: Mapping[str, float]) -> float:
 def _refusal(text: str, what: str) -> argparse.ArgumentTypeError:
     """The error on a value, which is short in it however long it was given."""
     return argparse.ArgumentTypeError(f"{text[:60]!r} is {what}")
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

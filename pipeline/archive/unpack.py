@@ -17,7 +17,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -92,7 +92,10 @@ def extract(archive: Path, folder: Path) -> None:
                         + _AGAIN
                     )
                 if name == layout.STUDY_FILE:
-                    runs = _runs_of(folder / name)
+                    # A study that `check_records` refuses has none to hold records against.
+                    with suppress(SamestepError, ValueError, RecursionError):
+                        every = every_run(load_study(folder / name))
+                        runs = {f"runs/{spec.folder}" for spec in every}
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
@@ -106,15 +109,6 @@ def extract(archive: Path, folder: Path) -> None:
             f"could not unpack {archive}: {error.strerror or error}; give a zip file, free space "
             "or fix the permissions"
         ) from error
-
-
-def _runs_of(study: Path) -> set[str] | None:
-    """Folders of a study's runs in its archive; None of a study that `check_records` refuses."""
-    try:
-        runs = every_run(load_study(study))
-    except (SamestepError, ValueError, RecursionError):
-        return None
-    return {f"runs/{spec.folder}" for spec in runs}
 
 
 def _checked_entries(opened: zipfile.ZipFile, archive: Path) -> dict[str, zipfile.ZipInfo]:

@@ -80,12 +80,14 @@ def question(claim: Claim) -> str:
     return json.dumps(asked, ensure_ascii=False, default=lambda selector: selector.name)
 
 
-def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> None:
-    """Validate and write; equal verdicts give equal bytes."""
-    content = {"schema_version": 1, "study": study, "verdicts": [to_dict(v) for v in verdicts]}
+def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> list[dict[str, Any]]:
+    """Validate, write and return them as they were written; equal verdicts give equal bytes."""
+    made = [to_dict(verdict) for verdict in verdicts]
+    content = {"schema_version": 1, "study": study, "verdicts": made}
     validate(content, "verdicts", final)
     text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
     write_text(final, text + "\n")
+    return made
 
 
 def read_verdicts(path: Path, study: str | None = None) -> list[dict[str, Any]]:

@@ -289,10 +289,8 @@ def watch(args: argparse.Namespace) -> None:
            "losses and gradient norms must be equal bit for bit, or within this (default: bit)",
            default=0.0, metavar="bit|RELATIVE"),
     option("--times", str,
-           "interval: no step-time ratio's interval may lie outside the margin (default: ignore)",
+           "interval: no step-time ratio's interval may lie over 0.05 off 1 (default: ignore)",
            choices=("ignore", "interval")),
-    option("--margin", options.share, "step times this close are the same (default: 0.05)",
-           metavar="RELATIVE"),
     option("--out", options.new_folder, "folder for compare.md"),
 )  # fmt: skip
 def compare(args: argparse.Namespace) -> int:
@@ -305,7 +303,6 @@ def compare(args: argparse.Namespace) -> int:
     """
     from pipeline.compare import layouts, write
     from pipeline.compare.sets import ResultSet, compare
-    from pipeline.compare.times import MARGIN
     from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
@@ -318,14 +315,14 @@ def compare(args: argparse.Namespace) -> int:
             f"{run} is one run and {other} is not; give two runs, or the folders of two studies"
         )
     if all(is_run):
-        of_sets = argparse.Namespace(out=args.out, times=args.times, margin=args.margin)
+        of_sets = argparse.Namespace(out=args.out, times=args.times)
         options.check_mode(of_sets, "two runs", "losses")
         lines, same = layouts.parting(pair, args.losses)
         print("\n".join(lines))
         return 0 if same else 1
     sets = ResultSet.read(args.one), ResultSet.read(args.other)
     times = args.times or "ignore"
-    compared = compare(*sets, args.losses, args.margin or MARGIN)
+    compared = compare(*sets, args.losses)
     print(write.summary(compared))
     if args.out is not None:
         write.write_all(compared, times, args.out)

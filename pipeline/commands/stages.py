@@ -241,7 +241,7 @@ def claims(args: argparse.Namespace) -> None:
     from pipeline.claims.judge import judge_all
     from pipeline.claims.load import files_of, load_claims
     from pipeline.claims.worlds import Evidence
-    from pipeline.claims.write import counted, to_dict, update_readme, write_verdicts
+    from pipeline.claims.write import counted, update_readme, write_verdicts
     from pipeline.metrics.results import Results
 
     study = options.loaded(args.study)
@@ -251,11 +251,10 @@ def claims(args: argparse.Namespace) -> None:
     known = load_claims(*files)
     results = Results.read(args.metrics, study.name)
     verdicts = judge_all(known, Evidence(study, results))
-    write_verdicts(study.name, verdicts, args.out)
-    shown = [to_dict(verdict) for verdict in verdicts]
+    made = write_verdicts(study.name, verdicts, args.out)
     if args.readme:
-        update_readme(args.readme, study.name, shown, results)
-    print(counted(shown))
+        update_readme(args.readme, study.name, made, results)
+    print(counted(made))
 
 
 @enter(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipeline.compare.times import DIFFERENT, MARGIN, Times, cell_times
+from pipeline.compare.times import DIFFERENT, Times, cell_times
 from pipeline.errors import ComparisonError
 from pipeline.metrics.collect import flat
 from pipeline.metrics.facts import mixed
@@ -103,6 +103,12 @@ class Match:
         }
 
     @cached_property
+    def finished(self) -> tuple[list[Run], list[Run]]:
+        """The runs of each set that finished."""
+        one, other = ([r for r in side.values() if r.ok] for side in (self.one, self.other))
+        return one, other
+
+    @cached_property
     def unmatched(self) -> list[str]:
         """Repeats that are in one set only, or ended differently."""
         sides = (self.one, self.other)
@@ -158,24 +164,21 @@ class Match:
     @cached_property
     def mixed(self) -> list[str]:
         """Circumstances that differ between the runs of a set, such as `A: torch 2.12 and 2.13`."""
-        sides = {"A": self.one, "B": self.other}
-        texts = {k: mixed([r.record.run for r in s.values() if r.ok]) for k, s in sides.items()}
-        return [f"{name}: {text}" for name, text in texts.items() if text]
+        texts = (mixed([run.record.run for run in runs]) for runs in self.finished)
+        return [f"{name}: {text}" for name, text in zip("AB", texts, strict=True) if text]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sets and the cells that they share; step times count as the same within `margin`.
+    """Two sets and the cells that they share.
 
-    `finished` has the runs of each shared cell that finished in either set, `times` the step times
-    of those that did in both; `alone` are the cells that A, or B, has alone.
+    `times` are the step times of cells that finished in both, `alone` the cells that A, or B, has
+    alone.
     """
 
     one: ResultSet
     other: ResultSet
     matches: Sequence[Match]
-    margin: float
-    finished: Mapping[CellKey, tuple[list[Run], list[Run]]]
     times: Mapping[CellKey, Times]
     alone: Mapping[str, list[CellKey]]
 
@@ -204,7 +207,7 @@ class Comparison:
         return same and (times == "ignore" or self.count(DIFFERENT) == 0)
 
 
-def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MARGIN) -> Comparison:
+def compare(one: ResultSet, other: ResultSet, allowed: float) -> Comparison:
     """Match the sets; raises ComparisonError where no run finished in both."""
     shared = [place for place in one.runs if place in other.runs]
     matches = [Match(place, one.runs[place], other.runs[place], allowed) for place in shared]
@@ -213,14 +216,10 @@ def compare(one: ResultSet, other: ResultSet, allowed: float, margin: float = MA
             f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    finished = {
-        place: ([run for run in one.runs[place].values() if run.ok],
-                [run for run in other.runs[place].values() if run.ok])
-        for place in shared
-    }  # fmt: skip
+    times = cell_times({match.place: match.finished for match in matches})
     sides = {"A": one.runs, "B": other.runs}
     alone = {name: [key for key in runs if key not in shared] for name, runs in sides.items()}
-    return Comparison(one, other, matches, margin, finished, cell_times(finished, margin), alone)
+    return Comparison(one, other, matches, times, alone)
 
 
 def _differing(

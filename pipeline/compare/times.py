@@ -10,7 +10,7 @@ different only where it lies outside (two one-sided tests, Schuirmann 1987); els
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -43,9 +43,7 @@ _Contrast = tuple[float, list[tuple[float, int]]]
 """Difference of two means of logarithms, and the variance and freedom of each mean."""
 
 
-def cell_times(
-    pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]], margin: float
-) -> dict[Key, Times]:
+def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict[Key, Times]:
     """The times of every cell whose two sides have a finished run; intervals hold together."""
     contrasts = {key: _contrast(*sides) for key, sides in pairs.items() if all(sides)}
     count = sum(contrast is not None for contrast in contrasts.values())
@@ -62,23 +60,23 @@ def cell_times(
         elif contrast is not None:
             ratio = _interval([contrast], count, min(len(one), len(other)), how)
         a, b = (float(np.median(np.exp(_medians(side)))) for side in (one, other))
-        times[key] = Times(a, b, ratio, verdict(ratio, margin))
+        times[key] = Times(a, b, ratio, verdict(ratio))
     return times
 
 
-def pooled(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
+def pooled(cells: Iterable[tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
     """Geometric mean of the cells' ratios, each cell once, with its own interval; None without."""
-    contrasts = [_contrast(*sides) for sides in pairs.values()]
+    contrasts = [_contrast(*sides) for sides in cells]
     known = [contrast for contrast in contrasts if contrast is not None]
     how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(known)} cells"
     return _interval(known, 1, len(known), how) if known else None
 
 
-def verdict(ratio: Interval | None, margin: float) -> str:
+def verdict(ratio: Interval | None) -> str:
     """Verdict on an interval: inside the margin, outside, or neither."""
     if ratio is None:
         return UNDECIDED
-    least, most = 1 / (1 + margin), 1 + margin
+    least, most = 1 / (1 + MARGIN), 1 + MARGIN
     if ratio.low >= least and ratio.high <= most:
         return SAME
     return DIFFERENT if ratio.low > most or ratio.high < least else UNDECIDED

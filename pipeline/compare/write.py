@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.compare.sets import CellKey, Comparison, Match
-from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, pooled, verdict
+from pipeline.compare.times import DIFFERENT, MARGIN, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
 from pipeline.metrics.format import ratio_interval, scientific, significant
 from pipeline.metrics.statistics import Interval
@@ -14,9 +14,9 @@ from pipeline.text import markdown, markdown_code, plural
 
 def summary(comparison: Comparison) -> str:
     """Plain lines: what was held against what, each difference, and the outcome."""
-    lines = [f"A: {comparison.one.folder}", f"B: {comparison.other.folder}", ""]
-    lines += [_of_cell(comparison, match) for match in comparison.matches]
-    return "\n".join([*lines, "", *_beside(comparison)])
+    sides = [f"A: {comparison.one.folder}", f"B: {comparison.other.folder}"]
+    cells = [_of_cell(comparison, match) for match in comparison.matches]
+    return "\n".join([*sides, "", *cells, "", *_beside(comparison)])
 
 
 def write_all(comparison: Comparison, times: str, folder: Path) -> None:
@@ -71,9 +71,8 @@ def _beside(comparison: Comparison) -> list[str]:
     lines += [f"{key}: {a} and {b}" for key, (a, b) in comparison.environment.items()]
     ratios = (times.ratio for times in comparison.times.values())
     lines += dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio)
-    if (ratio := pooled(comparison.finished)) is not None:
-        decided = verdict(ratio, comparison.margin)
-        lines.append(f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {decided}")
+    if (ratio := pooled([match.finished for match in comparison.matches])) is not None:
+        lines.append(f"step time B over A, pooled: {_ratio(ratio)} ({ratio.how}), {verdict(ratio)}")
     # The outcome: losses and gradient norms, then in how many cells the times differ.
     trained = "same" if comparison.same_training else "DIFFERENT"
     covered = "" if comparison.same_coverage else "; NOT THE SAME RUNS in both sets"
@@ -82,7 +81,7 @@ def _beside(comparison: Comparison) -> list[str]:
         *lines,
         f"{trained} in losses and gradient norms{covered}; times differ in "
         f"{comparison.count(DIFFERENT)} of {plural(len(comparison.times), 'cell')} (same within "
-        f"{100 * comparison.margin:g} % in {same}, undecided in {undecided})",
+        f"{100 * MARGIN:g} % in {same}, undecided in {undecided})",
     ]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
-from pipeline.errors import CorpusError, RecordError, SamestepError
+from pipeline.errors import CorpusError, SamestepError
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import AGAIN, validate
 
@@ -73,7 +73,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Validate and write manifest.json below `folder`, atomically; raises CorpusError."""
-        _validate(json.loads(self.to_json()), folder / MANIFEST_FILE)
+        validate(json.loads(self.to_json()), "manifest", folder / MANIFEST_FILE, CorpusError)
         write_text(folder / MANIFEST_FILE, self.to_json())
 
     @classmethod
@@ -88,7 +88,7 @@ class Manifest:
         what = "manifest of token shards"
         text = read_text(path, what, CorpusError, _AGAIN, MAX_MADE_BYTES)
         data = parse(text, f"{what} {path}", CorpusError, "JSON", _AGAIN)
-        _validate(data, path)
+        validate(data, "manifest", path, CorpusError)
         manifest = cls(**{**data, "shards": tuple(Shard(**shard) for shard in data["shards"])})
         if manifest.to_json() != text:
             raise CorpusError(f"{path} was edited: its text is not canonical; {_AGAIN}")
@@ -198,10 +198,3 @@ def write_shards(
                 tokens = rest if len(rest) else next(filled, None)
         shards.append(Shard(name, shard_tokens - room, digest.hexdigest()))
     return shards
-
-
-def _validate(data: object, path: Path) -> None:
-    try:
-        validate(data, "manifest", path)
-    except RecordError as error:
-        raise CorpusError(str(error)) from None

@@ -11,17 +11,8 @@ from pipeline.figures import panels, theme
 from pipeline.metrics.format import significant
 from pipeline.metrics.headline import not_profiled
 from pipeline.metrics.results import Results, records
-from pipeline.study.profiling import (
-    BACKWARD,
-    COMMUNICATION,
-    DATA,
-    FORWARD,
-    IN_STEP,
-    MARKED,
-    OPTIMISER,
-    PHASES,
-    REST,
-)
+from pipeline.study import profiling
+from pipeline.study.profiling import COMMUNICATION, IN_STEP
 from pipeline.text import listed
 
 CAPTION = (
@@ -35,18 +26,18 @@ COMPARES = {"precision"}
 NEEDS = "profile"
 # Greys, since colours are those of cells; the exchange alone is warm and hatched, to be seen first.
 _LOOK: dict[str, dict[str, Any]] = {
-    FORWARD: {"facecolor": "#DDDDDD", "label": "forward"},
-    BACKWARD: {"facecolor": "#AAAAAA", "label": "backward"},
+    profiling.FORWARD: {"facecolor": "#DDDDDD", "label": "forward"},
+    profiling.BACKWARD: {"facecolor": "#AAAAAA", "label": "backward"},
     COMMUNICATION: {"facecolor": theme.ACCENT, "hatch": "////", "label": "exposed communication"},
-    OPTIMISER: {"facecolor": "#444444", "label": "optimiser (with clipping)"},
-    REST: {"facecolor": "#FFFFFF", "label": "rest of the step"},
+    profiling.OPTIMISER: {"facecolor": "#444444", "label": "optimiser (with clipping)"},
+    profiling.REST: {"facecolor": "#FFFFFF", "label": "rest of the step"},
 }
 _EDGE: dict[str, Any] = {"edgecolor": "#333333", "linewidth": 0.5}
 
 
 def draw(results: Results) -> Figure:
     """A panel for each node count and link, one stacked bar for each cell, in per cent."""
-    means = results.pick("cell", *(f"phase_mean_seconds:{name}" for name in PHASES))
+    means = results.pick("cell", *(f"phase_mean_seconds:{name}" for name in profiling.PHASES))
     if means.empty:
         return theme.nothing(results, "no profiled run finished")
     arms = results.arms(means)
@@ -73,12 +64,14 @@ def draw(results: Results) -> Figure:
     panels.label([axes for axes, _ in places], "Share of the step [%]")
     entries = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]
     counts = listed(sorted({int(n) for n in means["n"]}))
-    marked = means[means["phase"].isin(MARKED)].groupby("cell", sort=False)["value"].sum()
+    in_marks = means[means["phase"].isin(profiling.MARKED)]
+    marked = in_marks.groupby("cell", sort=False)["value"].sum()
     unseen = [str(cell) for cell in marked.index[marked == 0]]
     remarks = [
         f"Bars: means over {counts} steps of profiled runs, of each its slowest rank.",
         *(f"Not profiled: {note}." for note in not_profiled(results)),
         *([f"Without phases, drawn as rest: {listed(unseen)}."] if unseen else []),
-        f"Reading the batch, before the step, took {significant(spent[DATA].max(), 2)} ms at most.",
+        "Reading the batch, before the step, took "
+        f"{significant(spent[profiling.DATA].max(), 2)} ms at most.",
     ]
     return theme.finish(figure, results, means, " ".join(remarks), named=True, extra=entries)

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics import table
 from pipeline.metrics.cells import Groups, cell_rows, cost_rows, exactness_rows, group_runs
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.contrasts import contrast_rows, switch_rows
-from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from, real_time_rows
-from pipeline.metrics.labels import cell_labels, label_of
+from pipeline.metrics.emulation import accuracies, are_in_real_time, bias_from
+from pipeline.metrics.labels import cell_labels, label_of, run_context
 from pipeline.metrics.network_bound import network_bound_rows
 from pipeline.metrics.parity import parity_rows
 from pipeline.metrics.profile import profile_rows
-from pipeline.metrics.runs import FREELY, Run, load_run, run_rows
+from pipeline.metrics.runs import FREELY, Run, load_run, outcome_rows, run_rows
 from pipeline.metrics.statistics import NOT_TESTED, drift
+from pipeline.metrics.table import assemble, row, rows
 from pipeline.study.expansion import expand, in_real_time, profiled, run_order
 from pipeline.study.study import Study
 
@@ -49,20 +49,23 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
         bias = 0.0
     plan = [spec.run_id for spec in run_order(planned)]
     if bias is not None:
-        about.append(table.row("emulation_bias", "1", bias))
+        about.append(row("emulation_bias", "1", bias))
     about += [*order_rows(loaded, groups, plan), *exactness_rows(groups)]
     parity = parity_rows(groups)
-    return table.assemble(
+    return assemble(
         [
-            table.rows({"study": study.name, "level": "study"}, about),
+            rows({"study": study.name, "level": "study"}, about),
             *cell_rows(groups),
             *cost_rows(study.target_loss, groups),
             *network_bound_rows(groups),
             *parity,
             *contrast_rows(groups, study.compares, parity, bias),
             *switch_rows(study, groups),
-            *(rows for rows, _ in accurate),
-            *real_time_rows(real, labels),
+            *(own for own, _ in accurate),
+            *(
+                rows(run_context(one, label_of(labels, one)) | {"level": "real_time"}, values)
+                for one, values in zip(real, map(outcome_rows, real), strict=True)
+            ),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),
             *(part for one in loaded for part in run_rows(one)),
         ]
@@ -90,12 +93,10 @@ def order_rows(runs: Sequence[Run], groups: Groups, plan: Sequence[str]) -> list
             relative.append(float(np.median(run.timed_seconds)) / group.step_seconds.value)
     over_order = drift(np.asarray(relative, dtype=np.float64))
     return [
-        table.row("order_kept", "count", float(kept), n=len(places), text=text),
+        row("order_kept", "count", float(kept), n=len(places), text=text),
         {"metric": "order_drift", "text": NOT_TESTED}
         if over_order is None
-        else table.row(
-            "order_drift", "1", over_order.share, n=over_order.n, text=over_order.verdict
-        ),
+        else row("order_drift", "1", over_order.share, n=over_order.n, text=over_order.verdict),
     ]
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from pipeline.emulation.measured import REAL_TIME_SHARE
 from pipeline.errors import RecordError
 from pipeline.metrics.cells import Groups
-from pipeline.metrics.labels import Labels, label_of, run_context
-from pipeline.metrics.runs import Run, load_run, outcome_rows
+from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Interval,
@@ -120,14 +119,6 @@ def are_in_real_time(records: Iterable[RunRecord]) -> bool:
         and min(one["measured_cores"]) >= REAL_TIME_SHARE * one["cores_per_node"]
         for one in emulated
     )
-
-
-def real_time_rows(records: Iterable[RunRecord], labels: Labels) -> list[Rows]:
-    """Status, times and bytes of each run."""
-    return [
-        rows(run_context(one, label_of(labels, one)) | {"level": "real_time"}, outcome_rows(one))
-        for one in records
-    ]
 
 
 def load_uncertainty(path: Path | None) -> float:

@@ -49,7 +49,19 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         facts["network_reason"] = execution["network_reason"]
     emulation = execution.get("emulation", {})
     if emulation:
-        facts |= _emulation_facts(emulation)
+        # Records from before 2026-11-27 count copies of a small world that filled the machine.
+        settings = ("dilation", "copies", "shares", "cores_per_node", "mtu")
+        facts |= {name: emulation[name] for name in settings if name in emulation}
+        # What the nodes really got: the least of all.
+        facts["measured_cores"] = min(emulation["measured_cores"])
+        if emulation["measured_mbits"]:
+            facts["measured_mbits"] = min(emulation["measured_mbits"])
+        if "latency_us" in emulation:
+            facts["latency_us"] = emulation["latency_us"]
+        # In time of the emulated cluster, as all times are.
+        tcp = emulation["tcp"]
+        facts["tcp_rto_min_seconds"] = tcp["rto_min_ms"] / 1000 / emulation["dilation"]
+        facts["tcp_congestion_control"] = tcp["congestion_control"]
     facts |= _facts_of_ranks(run["ranks"])
     if run["precision"] is not None:
         facts["compute_dtype"] = run["precision"]["compute_dtype"]
@@ -69,23 +81,6 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
         where = emulation.get("stalled")
         values.append(row("stalled", "1", float(where is not None), text=where or "no"))
     return values
-
-
-def _emulation_facts(emulation: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the emulated nodes and what they really got, the least of all nodes."""
-    # Records from before 2026-11-27 count copies of a small world that filled the machine.
-    names = [one for one in ("dilation", "copies", "shares", "cores_per_node") if one in emulation]
-    facts = {name: emulation[name] for name in names}
-    facts["mtu"] = emulation["mtu"]
-    facts["measured_cores"] = min(emulation["measured_cores"])
-    if emulation["measured_mbits"]:
-        facts["measured_mbits"] = min(emulation["measured_mbits"])
-    if "latency_us" in emulation:
-        facts["latency_us"] = emulation["latency_us"]
-    # In time of the emulated cluster, as all times are.
-    facts["tcp_rto_min_seconds"] = emulation["tcp"]["rto_min_ms"] / 1000 / emulation["dilation"]
-    facts["tcp_congestion_control"] = emulation["tcp"]["congestion_control"]
-    return facts
 
 
 def _facts_of_ranks(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

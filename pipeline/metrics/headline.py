@@ -8,7 +8,7 @@ decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -109,11 +109,14 @@ def headline(results: Results) -> dict[str, Any]:
             texts[label] += f" ({named})" if of_rank.sum() == 1 and len(same) <= FEW + 1 else ""
     why = []
     if sent:
-        why.append(f"In a step the rank that sends most sent {few_or_ends(texts, sent)}.")
+        most_sent = few_or_ends(sent, lambda name, _: texts[name])
+        why.append(f"In a step the rank that sends most sent {most_sent}.")
     if shares:
-        hid = few_or_ends({name: f"{own:.0f} % in {name}" for name, own in shares.items()}, shares)
-        hid = hid.replace(" % in", " % of a step in", 1)
-        why.append(f"Exposed communication, which no computing hides, was {hid}.")
+        most_exposed = few_or_ends(
+            shares,
+            lambda name, is_first: f"{shares[name]:.0f} %{' of a step' * is_first} in {name}",
+        )
+        why.append(f"Exposed communication, which no computing hides, was {most_exposed}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
         "measured_on": measured_on(results),
@@ -332,9 +335,13 @@ def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str
     return winner, (rest + unlike).strip()
 
 
-def few_or_ends(texts: Mapping[str, str], values: Mapping[str, float]) -> str:
-    """All of up to four texts, of more the one with the least value and the one with the most."""
-    if len(texts) <= FEW + 1:
-        return listed(texts.values())
-    ends = min(texts, key=values.__getitem__), max(texts, key=values.__getitem__)
-    return f"from {' to '.join(texts[one] for one in ends)}"
+def few_or_ends(values: Mapping[str, float], text: Callable[[str, bool], str]) -> str:
+    """All of up to four values, of more the least and the most, each as its `text`.
+
+    That is a function of a value's name and of whether it stands first.
+    """
+    names, are_many = [*values], len(values) > FEW + 1
+    if are_many:
+        names = [min(names, key=values.__getitem__), max(names, key=values.__getitem__)]
+    texts = [text(name, name == names[0]) for name in names]
+    return f"from {' to '.join(texts)}" if are_many else listed(texts)

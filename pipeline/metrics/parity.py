@@ -26,9 +26,6 @@ UNEQUAL = (NOT_EQUAL, DIVERGED)
 """Verdicts on a cell whose times belong to another training."""
 
 NOT_COMPARED = "not compared"
-_NO_REFERENCE = f"{NOT_COMPARED}: no single-device run in this precision"
-_FULL_PRECISION = "fp32"
-
 
 Deviation = Mapping[str, float]
 """Largest relative deviations of one run, or of several, in loss and unclipped gradient norm.
@@ -94,7 +91,7 @@ def references(group: CellRuns, groups: Groups) -> list[tuple[CellRuns, Band]]:
     """
     own = str(group.context["precision"])
     alone = group.context["strategy"] == "single"
-    precisions = [own] if alone else dict.fromkeys([own, _FULL_PRECISION])
+    precisions = [own] if alone else dict.fromkeys([own, "fp32"])
     known = [_reference(group, groups, precision) for precision in precisions]
     dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
     return [
@@ -158,7 +155,8 @@ def parity_rows(groups: Groups) -> list[Rows]:
             group, next((reference for reference, _ in held_against), None)
         )
         if not held_against:
-            frames.append(rows(context, [_verdict(_NO_REFERENCE)]))
+            none = f"{NOT_COMPARED}: no single-device run in this precision"
+            frames.append(rows(context, [_verdict(none)]))
         for reference, band in held_against:
             if reference is not group:
                 about = {**context, "base": base_name(reference.context)}

@@ -261,14 +261,9 @@ class Results:
             row["parameters"] = sizes.get(key, math.nan)
         return rows
 
-    @cached_property
-    def _least(self) -> dict[str, float]:
-        runs = self.table[self.table["level"] == "run"]
-        return {str(k): float(v) for k, v in runs.groupby("metric")["value"].min().items()}
-
     def least(self, metric: str) -> float:
         """The smallest value of a fact over all timed runs; NaN where no run has it."""
-        return self._least.get(metric, math.nan)
+        return float(self.pick("run", metric)["value"].min())
 
     # Comparisons of cells, and how far emulated times may be off.
 

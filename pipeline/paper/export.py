@@ -8,14 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+import unicodedata
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import SamestepError
+from pipeline.figures import catalogue
 from pipeline.files import atomic_path, write_text
-from pipeline.fonts import FAMILY, files, is_wide, printed
+from pipeline.fonts import FAMILY, files, printed
 from pipeline.paper import manuscript
 from pipeline.paper.manuscript import SOURCES, read_table
 
@@ -45,33 +47,34 @@ def write_paper(
     tables: Path,
     generated: Path,
     out: Path,
-    render: Callable[[Mapping[str, Any], Path], str] = manuscript.of_study,
+    file: str = manuscript.MANUSCRIPT,
+    captions: Mapping[str, str] = catalogue.captions,
 ) -> None:
     """Write paper.pdf and paper.tex to `out`, and all that they are made from to `generated`.
 
-    `render` fills a manuscript with numbers and the tables of a folder.
+    `file` is the manuscript in the folder `paper`, `captions` are those of its figures.
     """
-    for source, name, kinds in (
+    for folder, name, kinds in (
         (figures, "figures", (".svg", ".pdf")),
         (tables, "tables", (".md", ".tex")),
     ):
         # Exactly these files: none of an earlier version of the study stays.
         shutil.rmtree(generated / name, ignore_errors=True)
-        for path in sorted(source.iterdir()):
+        for path in sorted(folder.iterdir()):
             if path.suffix in kinds and not path.name.startswith("."):
                 with atomic_path(generated / name / path.name) as temporary:
                     shutil.copyfile(path, temporary)
     write_text(generated / "numbers.json", json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
     # Read back, so that the text can hold nothing that is not in the file.
     stored = json.loads((generated / "numbers.json").read_text(encoding="utf-8"))
-    text = render(stored, generated / "tables")
+    text = manuscript.render(manuscript.source(file), stored, generated / "tables", captions, file)
     write_text(generated / MANUSCRIPT, text)
     write_text(generated / PRINTED, printed(text))
-    write_pdf(generated, out / "paper.pdf", stored["date"])
+    write_pdf(generated, out / "paper.pdf", date.fromisoformat(stored["date"]["iso"]))
     write_latex(generated, out / "paper.tex", figures)
 
 
-def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
+def write_pdf(generated: Path, final: Path, day: date) -> None:
     """Compile generated/printed.md to `final`, a PDF/UA-1; equal inputs give equal bytes.
 
     Only fonts of packages are used, so that the pages do not depend on what is installed.
@@ -79,7 +82,7 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
     import typst
 
     source = generated / "manuscript.typ"
-    when = f"datetime(year: {date['year']}, month: {date['month']}, day: {date['day']})"
+    when = f"datetime(year: {day.year}, month: {day.month}, day: {day.day})"
     options = [
         f"--to={TYPST}",
         # A wrapped line could begin with what is a list or a heading there.
@@ -98,7 +101,7 @@ def write_pdf(generated: Path, final: Path, date: Mapping[str, Any]) -> None:
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{path.stem}")
     _pandoc(generated / PRINTED, source, options, images="svg")
-    noon = datetime(date["year"], date["month"], date["day"], 12, tzinfo=UTC)
+    noon = datetime.combine(day, time(12), UTC)
     folders = [str(path.parent) for path in files()]
     compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True, font_paths=folders)
     given: dict[str, Any] = {"input": str(source), "format": "pdf", "timestamp": noon}
@@ -129,7 +132,9 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     Its class can be that of a conference (paper/template.tex), also one of two columns.
     """
     options = ["--to=latex", f"--template={SOURCES / 'template.tex'}"]
-    if any(is_wide(c) for c in (generated / PRINTED).read_text(encoding="utf-8")):
+    # East Asian wide, as the letters of that font are (emoji are, too).
+    text = (generated / PRINTED).read_text(encoding="utf-8")
+    if any(unicodedata.east_asian_width(character) in ("W", "F") for character in text):
         options.append(f"--variable=cjk:{FAMILY}")
     _pandoc(generated / PRINTED, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()

@@ -96,11 +96,6 @@ def render(
         ) from error
 
 
-def of_study(numbers: Mapping[str, Any], table_folder: Path) -> str:
-    """The manuscript of a study with runs."""
-    return render(source(), numbers, table_folder)
-
-
 @cache
 def _template(source: str) -> Template:
     def escaped(value: object) -> str:

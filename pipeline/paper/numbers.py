@@ -12,17 +12,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pipeline.catalogue import has_layouts
+from pipeline.catalogue import needs_met
 from pipeline.errors import SamestepError
 from pipeline.metrics import headline
 from pipeline.metrics.format import NONE
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
-from pipeline.study.expansion import compares_conditions
 from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
-from pipeline.study.switches import switches
 from pipeline.tables.write import made
 from pipeline.text import listed, markdown_code, numbered, plural
 
@@ -66,10 +64,9 @@ def collect(
         "loss": facts.loss(results),
         "split": facts.split(results),
         "claims": facts.claims(verdicts),
-        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
-                 "year": day.year, "month": day.month, "day": day.day},
+        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}"},
         "headline": headline.headline(results),
-    }  # fmt: skip
+    }
 
 
 def _study(study: Study, results: Results) -> dict[str, Any]:
@@ -93,13 +90,11 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
     ]  # fmt: skip
     repeats = [arm.repeats for arm in study.arms]
     fewest, most = min(repeats), max(repeats)
-    chosen = "" if name == "smoke" else f" --configfile {config}"
-    snakemake = f"snakemake --cores all{chosen}"
+    snakemake = f"snakemake --cores all --configfile {config}"
     return {
         "name": name,
         "title": study.title,
         "command": "make paper" if name == "smoke" else snakemake,
-        "snakemake": snakemake,
         "repeats": f"{fewest} to " * (fewest < most) + plural(most, "repeat"),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
@@ -109,10 +104,8 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "nodes": numbered(results.node_counts, "node"),
         "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
         "any_own": any(own.values()),
-        "layouts": study.profile_steps is not None and has_layouts(study),
-        "conditions": compares_conditions(study),
-        "switches": bool(switches(study)),
         "any_links": bool(names["link"].notna().any()),
+        **needs_met(study),
         "declared": listed(sorted(f.replace("_", " ") for f in results.declared)),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,9 +10,9 @@ from pipeline.cost import bars, score
 from pipeline.figures import points as figure
 from pipeline.figures import theme
 from pipeline.paper.export import write_paper
-from pipeline.paper.manuscript import render, source
 from pipeline.study.load import PointsStudy
-from pipeline.tables.points import write_tables
+from pipeline.tables.points import TABLES, made
+from pipeline.tables.write import write_all
 from pipeline.text import listed
 
 FILE = "points.md"
@@ -24,10 +23,11 @@ def write(study: PointsStudy, generated: Path, out: Path) -> dict[str, Any]:
     """Write figure, tables and paper below `out`; returns the numbers that the paper states."""
     theme.apply()
     theme.save(figure.draw(), out / "figures", "points")
-    write_tables(out / "tables")
+    for name, declared in TABLES.items():
+        write_all(*made(name), declared.caption, out / "tables", name)
     numbers = collect(study)
-    fill = partial(render, source(FILE), captions=CAPTIONS, file=FILE)
-    write_paper(numbers, out / "figures", out / "tables", generated, out / "paper", fill)
+    parts = out / "figures", out / "tables", generated, out / "paper"
+    write_paper(numbers, *parts, FILE, CAPTIONS)
     return numbers
 
 
@@ -43,8 +43,7 @@ def collect(study: PointsStudy) -> dict[str, Any]:
     command = f"make paper STUDY={study.name}"
     return {
         "study": {"name": study.name, "title": study.title, "command": command},
-        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}",
-                 "year": day.year, "month": day.month, "day": day.day},
+        "date": {"iso": day.isoformat(), "text": f"{day.day} {day:%B %Y}"},
         "points": {
             "scored": f"{len(score.every()):,}",
             "sets": len(sets),

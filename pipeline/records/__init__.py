@@ -7,6 +7,7 @@ a temporary name, so a folder with a `run.json` is complete.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,7 @@ from pipeline.documents import read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
 from pipeline.records import run_rules, step_rules
-from pipeline.records.step_rules import step_lines, steps_sha256
-from pipeline.schemas import AGAIN, validate, validate_lines
+from pipeline.schemas import AGAIN, validate
 from pipeline.study.spec import RunSpec
 
 RUN_FILE, STEPS_FILE = "run.json", "steps.jsonl"
@@ -72,8 +72,13 @@ class RunRecord:
 
     @cached_property
     def step_text(self) -> str:
-        """The content of steps.jsonl."""
-        return step_lines(self.steps)
+        """The content of steps.jsonl: a line for each step of each rank."""
+        return "".join(json.dumps(step.to_dict()) + "\n" for step in self.steps)
+
+    @property
+    def steps_sha256(self) -> str:
+        """Hash of that text."""
+        return hashlib.sha256(self.step_text.encode()).hexdigest()
 
     @property
     def status(self) -> str:
@@ -86,10 +91,10 @@ def write_record(folder: Path, record: RunRecord) -> None:
 
     run.json gets the hash of the steps that it is written with.
     """
-    bound = RunRecord({**record.run, "steps_sha256": steps_sha256(record.steps)}, record.steps)
+    bound = RunRecord({**record.run, "steps_sha256": record.steps_sha256}, record.steps)
     validate(bound.run, "record", folder / RUN_FILE)
-    numbered = ((i, step.to_dict()) for i, step in enumerate(bound.steps, 1))
-    validate_lines(numbered, "step", folder / STEPS_FILE)
+    for number, step in enumerate(bound.steps, 1):
+        validate(step.to_dict(), "step", f"{folder / STEPS_FILE}:{number}")
     _check(bound, folder)
     # run.json comes last: it says that the record is whole.
     for name, text in texts(bound).items():
@@ -110,11 +115,11 @@ def read_record(folder: Path) -> RunRecord:
     world, steps = spec["world"], list[Step]()
     most = spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"]
     # A line that is none, or one too many, ends the reading there.
-    for numbered in read_lines(path, "", RecordError, _AGAIN) if path.exists() else ():
-        if numbered[0] > most:
+    for number, line in read_lines(path, "", RecordError, _AGAIN) if path.exists() else ():
+        if number > most:
             raise RecordError(f"{path}: over {most} lines, the steps of all ranks; {_AGAIN}")
-        validate_lines([numbered], "step", path)
-        steps.append(Step(**numbered[1]))
+        validate(line, "step", f"{path}:{number}")
+        steps.append(Step(**line))
     record = RunRecord(run, steps)
     _check(record, folder)
     return record

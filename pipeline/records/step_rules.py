@@ -5,10 +5,8 @@ Each is a `Rule` of this package. Fields that older records lack are not missed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -36,7 +34,7 @@ CLOCK_SECONDS = 2.0
 def steps_hash(record: RunRecord) -> Iterator[str]:
     """run.json names the steps.jsonl that it was written with; older records do not."""
     expected = record.run.get("steps_sha256")
-    if expected not in (None, hashlib.sha256(record.step_text.encode()).hexdigest()):
+    if expected not in (None, record.steps_sha256):
         yield (
             f"steps.jsonl does not hash to the steps_sha256 {expected[:12]}... of run.json; one of "
             "the two was edited"
@@ -168,16 +166,6 @@ def cpu_seconds(record: RunRecord) -> Iterator[str]:
                 clock = "an emulated node" if is_emulated else "the clock"
                 took = f"took {cpu} CPU seconds of one thread in {seconds} s of {clock}"
                 yield f"{_of(step)}: the {name} {took}"
-
-
-def step_lines(steps: Iterable[Step]) -> str:
-    """The text of steps.jsonl: a line for each step of each rank."""
-    return "".join(json.dumps(step.to_dict()) + "\n" for step in steps)
-
-
-def steps_sha256(steps: Iterable[Step]) -> str:
-    """SHA-256 of the text of steps.jsonl."""
-    return hashlib.sha256(step_lines(steps).encode()).hexdigest()
 
 
 def _of(step: Step) -> str:

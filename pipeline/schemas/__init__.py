@@ -24,7 +24,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
 from pipeline.documents import read_made
-from pipeline.errors import RecordError
+from pipeline.errors import RecordError, SamestepError
 from pipeline.text import is_visible
 
 SCHEMA_FOLDER = Path(__file__).parent
@@ -65,7 +65,6 @@ AGAIN = {
     "calibration": "run `python -m pipeline calibrate` again",
     "image": "run `make image` again",
     "manifest": "make the tokens again with `python -m pipeline tokens`",
-    "metrics": "run `python -m pipeline metrics` again",
     "record": "run the training again",
     "spec": "run snakemake again",
     "step": "run the training again",
@@ -91,7 +90,11 @@ def validator(name: str) -> Draft202012Validator:
     own = (CONFIG_SCHEMAS / f"{file}.schema.yaml").is_file()
     schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
     # A registry that retrieves what is referred to does so at each use.
-    referred = {"record": ["spec.schema.json"], "tokens": ["config.schema.yaml"]}.get(file, [])
+    referred = {
+        "record": ["spec.schema.json", "config.schema.yaml"],
+        "spec": ["config.schema.yaml"],
+        "tokens": ["config.schema.yaml"],
+    }.get(file, [])
     resources = [(one, Resource.from_contents(_load(one), DRAFT202012)) for one in referred]
     checker: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
@@ -197,14 +200,17 @@ def _of_its_form(error: ValidationError) -> ValidationError:
     return error
 
 
-def validate(instance: object, name: str, where: str | Path) -> None:
-    """Raise RecordError unless `instance` fits the schema `name`; `where` names the file.
+def validate(
+    instance: object, name: str, where: str | Path, kind: type[SamestepError] = RecordError
+) -> None:
+    """Raise an error of this kind unless `instance` fits the schema `name`; `where` is the file.
 
     The fix is that of `AGAIN`: nobody is to edit what the product wrote.
     """
-    error = first_error(instance, name)
+    # To ask for errors alone takes longer, and most have none.
+    error = None if validator(name).is_valid(instance) else first_error(instance, name)
     if error is not None:
-        raise RecordError(f"{where} {describe(error)}; {AGAIN[name]}")
+        raise kind(f"{where} {describe(error)}; {AGAIN[name]}")
 
 
 def read(path: Path, name: str, made_by: str) -> dict[str, Any]:
@@ -212,11 +218,3 @@ def read(path: Path, name: str, made_by: str) -> dict[str, Any]:
     content = read_made(path, "", RecordError, made_by)
     validate(content, name, path)
     return dict(content)
-
-
-def validate_lines(lines: Iterable[tuple[int, object]], name: str, where: str | Path) -> None:
-    """Validate numbered JSON lines; the error names the line."""
-    check = validator(name)
-    for number, line in lines:
-        if not check.is_valid(line):
-            validate(line, name, f"{where}:{number}")

@@ -12,13 +12,12 @@ from typing import Any
 
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, without_fix
-from pipeline.fonts import missing, printed
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.text import is_visible, one_line, seen, unprintable
+from pipeline.text import is_visible, seen, unprintable
 
 SCHEMA_FILE = CONFIG_SCHEMAS / "config.schema.yaml"
 CONFIG = CONFIG_SCHEMAS.parent / "config"
@@ -30,7 +29,6 @@ POINTS = "points.yaml"
 """Name of the file of a study of points, in its folder."""
 RESOLVED = "study.json"
 """Name of a study in full, which the workflow writes: its paths are from the working folder."""
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -322,20 +320,3 @@ def _check_text(key: str, text: str, where: Path | str) -> None:
         )
     if not is_visible(text):
         raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
-
-
-def font_warning(study: Study) -> str | None:
-    """One line on title and labels that figures, PDF and LaTeX show in other letters, or None.
-
-    They are the texts with a character that no font at hand has (`pipeline.fonts`).
-    """
-    shown = [one for one in (study.title, *(arm.label for arm in study.arms)) if missing([one])]
-    if not shown:
-        return None
-    replaced = [f"{one_line(text)!r} as {one_line(printed(text))!r}" for text in shown]
-    if len(replaced) > _NAMED:
-        replaced[_NAMED:] = [f"{len(replaced) - _NAMED} more"]
-    return (
-        f"warning: no font here has {' '.join(missing(shown))}; figures, PDF and LaTeX show "
-        f"{', '.join(replaced)}; HTML shows them as they are"
-    )

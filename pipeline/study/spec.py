@@ -356,15 +356,14 @@ class RunSpec:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
         """Rebuild a spec; raises StudyError on a missing or unknown key."""
-        parts: dict[str, Any] = {
-            "model": ModelSpec,
-            "optimiser": OptimiserSpec,
-        }
         try:
-            nested = {name: kind(**data[name]) for name, kind in parts.items()}
-            nested["world"] = WorldSpec.from_dict(data["world"])
-            nested["workload"] = WorkloadSpec.of(data["workload"])
-            nested["objective"] = ObjectiveSpec.of(data.get("objective"))
+            nested = {
+                "model": ModelSpec(**data["model"]),
+                "optimiser": OptimiserSpec(**data["optimiser"]),
+                "world": WorldSpec.from_dict(data["world"]),
+                "workload": WorkloadSpec.of(data["workload"]),
+                "objective": ObjectiveSpec.of(data.get("objective")),
+            }
             spec = cls(**{**data, **nested})
         except (KeyError, TypeError) as error:
             raise StudyError(

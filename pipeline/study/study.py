@@ -101,7 +101,7 @@ class Study:
         """The study of a mapping that fits the schema; raises StudyError on a contradiction."""
         content = copy.deepcopy(dict(content))
         cluster = _cluster(content["cluster"])
-        profile, begin = content.get("profile"), content.get("beginnings", {})
+        profile, begin = content.get("profile", {}), content.get("beginnings", {})
         return cls(
             name=content["study"],
             title=content.get("title", content["study"]),
@@ -116,9 +116,9 @@ class Study:
             repeats=content["repeats"],
             seeds=tuple(content["seeds"]),
             timeout_seconds=content["timeout_seconds"],
-            profile_steps=None if profile is None else int(profile["steps"]),
-            profile_repeats=1 if profile is None else int(profile.get("repeats", 1)),
-            profile_cells=() if profile is None else tuple(profile.get("cells", ())),
+            profile_steps=profile.get("steps"),
+            profile_repeats=profile.get("repeats", 1),
+            profile_cells=tuple(profile.get("cells", ())),
             begin_steps=begin.get("steps"),
             whole=tuple(begin.get("whole", ())),
             target_loss=begin.get("target_loss"),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cost import bars, score
@@ -149,14 +148,6 @@ def made(name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
     raw = pd.DataFrame([*ROWS[name]()])
     return raw, pd.DataFrame({one.title: one.texts(raw) for one in TABLES[name].columns})
-
-
-def write_tables(folder: Path) -> None:
-    """Write every table in all formats below `folder`."""
-    from pipeline.tables.write import write_all
-
-    for name, declared in TABLES.items():
-        write_all(*made(name), declared.caption, folder, name)
 
 
 def in_markdown() -> dict[str, str]:

@@ -117,7 +117,7 @@ def test_an_option_that_is_given_twice(here: Path) -> None:
         if not flags or action.nargs == 0 or "Append" in kind:
             continue
         named = getattr(action.type, "__name__", "")
-        words = {"folder": ".", "file": "file", "study": "smoke", "share": "0.1",
+        words = {"folder": ".", "file": "file", "study": "smoke",
                  "tolerance": "bit", "rate": "1gbit", "memory": "1GiB"}  # fmt: skip
         choice = str(next(iter(action.choices or [words.get(named, "1")])))
         status, said = call(here, stage, *[f"{flags[0]}={choice}"] * 2)

@@ -17,16 +17,9 @@ needs_font = pytest.mark.skipif(
 
 
 @needs_font
-def test_what_the_font_has_is_not_missing() -> None:
-    assert fonts.missing([CJK, "Größe", "\N{FULLWIDTH LATIN CAPITAL LETTER A}"]) == []
-    assert fonts.missing(["🙂 分 🙂"]) == ["🙂"]
-
-
-def test_whatever_neither_font_has_is_missing() -> None:
-    assert fonts.missing([f"x {KHMER}", f"{RARE}\N{ZERO WIDTH JOINER} {PRIVATE}"]) == [
-        KHMER, RARE, PRIVATE,
-    ]  # fmt: skip
-    assert fonts.missing(["\N{GRINNING FACE} \N{CHECK MARK} \N{GREEK CAPITAL LETTER OMEGA}"]) == []
+@pytest.mark.parametrize("text", [CJK, "Größe, µs, Ωмега “quoted” → ≥ 2", "\N{CHECK MARK}"])
+def test_what_the_fonts_have_is_shown_as_it_is(text: str) -> None:
+    assert fonts.printed(text) == text
 
 
 @pytest.mark.parametrize(
@@ -47,9 +40,9 @@ def test_what_has_no_glyph_is_said_in_letters(text: str, shown: str) -> None:
     assert fonts.printed(markdown(text)) == markdown(shown)
 
 
-def test_without_the_font_all_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_font_letters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fonts, "fallback", lambda: None)
-    assert fonts.missing(["分散 of 分", "plain"]) == ["分", "散"]
+    assert fonts.printed("分 of plain") == "(U+5206) of plain"
 
 
 @needs_font

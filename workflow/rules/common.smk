@@ -10,7 +10,7 @@ from pipeline.documents import read_document
 from pipeline.errors import LaunchError, SamestepError, StudyError
 from pipeline.study.expansion import planned_order, tokens_spec
 from pipeline.records import spec_to_write
-from pipeline.study.load import check_study, extended, font_warning
+from pipeline.study.load import check_study, extended
 from pipeline.machine import image, inherited
 from pipeline.machine.site import NO_RUNTIME, SITE_FILE, Site, load_site
 from pipeline.launch import preloaded
@@ -49,9 +49,6 @@ try:
 except SamestepError as error:
     print(f"error: {error}", file=sys.stderr)
     sys.exit(2)
-# Every job is a Snakemake of its own, which reads this file again; what is said is said once.
-if workflow.is_main_process and (warning := font_warning(STUDY)):
-    print(warning, file=sys.stderr)
 # More than any machine has: Snakemake lowers a job's threads to what --cores gives.
 EVERY_CORE = 1024
 # UNDER: `Snakefile` measures below results/, `from_archive.smk` rebuilds beside that.

@@ -41,10 +41,6 @@ CODE = [
 localrules:
     study_file,
     points,
-    figures,
-    tables,
-    paper,
-    page,
 
 
 rule study_file:
@@ -76,23 +72,3 @@ rule points:
     shell:
         "python -m pipeline points --study {input.study} --generated {params.generated}"
         " --out {params.folder} 2> >(tee {log} >&2)"
-
-
-rule figures:
-    input:
-        FIGURES,
-
-
-rule tables:
-    input:
-        TABLES,
-
-
-rule paper:
-    input:
-        PAPER,
-
-
-rule page:
-    input:
-        PAGE,

@@ -111,7 +111,7 @@ def pandoc(text: str, *options: str) -> Any:
 
 def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
     latex = (root / "paper/paper.tex").read_text(encoding="utf-8")
-    assert f"\\setCJKmainfont{{{fonts.FAMILY}}}" in latex and not fonts.missing([latex])
+    assert f"\\setCJKmainfont{{{fonts.FAMILY}}}" in latex and fonts.printed(latex) == latex
     assert r"\textbackslash input\{secret\}" in latex and r"\input" not in latex
     assert r"\{figures/" in latex
     included = re.findall(r"\\includegraphics.*\{([^{}]*)\}", latex)

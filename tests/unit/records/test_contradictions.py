@@ -20,7 +20,6 @@ from pipeline.records import (
     run_rules,
     step_rules,
 )
-from pipeline.records.step_rules import steps_sha256
 from pipeline.study.profiling import PHASES
 from pipeline.study.spec import PhaseSpec
 from tests.fake_records import EMULATED, make_record, rank_environment, spec_of
@@ -40,13 +39,13 @@ def made(kind: str) -> RunRecord:
         phases = (PhaseSpec(3, global_batch=64, context=64, warmup_steps=2),)
         spec = replace(spec, workload=replace(spec.workload, phases=phases))
     record = make_record(spec)
-    run = copy.deepcopy(dict(record.run)) | {"steps_sha256": steps_sha256(record.steps)}
+    run = copy.deepcopy(dict(record.run)) | {"steps_sha256": record.steps_sha256}
     steps = record.steps
     if kind == "resumed":
         run["execution"]["resumed_from_step"] = 10
         warm = {*range(5), *range(10, 15)}
         steps = [replace(step, timed=step.step not in warm) for step in steps]
-        run["steps_sha256"] = steps_sha256(steps)
+        run["steps_sha256"] = RunRecord({}, steps).steps_sha256
     return RunRecord(run, steps)
 
 
@@ -77,7 +76,7 @@ def line(number: int, **changes: Any) -> Edit:
     def edit(record: RunRecord) -> RunRecord:
         steps = list(record.steps)
         steps[number] = replace(steps[number], **changes)
-        return RunRecord({**record.run, "steps_sha256": steps_sha256(steps)}, steps)
+        return RunRecord({**record.run, "steps_sha256": RunRecord({}, steps).steps_sha256}, steps)
 
     return edit
 
@@ -129,7 +128,7 @@ def unseen(record: RunRecord) -> RunRecord:
 
     steps = [replace(step, phases=unmarked(dict(step.phases or {}))) for step in record.steps]
     run = put("ranks.0.sent", sent())(record).run
-    return RunRecord({**run, "steps_sha256": steps_sha256(steps)}, steps)
+    return RunRecord({**run, "steps_sha256": RunRecord({}, steps).steps_sha256}, steps)
 
 
 CASES: list[tuple[Rule, str, Edit, str]] = [
@@ -244,6 +243,6 @@ def test_a_sound_record_passes(name: str) -> None:
 def test_what_a_run_that_failed_left_is_checked_where_it_can_be() -> None:
     run = {**made("timed").run, "status": "failed", "reason": "killed", "ranks": []}
     cut = made("timed").steps[:7]
-    failed = RunRecord(run | {"steps_sha256": steps_sha256(cut)}, cut)
+    failed = RunRecord(run | {"steps_sha256": RunRecord({}, cut).steps_sha256}, cut)
     assert contradiction(failed) is None
     assert "tokens" in str(contradiction(line(3, tokens=1)(failed)))

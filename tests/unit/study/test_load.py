@@ -3,38 +3,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from matplotlib.font_manager import findfont, get_font
 
 from pipeline.errors import StudyError
 from pipeline.study.load import (
     CONFIG,
-    check_study,
     find_study,
-    font_warning,
     load_study,
     results_folder,
 )
-from tests.fake_records import a_cell, make_study
-
-CJK = "分散学習한국어\N{KATAKANA LETTER KA}、\N{FULLWIDTH LATIN CAPITAL LETTER A}"
-
-
-def test_what_figures_show_in_place_of_boxes_is_said() -> None:
-    study = make_study(title="a 🙂 of 🙂")
-    study["cells"][0]["label"] = "DDP 🚀"
-    assert font_warning(check_study(study, "here")) == (
-        "warning: no font here has 🙂 🚀; figures, PDF and LaTeX show 'a 🙂 of 🙂' as "
-        "'a (slightly smiling face) of (slightly smiling face)', 'DDP 🚀' as 'DDP (rocket)'; "
-        "HTML shows them as they are"
-    )
-
-
-@pytest.mark.parametrize("title", ["Plain", "Größe, µs, Ωмега “quoted” → ≥ 2"])
-def test_what_the_fonts_have_is_not_warned_of(title: str) -> None:
-    assert font_warning(check_study(make_study(title=title), "here")) is None
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    assert all(ord(character) in glyphs for character in title)
-    assert not any(ord(character) in glyphs for character in CJK)
+from tests.fake_records import a_cell
 
 
 def write(path: Path, **content: object) -> Path:

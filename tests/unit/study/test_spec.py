@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import strategies
 from pipeline.errors import StudyError
+from pipeline.fonts import printed
 from pipeline.schemas import validate
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import (
@@ -20,7 +21,7 @@ from pipeline.study.expansion import (
     tokens_spec,
 )
 from pipeline.study.link import LinkSpec
-from pipeline.study.load import check_study, font_warning, load_study, shipped_studies
+from pipeline.study.load import check_study, load_study, shipped_studies
 from pipeline.study.spec import ObjectiveSpec, RunSpec, WorldSpec
 from pipeline.study.study import Study
 
@@ -37,7 +38,8 @@ def test_every_shipped_study_is_valid(name: str, path: Path) -> None:
     shipped = load_study(path)
     assert shipped.name == name
     check_equal_work(shipped)
-    assert font_warning(shipped) is None
+    texts = "".join([shipped.title, *(arm.label for arm in shipped.arms)])
+    assert printed(texts) == texts
     assert compares_conditions(shipped) == (name == "what-if")
     for run in expand(shipped):
         validate(run.to_dict(), "spec", path)
