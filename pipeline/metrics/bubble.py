@@ -89,6 +89,7 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
             found.setdefault(step.step, {})[step.rank] = step.passes
     ranks = range(layout.num_processes)
     # A step of which a rank recorded no passes is no whole pipeline.
+    steps: Sequence[Mapping[int, Sequence[Pass]]]
     steps = [own for _, own in sorted(found.items()) if set(own) == set(ranks)]
     if record.spec.world.network == "emulated":
         steps = undisturbed(steps)
