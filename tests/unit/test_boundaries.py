@@ -109,7 +109,6 @@ READERS = {
     "pipeline.machine.lock": "the lock",
     "pipeline.machine.session": "what forks of this process keep",
     "pipeline.machine.processes": "the kernel's files, and a log to write it",
-    "pipeline.machine.forks": "what its own processes send",
     "pipeline.launch.fork_server": "what its own process sends",
     "pipeline.launch.log": "the log of this launch",
     "pipeline.launch.outcome": "what ranks of this launch left",
