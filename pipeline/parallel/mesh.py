@@ -88,9 +88,7 @@ class Layout:
         return self.data_parallel * self.devices_per_process
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """The place of a rank on each axis; raises IndexError for a rank that is not there."""
-        if not 0 <= rank < self.num_processes:
-            raise IndexError(f"rank {rank} is not one of {self.num_processes}")
+        """The place of a rank on each axis."""
         place: dict[str, int] = {}
         # The last axis varies fastest.
         for name, size in reversed(self.axes):
@@ -144,16 +142,6 @@ class Layout:
                 f"({parts}) x accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
                 f"set workload.global_batch to a multiple of {pieces}"
             )
-
-    def processes_per_machine(self, world: WorldSpec) -> int:
-        """Ranks that share one machine: those of all its nodes."""
-        return self.num_processes // world.num_machines
-
-    def gpus_per_machine(self, world: WorldSpec) -> int:
-        """GPUs that the ranks on one machine take, none on a CPU."""
-        if world.device != "cuda":
-            return 0
-        return self.processes_per_machine(world) * self.devices_per_process
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, for the record; the axes where there is another one than `data`."""
