@@ -11,7 +11,7 @@ not measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipeline import models
@@ -56,8 +56,6 @@ CUDA_BASE = 1024 * MEBIBYTE
 
 FORMULA_VALUES = 4
 """n of formula 24 with Adam: weight, gradient and two slots."""
-
-_FULL = ("fp32", "tf32")
 
 
 @dataclass(frozen=True)
@@ -147,6 +145,11 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     )
 
 
+def peak(run: ResolvedRun, ranks: Iterable[int] = ()) -> float:
+    """Bytes of the rank that needs most, of these or of all."""
+    return float(max(predict(run, rank).peak for rank in ranks or range(run.layout.num_processes)))
+
+
 def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int, int]:
     """Bytes that a pass keeps where no block is recomputed, and where all are.
 
@@ -208,10 +211,10 @@ def formats(spec: RunSpec) -> Formats:
 
     Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.
     """
-    full, width = spec.precision in _FULL, widths(spec.precision)
+    width = widths(spec.precision)
     cpu_s = spec.precision == "amp_o2" and spec.world.device == "cpu"
     return Formats(
-        product=FP32 if full else HALF,
+        product=width.product,
         norm=HALF if cpu_s else width.stream,
-        copies_weights=not full and width.weight == FP32,
+        copies_weights=width.product < width.weight,
     )

@@ -29,7 +29,7 @@ from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner import here
-from pipeline.planner.memory import predict as predict_memory
+from pipeline.planner.memory import peak
 from pipeline.planner.sizes import ADAMW, Size
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.strategies.base import Strategy
@@ -169,10 +169,8 @@ class Predictor:
         """Bytes of the rank that needs most; None where the cell cannot run."""
         with suppress(StudyError):
             if (run := self.run_of(job, cell)) is not None:
-                if self.calibration is not None:
-                    return here.peak(run)
                 # Of thousands of GPUs the first and the last alone: the ends of a pipeline.
-                return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
+                return peak(run, {0, job.gpus - 1} if self.calibration is None else ())
         return None
 
 
@@ -254,11 +252,11 @@ def _search(
                 if key in best and best[key].prediction.seconds <= step.seconds:
                     break
                 made = {**cell, "options": options}
-                if (peak := predictor.peak(job, made)) is None:
+                if (needed := predictor.peak(job, made)) is None:
                     break
-                step = replace(step, memory=peak)
+                step = replace(step, memory=needed)
                 one = Ranked(job, made, step, predictor.calibration is not None)
-                if least is None or peak < least.prediction.memory:
+                if least is None or needed < least.prediction.memory:
                     least = one
                 if fits(job, one.prediction):
                     best[key] = one
@@ -271,10 +269,7 @@ def _search(
 def _predicted(
     size: Size, job: Job, cell: Mapping[str, Any], strategy: Strategy, predictor: Predictor
 ) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
-    """The options of a cell with the step; of one that cuts operators the best cuts, then smaller.
-
-    Raises Refused.
-    """
+    """The options of a cell with the step; of one that cuts operators the best, then smaller."""
     if not strategy.by_operator:
         if (step := predictor.step(job, cell)) is not None:
             yield cell["options"], step
