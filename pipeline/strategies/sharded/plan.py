@@ -152,10 +152,7 @@ class Sharded(Strategy):
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
-        """Weights are gathered, gradients reduced and scattered, their shards all-reduced.
-
-        FSDP2 gathers in every micro-batch and reduces in the last one.
-        """
+        """Weights are gathered, gradients reduced and scattered, their shards all-reduced."""
         shards = 2 * gradients / dict(layout.axes)[DATA]
         count, layers = models.num_parameters(spec.model), spec.model.num_layers
         if self.stage == 1:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pipeline import models, strategies
 from pipeline.cost.traffic import SEND, Traffic
-from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch, Faults, Parts
 from pipeline.planner import memory
@@ -341,14 +341,6 @@ def test_a_late_server_keeps_what_travels() -> None:
         for staleness in (1, 2):
             late = replace(run, options={"staleness": staleness})
             assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
-
-
-def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
-    from pipeline.parallel.group import Group
-
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(LaunchError, match="through torchrun"):
-        Group.join(strategies.load("ddp", {}).layout(WORLD))
 
 
 def test_data_parallel_refuses_compiled_modules() -> None:
