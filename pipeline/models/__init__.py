@@ -301,8 +301,7 @@ class StageCuts:
     `before` are the modules that make the input of the first block of ids, `after` those that make
     logits of the output of the last one, by name. The model's `stage(layers, is_first=, is_last=)`
     is the pass through some of its layers: of ids in the first stage, to logits in the last one.
-    `width` is the last dim of what blocks hand on, whose first two are those of the ids and whose
-    type is that of the weights.
+    Blocks hand on (sequences, context, the model's `width`) in the type of the weights.
     """
 
     before: tuple[str, ...]

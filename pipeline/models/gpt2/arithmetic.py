@@ -24,7 +24,6 @@ def examples() -> dict[str, ModelSpec]:
 
 
 def label(model: ModelSpec) -> tuple[str, str]:
-    """The report on it."""
     return "GPT-2", "radford2019"
 
 
@@ -43,7 +42,6 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 
 
 def build(model: ModelSpec) -> Gpt2:
-    """A fresh model from torch's current random state."""
     from pipeline.models.gpt2.model import Gpt2
 
     return Gpt2(model)
@@ -56,12 +54,10 @@ def num_parameters(model: ModelSpec) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """All of them."""
     return num_parameters(model)
 
 
 def layer_parameters(model: ModelSpec) -> int:
-    """Parameters of one block."""
     return 12 * model.width**2 + 13 * model.width
 
 
@@ -93,7 +89,6 @@ def recomputed_flops_per_token(model: ModelSpec, what: bool | str = True) -> flo
 
 
 def product_weights(model: ModelSpec) -> int:
-    """Weights that are used in matrix products; the output layer counts once."""
     return 12 * model.num_layers * model.width**2 + model.vocab_rows * model.width
 
 
@@ -126,7 +121,6 @@ def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
 
 
 def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes of it that one block keeps."""
     product, norm = formats.product, formats.norm
     values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
     return sequences * model.context * values
@@ -182,7 +176,6 @@ def file_names(model: ModelSpec) -> NoReturn:
 
 
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
-    """Shape of every module's output by its name in model.py; None is the number of sequences."""
     widths = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
     widths |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
     tokens = (None, model.context)

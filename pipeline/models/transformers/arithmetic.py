@@ -77,7 +77,6 @@ def label(model: ModelSpec) -> tuple[str, str]:
 
 
 def objective(model: ModelSpec) -> str:
-    """Objective of the class's head."""
     ends = (kind for end, kind in OBJECTIVES.items() if str(model.architecture).endswith(end))
     return next(ends, "causal")
 
@@ -112,14 +111,12 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 
 
 def build(model: ModelSpec) -> LanguageModel:
-    """A fresh model from torch's current random state."""
     from pipeline.models.transformers.model import LanguageModel
 
     return LanguageModel(model)
 
 
 def num_parameters(model: ModelSpec) -> int:
-    """Parameters, tied ones counted once."""
     return sum(map(prod, parameter_shapes(model).values()))
 
 
@@ -160,7 +157,6 @@ def product_weights(model: ModelSpec) -> int:
 
 
 def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes that a forward pass over `sequences` keeps for the backward pass, without the loss."""
     copies = formats.copied(product_weights(model))
     return sequences * (_kept(model, formats, "whole") - copies) + copies
 
@@ -178,7 +174,6 @@ def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
 
 
 def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Gradients of activations at their most, less the activations that are gone by then."""
     return sequences * _kept(model, formats, "gradients")
 
 
@@ -201,12 +196,10 @@ def _plan(model: ModelSpec, name: str) -> Any:
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter by its name, tied ones once."""
     return {name: tuple(shape) for name, shape in _facts(model)["parameters"].items()}
 
 
 def file_names(model: ModelSpec) -> FileNames:
-    """Names that the class gives its parameters in files."""
     return FileNames(**_facts(model)["file_names"])
 
 
