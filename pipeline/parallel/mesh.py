@@ -113,15 +113,7 @@ class Layout:
         return after // self.processes_per_node != rank // self.processes_per_node
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
-        """First and past-the-last sequence of the global batch that `rank` reads.
-
-        Raises StudyError where the data-parallel ranks do not divide the batch.
-        """
-        if global_batch % self.data_parallel:
-            raise StudyError(
-                f"global batch {global_batch} is not a multiple of {self.data_parallel} "
-                "data-parallel ranks; set workload.global_batch to a multiple of it"
-            )
+        """First and past-the-last sequence that `rank` reads of a batch that `check_batch` took."""
         share = global_batch // self.data_parallel
         place = self.coordinate(rank)
         group = place.get(REPLICA, 0) * dict(self.axes).get(DATA, 1)

@@ -12,11 +12,11 @@ not measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import models
 from pipeline.cost.traffic import ANSWERED, SEND, Traffic
-from pipeline.models import FP32, HALF, INT64, Formats
+from pipeline.models import FP32, HALF, INT64, Widths
 from pipeline.parallel.mesh import Layout
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun
@@ -159,7 +159,7 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     what, layers, kept = spec.workload.recompute, model.num_layers, formats(spec)
     sizes, work = models.family(model), (model, sequences, kept)
     whole, block = sizes.activation_bytes(*work), sizes.block_bytes(*work)
-    inputs = sequences * model.context * layers * kept.norm * model.width
+    inputs = sequences * model.context * layers * kept.stream * model.width
     inputs += max(0, whole - layers * block)  # what is outside of the blocks stays
     alone = sizes.attention_bytes(*work) if what == ATTENTION else 0
     recomputes_last = what is True or (isinstance(what, tuple) and layers - 1 in what)
@@ -206,15 +206,11 @@ def sequences_at_once(spec: RunSpec, layout: Layout) -> int:
     return -(-spec.workload.global_batch // pieces)
 
 
-def formats(spec: RunSpec) -> Formats:
+def formats(spec: RunSpec) -> Widths:
     """Bytes of the numbers that a forward pass of the run keeps.
 
     Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.
     """
     width = widths(spec.precision)
     cpu_s = spec.precision == "amp_o2" and spec.world.device == "cpu"
-    return Formats(
-        product=width.product,
-        norm=HALF if cpu_s else width.stream,
-        copies_weights=width.product < width.weight,
-    )
+    return replace(width, stream=HALF) if cpu_s else width

@@ -19,7 +19,6 @@ from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.auto import run_with
 from pipeline.planner.memory import peak
 from pipeline.planner.ranking import Cluster, band_of, job_of
-from pipeline.planner.sizes import Size
 from pipeline.resolved import ResolvedRun
 from pipeline.study.expansion import data_devices
 from pipeline.study.spec import WorldSpec
@@ -95,11 +94,9 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
     work = spec.workload
     if isinstance(work.recompute, tuple):
         raise Refused("blocks that are recomputed by their numbers are not modelled")
-    size, nodes = Size(spec.study, spec.model), spec.world.nodes
-    job = replace(
-        job_of(size, cluster, nodes, degrees, work.global_batch, spec.precision, work.recompute),
-        optimiser=spec.optimiser.name,
-    )
+    given = degrees, work.global_batch, spec.precision, work.recompute
+    job = job_of(spec.model, cluster, spec.world.nodes, *given)
+    job = replace(job, optimiser=spec.optimiser.name)
     needed = peak(run, {0, run.layout.num_processes - 1})
     return answer_of(job, replace(predict(job, Constants()), memory=needed), band_of(job))
 

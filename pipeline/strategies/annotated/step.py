@@ -52,20 +52,20 @@ def place(
             module.register_parameter(name, made[parameter])
     placed: dict[str, list[str]] = {}
 
-    def redistribute(wanted: Any, module: nn.Module, inputs: Any, output: Any) -> Any:
-        return output.redistribute(placements=wanted)
-
     def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
         if name not in placed and isinstance(output, DTensor):
             placed[name] = words(output)
 
     for name, module in model.named_modules():
         if name in annotations:
-            wanted = placements(annotations[name], mesh)
-            module.register_forward_hook(partial(redistribute, wanted))
+            module.register_forward_hook(_redistributed(placements(annotations[name], mesh)))
         if name:
             module.register_forward_hook(partial(note, name))
     return placed
+
+
+def _redistributed(wanted: Sequence[Placement]) -> Any:
+    return lambda module, inputs, output: output.redistribute(placements=wanted)
 
 
 def words(tensor: DTensor) -> list[str]:

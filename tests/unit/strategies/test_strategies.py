@@ -151,7 +151,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
     ("sharded", {"offload": True, "ranks": 4}, {"world": GPUS},
-     "offload: not offered beside ranks 4; leave one"),
+     "offload: not offered beside ranks 4; leave it out"),
     ("sharded", {"ranks": 3}, {},
      "8 ranks are no replicas x 3 ranks .* the nearest is 4 x 2: set ranks to 2, or to 0 for all"),
     ("sharded", {"ranks": 1}, {}, "no replicas x 1 ranks .*, at least 2; the nearest is 4 x 2"),
