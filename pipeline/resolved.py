@@ -42,12 +42,13 @@ class ResolvedRun:
     @property
     def ranks_per_machine(self) -> int:
         """Ranks that share one machine: those of all its nodes."""
-        return self.layout.processes_per_machine(self.spec.world)
+        return self.layout.num_processes // self.spec.world.num_machines
 
     @property
     def gpus_per_machine(self) -> int:
         """GPUs that the ranks on one machine take, none on a CPU."""
-        return self.layout.gpus_per_machine(self.spec.world)
+        on_gpus = self.spec.world.device == "cuda"
+        return self.ranks_per_machine * self.layout.devices_per_process * on_gpus
 
     def threads_on(self, num_cores: int) -> int:
         """Threads of each rank: as the spec states, else a machine's cores shared by its ranks."""

@@ -106,10 +106,10 @@ def _ranking(args: argparse.Namespace) -> None:
         missing = "--device" if device is None else "--link"
         raise StudyError(f"--model needs {missing}; give it, as --device a100-80 --link 200gbit")
     cluster = Cluster(device, DEVICES[device], nodes, per_node, args.link or 0.0)
-    size = model_of(args.model)
-    size = replace(size, model=replace(size.model, context=args.context or size.model.context))
-    family(size.model).check(size.model, None)
-    ranked = rank(size, cluster, args.batch or 512, args.precision or "bf16")
+    model = model_of(args.model)
+    model = replace(model, context=args.context or model.context)
+    family(model).check(model, None)
+    ranked = rank(model, cluster, args.batch or 512, args.precision or "bf16")
     print("\n".join(table(ranked)))
 
 

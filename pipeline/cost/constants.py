@@ -79,10 +79,7 @@ class Constants:
         return values
 
     def profile(self, framework: str) -> dict[str, float]:
-        """Constants of the implementation that a framework's name tells, the default for others.
-
-        What a profile does not state is that of the one it is `like`, or the default's.
-        """
+        """Constants of the implementation that a framework's name tells, the default for others."""
         values = {}
         for constants in profiles_of(framework):
             for key, constant in constants.items():

@@ -160,10 +160,7 @@ def _needed(row: Mapping[str, str], name: str) -> float:
 
 
 def jobs_of(row: Mapping[str, str]) -> list[Job]:
-    """The step of a row; several where its layout or micro-batch is not published.
-
-    Raises Refused.
-    """
+    """The step of a row; several where its layout or micro-batch is not published."""
     if "fp8" in row.get("precision", "").lower() or "fp8" in row.get("note", "").lower():
         raise Refused("FP8 is not modelled")
     if (number_of(row, "cp") or 1) > 1:

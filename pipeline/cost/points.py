@@ -73,10 +73,7 @@ def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
 
 
 def fastest(row: Mapping[str, str], constants: Constants) -> tuple[Job, Prediction, float]:
-    """The fastest of a row's jobs that fits, and the ratio by which the answer reaches above it.
-
-    Raises Refused.
-    """
+    """The fastest of a row's jobs that fits, and the ratio by which the answer reaches above it."""
     options = [(job, predict(job, constants)) for job in jobs_of(row)]
     fitting = [one for one in options if fits(*one)] or options
     job, best = min(fitting, key=lambda one: one[1].seconds)
@@ -120,10 +117,7 @@ LEAST, MOST = 0.2, 5.0
 
 
 def families(rows: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
-    """Places of the rows of each family, the smallest world first.
-
-    A family are rows alike but for `SCALED`.
-    """
+    """Places of the rows that are alike but for `SCALED`, the smallest world first."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
         key = tuple(row.get(name, "") for name in FAMILY)

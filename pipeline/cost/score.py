@@ -16,7 +16,7 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.cost.constants import Constants, content
 from pipeline.cost.devices import device_of
@@ -293,26 +293,17 @@ def order(which: str = "out") -> tuple[float, int, int]:
     return (right - wrong) / (right + wrong), first, len(worlds)
 
 
-class Grown(NamedTuple):
-    """A measured row that was predicted from the smallest world of its family."""
-
-    source: str
-    measured: float
-    predicted: float
-    linear: float
-
-
 @cache
-def grown() -> tuple[Grown, ...]:
-    """Rows of larger worlds, each predicted from its base without the constants of its set.
+def grown() -> dict[str, list[tuple[float, float, float]]]:
+    """Of larger worlds by set: measured seconds, those predicted from the base, and its own.
 
-    `linear` is the base's seconds for a sequence and device.
+    Without the constants of the set. The last are the base's for as many sequences of a device.
     """
     ran: dict[str, list[Mapping[str, str]]] = defaultdict(list)
     for source, row, _ in predicted():
         if row["status"] == "ok":
             ran[source].append(row)
-    growth = []
+    growth: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for source, own in sorted(ran.items()):
         answers = predict_from_base(own, Constants(source))
         for places in families(own):
@@ -326,8 +317,8 @@ def grown() -> tuple[Grown, ...]:
                 ]
                 linear = float(base["step_s"]) * work[0] / work[1]
                 seconds = float(row["step_s"]), float(answer["step_s_pred"]), linear
-                growth.append(Grown(source, *seconds))
-    return tuple(growth)
+                growth[source].append(seconds)
+    return growth
 
 
 def memory_by_set() -> list[dict[str, Any]]:
@@ -343,10 +334,8 @@ def memory_by_set() -> list[dict[str, Any]]:
 def growth_by_set() -> list[dict[str, Any]]:
     """A row for each set with several worlds: errors of the larger ones, from the smallest."""
     table = []
-    for source in dict.fromkeys(one.source for one in grown()):
-        larger = [one for one in grown() if one.source == source]
-        linear = [abs(one.linear / one.measured - 1) for one in larger]
-        model = [abs(one.predicted / one.measured - 1) for one in larger]
+    for source, larger in grown().items():
+        model, linear = ([abs(each[n] / each[0] - 1) for each in larger] for n in (1, 2))
         table.append({
             "points": source, "n": len(larger), "linear": mean(linear),
             "linear_median": median(linear), "model": mean(model), "model_median": median(model),

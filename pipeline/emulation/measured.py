@@ -116,19 +116,17 @@ def check_quota(quota: float | None, spec: RunSpec, dilation: float) -> None:
         )
 
 
-def check_cores(measured: dict[str, Any]) -> None:
-    """Raise DisturbedError where a node did not get its cores: its times would be others'."""
-    if "disturbed_by" not in measured:
-        return
-    wanted, had = measured["cores_per_node"], min(measured["measured_cores"])
-    raise DisturbedError(
-        f"{measured['disturbed_by']}; a node of {wanted} cores got {had:.2f} of them (time dilated "
-        f"by {measured['dilation']:g}); `make paper` tries this run again"
-    )
+def check(measured: dict[str, Any]) -> None:
+    """Raise DisturbedError where a node did not get its cores: its times would be others'.
 
-
-def check_rates(measured: dict[str, Any]) -> None:
-    """Raise UnsupportedError where this machine cannot carry what the links are set to."""
+    UnsupportedError where this machine cannot carry what the links are set to.
+    """
+    if "disturbed_by" in measured:
+        wanted, had = measured["cores_per_node"], min(measured["measured_cores"])
+        raise DisturbedError(
+            f"{measured['disturbed_by']}; a node of {wanted} cores got {had:.2f} of them (time "
+            f"dilated by {measured['dilation']:g}); `make paper` tries this run again"
+        )
     link, rates = LinkSpec(**measured["link"]), measured["measured_mbits"]
     if not rates or _reached(rates, link):
         return

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -175,8 +174,6 @@ TRIAL_SECONDS = 600.0
 
 def why_not(link: LinkSpec = PLAIN) -> str | None:
     """None where nodes with this link can be made, else the reason with the fix, in one line."""
-    if sys.platform != "linux":
-        return "network namespaces need Linux"
     quota = cpu_quota()
     if quota is not None and quota < 1:
         # The kernel stops the whole group for tens of ms at a time, in the middle of steps.

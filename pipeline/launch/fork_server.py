@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipeline.machine import processes
 from pipeline.machine.processes import die_with_parent, exit_status
@@ -130,6 +131,8 @@ def serve(name: str, load: Callable[[], Work], alike: Collection[str] = ()) -> N
 
 def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int:
     """Fork the work and tell its exit code; kill it when the asker has gone."""
+    from pipeline.machine.forks import Child  # who asks does without
+
     die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
@@ -149,52 +152,46 @@ def _guard(connection: socket.socket, work: Work, alike: Collection[str]) -> int
         return 0  # it has waited for too long and does the work itself
     # Out of the server's group and terminal: signals come by way of the asker alone.
     os.setsid()
+
+    def begin() -> int:
+        connection.close()
+        return _become(request, outputs, work)
+
     try:
-        child = os.fork()
+        child = Child(begin, at_exit=False)
     except OSError:
         connection.send(_NO_FORK)
         return 0
-    if child == 0:
-        connection.close()
-        _become(request, outputs, work)
     # The child gets the signals that the asker sends; it is killed when the asker has gone.
-    gone, asker = os.pidfd_open(child), connection.fileno()
+    gone, asker = os.pidfd_open(child.pid), connection.fileno()
     while gone not in select.select([asker, gone], [], [])[0]:
         try:
             number = int(connection.recv(64) or signal.SIGKILL)
         except OSError:
             number = signal.SIGKILL
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
+            os.kill(child.pid, number)
         if number == signal.SIGKILL:
             break
-    code = exit_status(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    code = exit_status(child.wait())
     with contextlib.suppress(OSError):
         connection.send(str(code).encode())
     return 0
 
 
-def _become(request: dict[str, object], outputs: Sequence[int], work: Work) -> None:
-    """In the fork: take the asker's place and work; never returns."""
-    code = 1
+def _become(request: dict[str, Any], outputs: Sequence[int], work: Work) -> int:
+    """In the fork: take the asker's place and work; the exit code."""
+    for target, given in zip((1, 2), outputs, strict=True):
+        os.dup2(given, target)
+    # The server's own know the files that these were: whether one can seek there, for example.
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        encoding = getattr(sys, name).encoding
+        setattr(sys, name, open(number, "w", 1, encoding, closefd=False))  # noqa: SIM115
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv[1:] = request["arguments"]
     try:
-        die_with_parent()
-        for target, given in zip((1, 2), outputs, strict=True):
-            os.dup2(given, target)
-        # The server's own know the files that these were: whether one can seek there, for example.
-        for name, number in (("stdout", 1), ("stderr", 2)):
-            encoding = getattr(sys, name).encoding
-            setattr(sys, name, open(number, "w", 1, encoding, closefd=False))  # noqa: SIM115
-        os.chdir(str(request["cwd"]))
-        os.environ.clear()
-        os.environ.update(request["environment"])  # type: ignore[call-overload]
-        sys.argv[1:] = list(request["arguments"])  # type: ignore[call-overload]
-        code = work()
+        return work()
     except SystemExit as error:
-        code = int(error.code) if isinstance(error.code, int) else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        return error.code if isinstance(error.code, int) else 1

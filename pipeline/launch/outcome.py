@@ -14,7 +14,7 @@ from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT, tcp
 from pipeline.errors import LaunchError, StoppedError
 from pipeline.launch.log import cause
-from pipeline.launch.torchrun import Launch, RunPaths, is_sent_again
+from pipeline.launch.torchrun import RunPaths, is_sent_again
 from pipeline.machine import processes
 from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
@@ -59,7 +59,7 @@ class Judgement:
 
 def make_record(
     run: ResolvedRun,
-    launch: Launch,
+    threads: int,
     paths: RunPaths,
     ended: Ended,
     verdict: Judgement,
@@ -68,8 +68,9 @@ def make_record(
 ) -> RunRecord:
     """The record of a run on the tokens of `manifest`, which ended with this verdict.
 
-    `interruptions` are lines on what disturbed it before. Raises LaunchError where ranks came up on
-    other machines than asked for, or in different images: then no record is due.
+    `threads` are those of a rank, `interruptions` lines on what disturbed it before. Raises
+    LaunchError where ranks came up on other machines than asked for, or in different images: then
+    no record is due.
     """
     spec = run.spec
     left = _loaded(paths.ranks, "rank*[0-9].json")
@@ -101,7 +102,7 @@ def make_record(
     execution = {
         "launcher": "fork" if run.network == "emulated" else "torchrun",
         "world_size": spec.world.size,
-        "threads_per_rank": launch.threads_per_rank,
+        "threads_per_rank": threads,
         "backend": spec.world.backend,
         "network": run.network,
         **({"network_reason": run.network_reason} if run.network_reason else {}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,15 +18,16 @@ from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
 from pipeline.launch.log import LOST, signals_of_ranks
 from pipeline.launch.outcome import Ended, Judgement, judge, make_record
 from pipeline.launch.torchrun import (
-    Launch,
     RunPaths,
     StartPlace,
+    commands,
+    environment,
     has_allocation,
     is_sent_again,
     is_to_end,
     network_text,
     on_this_machine,
-    plan,
+    why_unsupported,
 )
 from pipeline.machine import addresses, image, limits, processes
 from pipeline.machine.control_groups import usable_cores
@@ -117,25 +118,26 @@ def _attempts(
             _say(spec, paths, line)
         notes += refused
         place = replace(place, token=fence.claim(paths.ranks), done=done, owner=owner)
-        launch = plan(run, paths, place)
+        threads, unsupported = run.threads_on(place.num_cores), why_unsupported(run, place)
         if run.network_reason:
             print(
                 f"{spec.run_id}: no emulated network here, trained and recorded on the loopback: "
                 f"{run.network_reason}",
                 file=sys.stderr,
             )
-        if launch.unsupported is not None:
+        if unsupported is not None:
             ended = Ended([], False, *_times(time.monotonic()))
-            verdict, lost = Judgement("unsupported", launch.unsupported), None
+            verdict, lost = Judgement("unsupported", unsupported), None
         else:
-            ended = follow(spec, launch, paths, place.token)
+            words, variables = commands(run, paths, place), environment(run, threads, place.site)
+            ended = follow(spec, words, variables, paths, place.token)
             _see_all_ranks(paths, run.layout, ended, place)
             _check_ours(spec, paths, place.token)
             _check_tokens_again(spec, paths, manifest)
             verdict = judge(spec, paths, ended)
             lost = _lost(spec, verdict, attempt)
         if lost is None:
-            record = make_record(run, launch, paths, ended, verdict, manifest, notes)
+            record = make_record(run, threads, paths, ended, verdict, manifest, notes)
             _check_ours(spec, paths, place.token)
             return record
         notes.append(lost)
@@ -188,7 +190,10 @@ def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
         log.write(f"{text}\n")
 
 
-def follow(spec: RunSpec, launch: Launch, paths: RunPaths, token: str) -> Ended:
+def follow(
+    spec: RunSpec, words: Sequence[Sequence[str]], variables: Mapping[str, str], paths: RunPaths,
+    token: str,
+) -> Ended:  # fmt: skip
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails.
 
     They are also stopped where the folder is no longer that of the start that has the `token`.
@@ -199,7 +204,7 @@ def follow(spec: RunSpec, launch: Launch, paths: RunPaths, token: str) -> Ended:
     # SIGTERM too leaves by an exception, so that `finally` stops the launchers.
     processes.interrupt_on_sigterm()
     log_begin, kills_before = _size(paths.log), limits.oom_kills()
-    running = [processes.start(c, launch.environment, paths.log) for c in launch.commands]
+    running = [processes.start(command, variables, paths.log) for command in words]
     timed_out, stopped = False, list[int]()
     try:
         while None in (codes := [process.poll() for process in running]):

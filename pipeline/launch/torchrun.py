@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,19 +56,6 @@ class StartPlace:
     done: int = 0
     owner: str = ""
     site: Site = field(default_factory=Site)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """The commands to start, and the environment they share.
-
-    `unsupported` is why the run cannot be started here; then there are no commands.
-    """
-
-    commands: tuple[tuple[str, ...], ...]
-    environment: Mapping[str, str]
-    threads_per_rank: int
-    unsupported: str | None = None
 
 
 @dataclass(frozen=True)
@@ -155,14 +141,7 @@ def network_text(run: ResolvedRun) -> str:
     return f"emulated nodes (dilation {dilate(run.spec.world, len(usable_cores())):g})"
 
 
-def plan(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> Launch:
-    """The commands of a run; raises LaunchError where its image cannot be had."""
-    threads, unsupported = run.threads_on(place.num_cores), _why_unsupported(run, place)
-    made = () if unsupported else commands(run, paths, place)
-    return Launch(made, environment(run, threads, place.site), threads, unsupported)
-
-
-def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
+def why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
     """Reason why the run cannot start: no allocation, too few cores, or too little memory."""
     world, cores = run.spec.world, len(usable_cores())
     if world.num_machines > 1 and not has_allocation(place.scheduler):
@@ -191,7 +170,10 @@ def _why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
 
 
 def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tuple[str, ...], ...]:
-    """One command for each node, or a single one of the scheduler or the emulation for all."""
+    """One command for each node, or a single one of the scheduler or the emulation for all.
+
+    Raises LaunchError where the run's image cannot be had.
+    """
     world, several = run.spec.world, run.spec.world.num_machines > 1
     if place.scheduler and not several:
         raise StudyError(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
+from multiprocessing import Pipe
 from typing import Any
 
 from pipeline.errors import LaunchError, SamestepError
@@ -79,45 +79,40 @@ class Child:
 
 
 class Teller(Child):
-    """A child that tells this process values of JSON; `work` gets the function to tell them."""
+    """A child that tells this process values; `work` gets the function to tell them."""
 
     def __init__(self, work: Callable[[Tell], object]) -> None:
-        reader, writer = os.pipe()
+        self._reader, writer = Pipe(duplex=False)
 
         def child() -> int:
-            os.close(reader)
-            with os.fdopen(writer, "w", encoding="utf-8") as stream:
-
-                def tell(value: Any) -> None:
-                    stream.write(json.dumps([value]) + "\n")
-                    stream.flush()
-
-                try:
-                    work(tell)
-                except Exception as error:
-                    if not isinstance(error, SamestepError | OSError):
-                        sys.excepthook(*sys.exc_info())  # a bug has more to say than a line
-                    # In place of a value, which is in brackets: one line, for `hear` to raise.
-                    kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
-                    stream.write(kind + " ".join(str(error).split()) + "\n")
-                    return 1
+            self._reader.close()
+            try:
+                work(writer.send)
+            except Exception as error:
+                if not isinstance(error, SamestepError | OSError):
+                    sys.excepthook(*sys.exc_info())  # a bug has more to say than a line
+                kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
+                writer.send(LaunchError(kind + " ".join(str(error).split())))
+                return 1
             return 0
 
         super().__init__(child, at_exit=False)
-        os.close(writer)
-        self._stream = os.fdopen(reader, encoding="utf-8")
+        writer.close()
 
     def hear(self) -> Any:
         """The next value; raises LaunchError, with the child's own words, where it has failed."""
-        line = self._stream.readline()
-        if line.startswith("["):
-            return json.loads(line)[0]
-        raise LaunchError(line.strip() or f"a process for it ended with code {self.wait()}")
+        try:
+            value = self._reader.recv()
+        except EOFError:
+            value = LaunchError(f"a process for it ended with code {self.wait()}")
+        if isinstance(value, LaunchError):
+            raise value
+        return value
 
     def kill(self) -> None:
         """End it at once where it still runs, and close the pipe."""
         super().kill()
-        self._stream.close()
+        self._reader.close()
 
 
 def measuring(work: Callable[[], Any], cores: Iterable[int]) -> Teller:

@@ -33,23 +33,18 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
     is said how to continue it.
     """
     path, about = _own_folder() / FILE, f", for {one_line(str(out.resolve()))}"
-    try:
-        # The kernel lets go of it when the last holder of the descriptor ends, however it ends;
-        # ranks do not inherit it. The file stays: whoever waits has it open, and a new one of the
-        # name would be another lock.
-        stream = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise LaunchError(
-            f"the lock of timed runs {path} cannot be opened ({error.strerror}); remove what is "
-            "there or set TMPDIR"
-        ) from None
-    try:
+    with contextlib.ExitStack() as stack:
         try:
+            # The kernel lets go of it when the last holder of the descriptor ends, however it ends;
+            # ranks do not inherit it. The file stays: whoever waits has it open, and a new one of
+            # the name would be another lock.
+            stream = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, stream)
             _take(stream, run_id, about)
         except OSError as error:
             raise LaunchError(
-                f"the lock of timed runs {path} cannot be had ({error.strerror}); set TMPDIR to a "
-                "folder on a local disk"
+                f"the lock of timed runs {path} cannot be had ({error.strerror}); remove what is "
+                "there, or set TMPDIR to a folder on a local disk"
             ) from None
         # It says who holds it, for those who wait; it holds all the same on a full disk.
         since = datetime.now().astimezone()
@@ -58,8 +53,6 @@ def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
             os.ftruncate(stream, 0)
             os.pwrite(stream, f"{who}, in {Path.cwd()}{about}".encode(errors="replace"), 0)
         yield
-    finally:
-        os.close(stream)
 
 
 def _take(stream: int, run_id: str, about: str) -> None:

@@ -20,8 +20,7 @@ Running = subprocess.Popen[bytes]
 
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def interrupt_on_sigterm() -> None:

@@ -91,16 +91,16 @@ class Family(Protocol):
         Of `what` see `WorkloadSpec.recompute`; StudyError where attention cannot be told apart.
         """
 
-    def activation_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+    def activation_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
         """Bytes that a forward pass over `sequences` keeps for the backward one, but the loss."""
 
-    def block_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+    def block_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
         """Bytes of it that one block keeps."""
 
-    def attention_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+    def attention_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
         """Bytes of it that are not kept where attention is recomputed, of all blocks."""
 
-    def gradient_bytes(self, model: ModelSpec, sequences: int, formats: Formats) -> int:
+    def gradient_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
         """Gradients of activations at their most, less the activations that are gone by then."""
 
     def loaded_bytes(self) -> int:
@@ -321,8 +321,7 @@ class StageCuts:
     `before` are the modules that make the input of the first block of ids, `after` those that make
     logits of the output of the last one, by name. The model's `stage(layers, is_first=, is_last=)`
     is the pass through some of its layers: of ids in the first stage, to logits in the last one.
-    `width` is the last dim of what blocks hand on, whose first two are those of the ids and whose
-    type is that of the weights.
+    Blocks hand on (sequences, context, the model's `width`) in the type of the weights.
     """
 
     before: tuple[str, ...]
@@ -336,16 +335,24 @@ FP32, HALF, INT64 = 4, 2, 8
 
 
 @dataclass(frozen=True)
-class Formats:
-    """Bytes of an input or output of a matrix product, and of a layer norm's.
+class Widths:
+    """Bytes of a number: of a weight in the passes, of its gradient, and of both as they travel.
 
-    `copies_weights`: autocast keeps a narrow copy of each weight of a product.
+    `weight` is kept, gathered and sent; `gradient` adds up over micro-batches, `reduced` is what of
+    it travels. `stream` is what blocks hand on and norms give, `product` what products take.
     """
 
-    product: int
-    norm: int
-    copies_weights: bool
+    weight: int = FP32
+    gradient: int = FP32
+    reduced: int = FP32
+    stream: int = FP32
+    product: int = HALF
+
+    @property
+    def wide_gradients(self) -> bool:
+        """True where gradients have another type than their weights."""
+        return self.gradient != self.weight
 
     def copied(self, weights: int) -> int:
-        """Bytes of the narrow copies of so many weights of products."""
-        return self.product * weights if self.copies_weights else 0
+        """Bytes of the narrow copies that autocast keeps of so many weights of products."""
+        return self.product * weights if self.product < self.weight else 0

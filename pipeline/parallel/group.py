@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -62,16 +61,9 @@ class Group(Ranks):
         """
         owned = not dist.is_initialized()
         if owned:
-            if "RANK" not in os.environ:
-                raise LaunchError(
-                    f"no RANK in the environment, expected {layout.num_processes} ranks; "
-                    "start the worker through torchrun (`python -m pipeline train` does)"
-                )
             dist.init_process_group(backend or layout.backend)
         size = dist.get_world_size()
         if size != layout.num_processes:
-            if owned:
-                dist.destroy_process_group()
             raise LaunchError(
                 f"{size} ranks came up, the spec says {layout.num_processes}; "
                 "check nodes and ranks_per_node against the launcher"

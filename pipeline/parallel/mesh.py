@@ -94,9 +94,7 @@ class Layout:
         return self.data_parallel * self.devices_per_process
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """The place of a rank on each axis; raises IndexError for a rank that is not there."""
-        if not 0 <= rank < self.num_processes:
-            raise IndexError(f"rank {rank} is not one of {self.num_processes}")
+        """The place of a rank on each axis."""
         place: dict[str, int] = {}
         # The last axis varies fastest.
         for name, size in reversed(self.axes):
@@ -121,15 +119,7 @@ class Layout:
         return after // self.processes_per_node != rank // self.processes_per_node
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
-        """First and past-the-last sequence of the global batch that `rank` reads.
-
-        Raises StudyError where the data-parallel ranks do not divide the batch.
-        """
-        if global_batch % self.data_parallel:
-            raise StudyError(
-                f"global batch {global_batch} is not a multiple of {self.data_parallel} "
-                "data-parallel ranks; set workload.global_batch to a multiple of it"
-            )
+        """First and past-the-last sequence that `rank` reads of a batch that `check_batch` took."""
         share = global_batch // self.data_parallel
         place, sizes, slice_number = self.coordinate(rank), dict(self.axes), 0
         for axis in READING:
@@ -150,16 +140,6 @@ class Layout:
                 f"({parts}) x accumulation_steps({work.accumulation_steps}) x a whole micro-batch; "
                 f"set workload.global_batch to a multiple of {pieces}"
             )
-
-    def processes_per_machine(self, world: WorldSpec) -> int:
-        """Ranks that share one machine: those of all its nodes."""
-        return self.num_processes // world.num_machines
-
-    def gpus_per_machine(self, world: WorldSpec) -> int:
-        """GPUs that the ranks on one machine take, none on a CPU."""
-        if world.device != "cuda":
-            return 0
-        return self.processes_per_machine(world) * self.devices_per_process
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, for the record; the axes where there is another one than `data`."""

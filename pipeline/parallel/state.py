@@ -211,10 +211,7 @@ def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def whole(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor, put together where this rank holds a part of it, cut as `like` is. Collective.
-
-    A scalar, such as AdamW's step counter, belongs to the optimiser and is never cut.
-    """
+    """The tensor, put together where this rank holds a part of it, cut as `like` is. Collective."""
     put_together: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
     if put_together is not None:
         tensor = put_together()

@@ -217,11 +217,14 @@ class Parts:
     phases: Phases = NOT_PROFILED
     materialise: Callable[[], None] = already
 
-    def prepare(self) -> Prepared:
-        """Make the optimiser of the model as it is now; the precision narrows the weights."""
+    def prepare(self, *, narrow: bool = True) -> Prepared:
+        """Make the optimiser of the model as it is now; the precision narrows the weights.
+
+        Not where `narrow` is false, as FSDP2's policy narrows them.
+        """
         self.materialise()
         optimiser = self.make_optimiser(self.model.parameters())
-        return self.prepared(self.precision.prepare(self.model, optimiser))
+        return self.prepared(self.precision.prepare(self.model, optimiser) if narrow else optimiser)
 
     def prepared(self, optimiser: Optimizer) -> Prepared:
         """The parts with this optimiser."""

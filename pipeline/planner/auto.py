@@ -16,7 +16,6 @@ from pipeline.cost.job import Job
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.here import Calibration
 from pipeline.planner.ranking import Cluster, Predictor, Ranked, jobs, rank
-from pipeline.planner.sizes import Size
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
@@ -30,7 +29,7 @@ def choose(
     """
     sizes = models.family(study.model)
     sizes.shape(study.model)  # raises where it states none
-    size, batch = Size(study.name, study.model), study.workload.global_batch
+    batch = study.workload.global_batch
     asked = {cell.strategy for cell in study.arms if strategies.load(cell.strategy, {}).by_operator}
     if calibration is not None:
         sizes.operators(study.model, 1, 1)
@@ -44,8 +43,8 @@ def choose(
             return runs[key]
 
         measured = Predictor(study.model, run_once, calibration)
-        return rank(size, cluster, batch, precision, measured, asked)
-    ranked = rank(size, cluster, batch, precision, asked=asked)
+        return rank(study.model, cluster, batch, precision, measured, asked)
+    ranked = rank(study.model, cluster, batch, precision, asked=asked)
     if covered := [one for one in ranked if run_of(study, one.cell) is not None]:
         return covered
     raise StudyError(f"study {study.name}: none of {len(ranked)} layouts is a cell that it takes")
@@ -53,13 +52,13 @@ def choose(
 
 def layouts_of(study: Study) -> list[ResolvedRun]:
     """The runs that `plan --auto` predicts for a study on a calibrated machine."""
-    size, cluster = Size(study.name, study.model), study.cluster
+    cluster = study.cluster
     within = Cluster("cpu", 0.0, max(cluster.nodes), cluster.ranks_per_node, 0.0)
     batch = study.workload.global_batch
     cells = (
         cell
         for precision in dict.fromkeys(arm.precision for arm in study.arms)
-        for _, cell in jobs(size, within, batch, precision)
+        for _, cell in jobs(study.model, within, batch, precision)
         if "recompute" not in cell["workload"]
     )
     return [run for cell in cells if (run := run_of(study, cell)) is not None]

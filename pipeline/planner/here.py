@@ -25,9 +25,8 @@ from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.planner.memory import MEBIBYTE, formats, predict_sent
-from pipeline.planner.memory import predict as predict_memory
-from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, most_threads, work_of
+from pipeline.planner.memory import MEBIBYTE, formats, peak, predict_sent
+from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
@@ -68,7 +67,7 @@ class Calibration:
         # A link's name says nothing: another study may call other cables so.
         links = {link.name: link.to_dict() for link in study.cluster.links}
         machine, measured_on = hardware(), content["hardware"]
-        threads = most_threads(runs_of(study), machine["num_cores"])
+        threads = max(run.threads_on(machine["num_cores"]) for run in runs_of(study))
         measured_and_now = {
             "links": ({link: content["links"].get(link) for link in links}, links),
             "cores_per_node": (content["cores_per_node"], study.cluster.cores_per_node),
@@ -164,12 +163,6 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         optimiser=calibration.total(work.update),
         memory=peak(run),
     )
-
-
-def peak(run: ResolvedRun) -> float:
-    """Bytes of the rank that needs most."""
-    ranks = range(run.layout.num_processes)
-    return float(max(predict_memory(run, rank).peak for rank in ranks))
 
 
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:

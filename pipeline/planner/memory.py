@@ -11,12 +11,12 @@ not measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from pipeline import models
 from pipeline.cost.traffic import ALL_TO_ALL, ANSWERED, SEND, Traffic
-from pipeline.models import FP32, HALF, INT64, Formats
+from pipeline.models import FP32, HALF, INT64, Widths
 from pipeline.parallel.mesh import Layout
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun
@@ -56,8 +56,6 @@ CUDA_BASE = 1024 * MEBIBYTE
 
 FORMULA_VALUES = 4
 """n of formula 24 with Adam: weight, gradient and two slots."""
-
-_FULL = ("fp32", "tf32")
 
 
 @dataclass(frozen=True)
@@ -147,6 +145,11 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     )
 
 
+def peak(run: ResolvedRun, ranks: Iterable[int] = ()) -> float:
+    """Bytes of the rank that needs most, of these or of all."""
+    return float(max(predict(run, rank).peak for rank in ranks or range(run.layout.num_processes)))
+
+
 def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int, int]:
     """Bytes that a pass keeps where no block is recomputed, and where all are.
 
@@ -156,7 +159,7 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     what, layers, kept = spec.workload.recompute, model.num_layers, formats(spec)
     sizes, work = models.family(model), (model, sequences, kept)
     whole, block = sizes.activation_bytes(*work), sizes.block_bytes(*work)
-    inputs = sequences * model.context * layers * kept.norm * model.width
+    inputs = sequences * model.context * layers * kept.stream * model.width
     inputs += max(0, whole - layers * block)  # what is outside of the blocks stays
     alone = sizes.attention_bytes(*work) if what == ATTENTION else 0
     recomputes_last = what is True or (isinstance(what, tuple) and layers - 1 in what)
@@ -203,15 +206,11 @@ def sequences_at_once(spec: RunSpec, layout: Layout) -> int:
     return -(-spec.workload.global_batch // pieces)
 
 
-def formats(spec: RunSpec) -> Formats:
+def formats(spec: RunSpec) -> Widths:
     """Bytes of the numbers that a forward pass of the run keeps.
 
     Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.
     """
-    full, width = spec.precision in _FULL, widths(spec.precision)
+    width = widths(spec.precision)
     cpu_s = spec.precision == "amp_o2" and spec.world.device == "cpu"
-    return Formats(
-        product=FP32 if full else HALF,
-        norm=HALF if cpu_s else width.stream,
-        copies_weights=not full and width.weight == FP32,
-    )
+    return replace(width, stream=HALF) if cpu_s else width

@@ -110,8 +110,3 @@ def of_study(runs: Iterable[ResolvedRun]) -> list[Operator]:
         with suppress(StudyError):
             needed |= work_of(run).operators
     return sorted(needed)
-
-
-def most_threads(runs: Iterable[ResolvedRun], num_cores: int) -> int:
-    """Threads with which operators are timed: the most that a rank of any run has."""
-    return max(run.threads_on(num_cores) for run in runs)

@@ -17,9 +17,8 @@ from pipeline.cost.points import ADDED, answer_of
 from pipeline.cost.predict import predict
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.auto import run_with
-from pipeline.planner.memory import predict as predict_memory
+from pipeline.planner.memory import peak
 from pipeline.planner.ranking import Cluster, band_of, job_of
-from pipeline.planner.sizes import Size
 from pipeline.resolved import ResolvedRun
 from pipeline.study.expansion import data_devices
 from pipeline.study.spec import WorldSpec
@@ -95,14 +94,11 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
     work = spec.workload
     if isinstance(work.recompute, tuple):
         raise Refused("blocks that are recomputed by their numbers are not modelled")
-    size, nodes = Size(spec.study, spec.model), spec.world.nodes
-    job = replace(
-        job_of(size, cluster, nodes, degrees, work.global_batch, spec.precision, work.recompute),
-        optimiser=spec.optimiser.name,
-    )
-    ends = {0, run.layout.num_processes - 1}
-    peak = float(max(predict_memory(run, rank).peak for rank in ends))
-    return answer_of(job, replace(predict(job, Constants()), memory=peak), band_of(job))
+    given = degrees, work.global_batch, spec.precision, work.recompute
+    job = job_of(spec.model, cluster, spec.world.nodes, *given)
+    job = replace(job, optimiser=spec.optimiser.name)
+    needed = peak(run, {0, run.layout.num_processes - 1})
+    return answer_of(job, replace(predict(job, Constants()), memory=needed), band_of(job))
 
 
 def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:

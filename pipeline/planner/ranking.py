@@ -29,8 +29,8 @@ from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner import here
-from pipeline.planner.memory import predict as predict_memory
-from pipeline.planner.sizes import ADAMW, Size
+from pipeline.planner.memory import peak
+from pipeline.planner.sizes import ADAMW
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec, WorldSpec
@@ -169,10 +169,8 @@ class Predictor:
         """Bytes of the rank that needs most; None where the cell cannot run."""
         with suppress(StudyError):
             if (run := self.run_of(job, cell)) is not None:
-                if self.calibration is not None:
-                    return here.peak(run)
                 # Of thousands of GPUs the first and the last alone: the ends of a pipeline.
-                return float(max(predict_memory(run, rank).peak for rank in {0, job.gpus - 1}))
+                return peak(run, {0, job.gpus - 1} if self.calibration is None else ())
         return None
 
 
@@ -195,8 +193,8 @@ def run_on_gpus(
 
 
 def rank(
-    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor | None = None,
-    asked: Collection[str] = (),
+    model: ModelSpec, cluster: Cluster, batch: int, precision: str,
+    predictor: Predictor | None = None, asked: Collection[str] = (),
 ) -> list[Ranked]:  # fmt: skip
     """The layouts that fit, the simplest of those that may be fastest first, then by seconds.
 
@@ -204,17 +202,18 @@ def rank(
     none fits, with what the least lacks and what would do.
     """
     # Without another one by the model of GPUs.
-    predictor = predictor or Predictor(size.model, partial(run_on_gpus, size.model, batch))
-    best, least = _search(size, cluster, batch, precision, predictor, asked)
+    predictor = predictor or Predictor(model, partial(run_on_gpus, model, batch))
+    best, least = _search(model, cluster, batch, precision, predictor, asked)
     if best:
         by_time = sorted(best, key=lambda one: one.prediction.seconds)
         close = [one for one in by_time if not one.is_told_from(by_time[0])]
         first = min(close, key=lambda one: (one.parts, one.prediction.seconds))
         return [first, *(one for one in by_time if one is not first)]
     what = f"{cluster.nodes} x {cluster.gpus_per_node} devices of {cluster.device_gib:g} GiB"
+    size = f"{models.num_parameters(model) / 1e6:,.0f} M parameters"
     if least is None:
         raise StudyError(
-            f"no layout of {size.id} exists on {what}; give a batch that more ranks divide"
+            f"no layout of {size} exists on {what}; give a batch that more ranks divide"
         )
     needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
     enough = math.ceil(100 * needs / USABLE) / 100
@@ -222,19 +221,19 @@ def rank(
     while predictor.calibration is None and (nodes := 2 * nodes) <= MOST_NODES:
         # Of unknown links the seconds mean nothing, but the memory does.
         larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
-        if fitting := _search(size, larger, batch, precision, predictor, ())[0]:
+        if fitting := _search(model, larger, batch, precision, predictor, ())[0]:
             one = min(fitting, key=lambda one: (one.job.gpus, one.prediction.seconds))
             others = f"so would {one.nodes} nodes ({one.name})"
             break
     raise StudyError(
-        f"no layout of {size.id} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
+        f"no layout of {size} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
         f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do, "
         f"{'or' if others == 'a smaller model' else 'and'} {others}"
     )
 
 
 def _search(
-    size: Size, cluster: Cluster, batch: int, precision: str, predictor: Predictor,
+    model: ModelSpec, cluster: Cluster, batch: int, precision: str, predictor: Predictor,
     asked: Collection[str],
 ) -> tuple[list[Ranked], Ranked | None]:  # fmt: skip
     """The fastest that fits of each layout, and which of all needs least memory.
@@ -243,22 +242,22 @@ def _search(
     """
     best: dict[tuple[object, ...], Ranked] = {}
     least: Ranked | None = None
-    for job, cell in jobs(size, cluster, batch, precision, asked):
+    for job, cell in jobs(model, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
         # Micro-batch, recomputation and cuts of stages are knobs of one layout: its fastest stands.
         key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.shard, job.seq_parallel,
                strategy.by_operator)  # fmt: skip
         try:
             # Cuts of operators come one after the other, each slower and smaller than the last.
-            for options, step in _predicted(size, job, cell, strategy, predictor):
+            for options, step in _predicted(model, job, cell, strategy, predictor):
                 if key in best and best[key].prediction.seconds <= step.seconds:
                     break
                 made = {**cell, "options": options}
-                if (peak := predictor.peak(job, made)) is None:
+                if (needed := predictor.peak(job, made)) is None:
                     break
-                step = replace(step, memory=peak)
+                step = replace(step, memory=needed)
                 one = Ranked(job, made, step, predictor.calibration is not None)
-                if least is None or peak < least.prediction.memory:
+                if least is None or needed < least.prediction.memory:
                     least = one
                 if fits(job, one.prediction):
                     best[key] = one
@@ -269,22 +268,19 @@ def _search(
 
 
 def _predicted(
-    size: Size, job: Job, cell: Mapping[str, Any], strategy: Strategy, predictor: Predictor
+    model: ModelSpec, job: Job, cell: Mapping[str, Any], strategy: Strategy, predictor: Predictor
 ) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
-    """The options of a cell with the step; of one that cuts operators the best cuts, then smaller.
-
-    Raises Refused.
-    """
+    """The options of a cell with the step; of one that cuts operators the best, then smaller."""
     if not strategy.by_operator:
         if (step := predictor.step(job, cell)) is not None:
             yield cell["options"], step
     elif (known := predictor.operators(job, cell)) is not None:
         whole, prices = known
-        cuts = strategy.cut_operators(size.model, job.micro, prices)
+        cuts = strategy.cut_operators(model, job.micro, prices)
         while cuts is not None:
             yield cuts.knobs, cuts.of(whole)
             # The solver's tolerances are narrower than this, shares that differ are wider.
-            cuts = strategy.cut_operators(size.model, job.micro, prices, 0.9999 * cuts.share)
+            cuts = strategy.cut_operators(model, job.micro, prices, 0.9999 * cuts.share)
 
 
 @cache
@@ -309,11 +305,11 @@ def _takers(
 
 
 def jobs(
-    size: Size, cluster: Cluster, batch: int, precision: str, asked: Collection[str] = ()
+    model: ModelSpec, cluster: Cluster, batch: int, precision: str, asked: Collection[str] = ()
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Every layout that a strategy can run, on as many nodes or fewer, and its cell."""
     for nodes in divisors(cluster.nodes):
-        for degrees in _degrees(size, nodes * cluster.gpus_per_node, cluster, batch):
+        for degrees in _degrees(model, nodes * cluster.gpus_per_node, cluster, batch):
             for name, options, by_operator in _takers(degrees, precision, tuple(asked)):
                 # Micro-batches of a pipeline are its own knob, all others the study's.
                 pieces = 1 if "microbatches" in options else degrees.microbatches
@@ -323,10 +319,10 @@ def jobs(
                     work: dict[str, Any] = {"accumulation_steps": pieces, **again}
                     cell = {"strategy": name, "precision": precision, "nodes": [nodes],
                             "options": dict(options), "workload": work}  # fmt: skip
-                    yield job_of(size, cluster, nodes, degrees, batch, precision, recompute), cell
+                    yield job_of(model, cluster, nodes, degrees, batch, precision, recompute), cell
 
 
-def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[Degrees]:
+def _degrees(model: ModelSpec, gpus: int, cluster: Cluster, batch: int) -> Iterator[Degrees]:
     """Sizes of the axes and how they are used, with as many micro-batches as there can be.
 
     A tensor axis stays inside a node that has several devices. The depth of a pipeline need not
@@ -334,7 +330,7 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
     FLOPs of all stages most even, where the last one has the output layer besides. ZeRO 2 and 3
     cut over all ranks, or over those of a node.
     """
-    model, micros = size.model, [2**n for n in range(LARGEST_MICRO.bit_length())]
+    micros = [2**n for n in range(LARGEST_MICRO.bit_length())]
     head = 6.0 * model.vocab_rows * model.width
     layer = (models.family(model).flops_per_token(model) - head) / model.num_layers
     flops = (layer,) * (model.num_layers - 1) + (layer + head,)
@@ -362,11 +358,11 @@ def _degrees(size: Size, gpus: int, cluster: Cluster, batch: int) -> Iterator[De
 
 
 def job_of(
-    size: Size, cluster: Cluster, nodes: int, degrees: Degrees, batch: int, precision: str,
+    model: ModelSpec, cluster: Cluster, nodes: int, degrees: Degrees, batch: int, precision: str,
     recompute: bool | str,
 ) -> Job:  # fmt: skip
     """A layout on so many nodes as the cost model has it; StudyError where it knows no shape."""
-    model, shape = size.model, models.family(size.model).shape(size.model)
+    shape = models.family(model).shape(model)
     return Job(
         hardware=cluster.hardware, device_gib=cluster.device_gib,
         gpus=nodes * cluster.gpus_per_node, gpus_per_node=cluster.gpus_per_node,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -26,37 +26,26 @@ _ABOUT = ("id", "document", "note")
 ADAMW = OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "linear", 2000)
 
 
-@dataclass(frozen=True)
-class Size:
-    """A model by its name."""
-
-    id: str
-    model: ModelSpec
-
-
 @cache
-def sizes(part: str = "models") -> tuple[Size, ...]:
+def sizes(part: str = "models") -> dict[str, ModelSpec]:
     """The published sizes of the table, or those `further` ones beside it, the smallest first."""
     path = Path(reference.__file__).with_name("models.json")
     content = json.loads(path.read_text(encoding="utf-8"))
-    return tuple(
-        Size(
-            one["id"],
-            ModelSpec(content["family"], **{k: v for k, v in one.items() if k not in _ABOUT}),
-        )
+    return {
+        one["id"]: ModelSpec(content["family"], **{k: one[k] for k in one if k not in _ABOUT})
         for one in content[part]
-    )
+    }
 
 
-def model_of(given: str) -> Size:
+def model_of(given: str) -> ModelSpec:
     """The model of a size, or of a configuration of transformers, the path of its config.json."""
     if not given.endswith(".json"):
         return size_of(given)
     section = {"family": "transformers", "config": given}
-    return Size(given, ModelSpec(**with_files(section, Path(), extends=False)))
+    return ModelSpec(**with_files(section, Path(), extends=False))
 
 
-def size_of(name: str) -> Size:
+def size_of(name: str) -> ModelSpec:
     """The model of a size such as `1.3B` or `350M`: a published one, or a shape on GPT-3's curve.
 
     Its width lies between those of the two neighbours in GPT-3's table, by the logarithm of their
@@ -64,10 +53,9 @@ def size_of(name: str) -> Size:
     depth brings the parameters nearest to the size. Beyond the table the width grows with the cube
     root. Raises StudyError for what is no size, or one that no such model has.
     """
-    known = (*sizes(), *sizes("further"))
-    for one in known:
-        if one.id == name:
-            return one
+    known = sizes() | sizes("further")
+    if name in known:
+        return known[name]
     parts = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([MB])", name)
     wanted = float(parts[1]) * {"M": 1e6, "B": 1e9}[parts[2]] if parts else 0.0
     if not SMALLEST <= wanted <= LARGEST:
@@ -75,11 +63,8 @@ def size_of(name: str) -> Size:
             f"size {name[:60]!r} is none; write parameters in millions or billions from "
             f"{SMALLEST / 1e6:g}M to {LARGEST / 1e9:g}B, as 350M or 1.3B"
         )
-    curve = sorted(
-        (num_parameters(one.model), one.model.width)
-        for one in known
-        if one.model.context == GPT3_CONTEXT
-    )
+    of_table = [one for one in known.values() if one.context == GPT3_CONTEXT]
+    curve = sorted((num_parameters(one), one.width) for one in of_table)
     below = max((point for point in curve if point[0] <= wanted), default=None)
     above = min((point for point in curve if point[0] > wanted), default=None)
     if below and above:
@@ -90,8 +75,7 @@ def size_of(name: str) -> Size:
         width = end[1] * (wanted / end[0]) ** (1 / 3)
     head, heads = (128, 8) if width >= 2048 else (64, 4)
     num_heads = heads * max(1, round(width / (head * heads)))
-    a_known = next(one.model for one in known if one.model.context == GPT3_CONTEXT)
-    model = replace(a_known, num_layers=1, width=head * num_heads, num_heads=num_heads)
+    model = replace(of_table[0], num_layers=1, width=head * num_heads, num_heads=num_heads)
     a_layer = num_parameters(replace(model, num_layers=2)) - num_parameters(model)
     depth = 1 + max(0, round((wanted - num_parameters(model)) / a_layer))
-    return Size(name, replace(model, num_layers=depth))
+    return replace(model, num_layers=depth)

@@ -55,6 +55,9 @@ class Footprint:
     block_share: float = 1.0
 
 
+PLAIN = ("fp32", "tf32", "bf16")
+"""Precisions whose gradients are fp32 and not scaled."""
+
 Choices = tuple[tuple[str, tuple[Any, ...]], ...]
 """Names of knobs, each with its values."""
 

@@ -18,15 +18,13 @@ from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 NONE, POWERSGD = "none", "powersgd"
-FULL_GRADIENTS = ("fp32", "tf32", "bf16")
-"""Precisions whose gradients are fp32 and not scaled, as hooks that narrow them need."""
 LEAST_SAVING = 2
 """PowerSGD leaves a matrix whole whose factors have over a half of its numbers: torch's default."""
 
@@ -82,10 +80,10 @@ class Ddp(Strategy):
 
     def check_precision(self, name: str) -> None:
         """Raise UnsupportedError for a compression of gradients that are narrow or scaled."""
-        if self.compression != NONE and name not in FULL_GRADIENTS:
+        if self.compression != NONE and name not in PLAIN:
             raise UnsupportedError(
                 f"ddp compression {self.compression} takes fp32 gradients without a loss scale, "
-                f"which {name} has not; use {', '.join(FULL_GRADIENTS)}, or precision bf16_reduced "
+                f"which {name} has not; use {', '.join(PLAIN)}, or precision bf16_reduced "
                 "without compression"
             )
 

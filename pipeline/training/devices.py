@@ -9,9 +9,7 @@ from typing import Any
 
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.machine import image
-from pipeline.parallel.mesh import Layout
 from pipeline.resolved import ResolvedRun
-from pipeline.study.spec import WorldSpec
 
 FILES = Path("/dev")
 
@@ -21,16 +19,14 @@ def rank_of(environment: Mapping[str, str]) -> int:
     return int(environment.get("RANK", "0"))
 
 
-def gpu_index(
-    world: WorldSpec, layout: Layout, environment: Mapping[str, str], num_gpus: int
-) -> int:
+def gpu_index(run: ResolvedRun, environment: Mapping[str, str], num_gpus: int) -> int:
     """Index of the rank's first GPU among the `num_gpus` that torch sees on this machine.
 
     The launchers' local rank starts at 0 on every node, so it tells ranks apart only where each
     node is a machine. Where nodes share one, the rank itself does. Raises UnsupportedError where
     the machine has not enough GPUs for all ranks on it.
     """
-    needed = layout.gpus_per_machine(world)
+    world, needed = run.spec.world, run.gpus_per_machine
     if needed > num_gpus:
         visible = environment.get("CUDA_VISIBLE_DEVICES")
         limited = f" with CUDA_VISIBLE_DEVICES={visible}" if visible is not None else ""
@@ -43,7 +39,7 @@ def gpu_index(
         place = rank_of(environment)
     else:
         place = int(environment.get("LOCAL_RANK", "0"))
-    return place * layout.devices_per_process
+    return place * run.layout.devices_per_process
 
 
 def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:
@@ -109,7 +105,7 @@ def choose(run: ResolvedRun) -> Any:
             f"the spec says device cuda, but torch sees no CUDA device: {words}; run on a GPU node "
             "(in a container with --nv) or set cluster.device to cpu"
         )
-    index = gpu_index(run.spec.world, run.layout, os.environ, torch.cuda.device_count())
+    index = gpu_index(run, os.environ, torch.cuda.device_count())
     torch.cuda.set_device(index)
     capability = torch.cuda.get_device_capability(index)
     if reason := without_kernels(capability, torch.cuda.get_arch_list()):

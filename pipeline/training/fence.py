@@ -29,21 +29,13 @@ def release(folder: Path) -> None:
 
 
 def lost(folder: Path, token: str) -> str | None:
-    """Reason why the launch of `token` may write to `folder` no more; None where it may."""
-    if holds(folder, token):
-        return None
-    if (folder / FILE).exists():
-        return "a later start of this run took over"
-    return "the folder of this run was removed or emptied under it"
-
-
-def holds(folder: Path, token: str) -> bool:
-    """True where no later launch has claimed `folder`; False also when the folder is gone.
+    """Reason why the launch of `token` may write to `folder` no more; None where it may.
 
     Raises OSError where that cannot be read, which says nothing of another start.
     """
     try:
         # Read anew each time: it is another node that claims, and only the shared folder tells.
-        return (folder / FILE).read_text(encoding="utf-8") == token
+        latest = (folder / FILE).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return "the folder of this run was removed or emptied under it"
+    return None if latest == token else "a later start of this run took over"

@@ -31,7 +31,6 @@ def propagate(run: ResolvedRun) -> Placements:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     spec, strategy, layout = run.spec, run.strategy, run.layout
-    strategy.check_spec(spec)
     strategy.check_precision(spec.precision)
     start, stop = layout.batch_slice(0, spec.workload.global_batch)
     sequences = (stop - start) // spec.workload.accumulation_steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 import time
 from contextlib import suppress
 from typing import Any
@@ -36,13 +35,12 @@ class Sampler:
         self._process_bytes: list[int] = []
         self._start: tuple[float, float, float] | None = None
         self._stop: tuple[float, float, float] | None = None
-        self.placement: dict[str, Any] = {}
-        """Cores that the rank might use in its timed steps, and their clock at the first one."""
+        self._placement: dict[str, Any] = {}
 
     def start(self) -> None:
         """Begin at the first timed step; the peak of memory covers the whole run."""
         self._start = self._reading()
-        self.placement = placement()
+        self._placement = placement()
         self._gpu_percents.clear()
 
     def sample(self) -> None:
@@ -68,32 +66,27 @@ class Sampler:
         """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`.
 
         The utilisation is None where NVML gives none, and `peak_process_bytes`, the most after a
-        step, is left out.
+        step, is left out. `steal_share` is the part of all cores' time that the host of a virtual
+        machine took; besides, the cores of the timed steps and their clock at the first one.
         """
+        cpu, wall, stolen = 0.0, 0.0, 0.0
+        if self._start and self._stop:
+            cpu, wall, stolen = (b - a for a, b in zip(self._start, self._stop, strict=True))
+        share = stolen / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
+        about = {"steal_share": min(1.0, max(0.0, share)), **self._placement}
         if self.device.type == "cuda":
             percents, used = self._gpu_percents, self._process_bytes
-            return {
+            return about | {
                 "peak_memory_bytes": torch.cuda.max_memory_allocated(self.device),
                 "peak_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
                 "mean_utilisation": sum(percents) / len(percents) / 100 if percents else None,
                 **({"peak_process_bytes": max(used)} if used else {}),
             }
-        busy = 0.0
-        if self._start and self._stop and self._stop[1] > self._start[1]:
-            busy = (self._stop[0] - self._start[0]) / (self._stop[1] - self._start[1])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return {
-            # getrusage counts KiB on Linux, bytes on macOS.
-            "peak_memory_bytes": peak if sys.platform == "darwin" else peak * 1024,
-            "mean_utilisation": busy * self.dilation,
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB
+        return about | {
+            "peak_memory_bytes": peak * 1024,
+            "mean_utilisation": cpu / wall * self.dilation if wall > 0 else 0.0,
         }
-
-    def steal_share(self) -> float:
-        """Share of all cores' time that the host of a virtual machine took from `start` on."""
-        if not (self._start and self._stop and self._stop[1] > self._start[1]):
-            return 0.0
-        whole = (self._stop[1] - self._start[1]) * (psutil.cpu_count() or 1)
-        return min(1.0, max(0.0, self._stop[2] - self._start[2]) / whole)
 
     def _reading(self) -> tuple[float, float, float]:
         """CPU seconds of the process in nanoseconds' steps, the clock, and what the host took."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,15 +22,6 @@ from torch import Tensor
 from pipeline.errors import SamestepError
 from pipeline.files import sha256_of_file, to_disk
 from pipeline.parallel.types import Shards, Whole
-
-
-class Stored(NamedTuple):
-    """A box of a tensor in a file: `shape` numbers along each dim, from `offsets` on."""
-
-    file: str
-    key: str
-    offsets: Sequence[int]
-    shape: Sequence[int]
 
 
 def write(folder: Path, rank: int, shards: Shards) -> None:
@@ -91,29 +82,26 @@ class SavedShards:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        tensors = about["tensors"].items()
         self.scalars = dict[str, float](about["scalars"])
-        self.wholes, self.stored = dict[str, Whole](), dict[str, list[Stored]]()
+        self.wholes = {name: Whole(tuple(one["shape"]), one["dtype"]) for name, one in tensors}
+        self.pieces = {name: one["pieces"] for name, one in tensors}
+        """File of each box of a tensor, where it begins along each dim, and its shape."""
         self._file: Any = cache(lambda name: safe_open(folder / name, "pt"))
-        for name, entry in about["tensors"].items():
-            self.wholes[name] = Whole(tuple(entry["shape"]), entry["dtype"])
-            self.stored[name] = [
-                Stored(file, _key(name, offsets), offsets, shape)
-                for file, offsets, shape in entry["pieces"]
-            ]
 
     def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
         """A box of a tensor, on the host, from the pieces that overlap it."""
         out = torch.empty(tuple(shape), dtype=getattr(torch, self.wholes[name].dtype))
         copied = 0
-        for piece in self.stored[name]:
-            bounds = list(zip(offsets, shape, piece.offsets, piece.shape, strict=True))
+        for file, starts, lengths in self.pieces[name]:
+            bounds = list(zip(offsets, shape, starts, lengths, strict=True))
             low = [max(begin, start) for begin, _, start, _ in bounds]
             high = [min(begin + n, start + m) for begin, n, start, m in bounds]
             # In part where another layout wrote it: its ranks cut the tensor elsewhere.
             if all(a < b for a, b in zip(low, high, strict=True)):
                 target = out[_slices(low, high, offsets)]
-                kept = self._file(piece.file).get_slice(piece.key)
-                target.copy_(kept[_slices(low, high, piece.offsets)])
+                kept = self._file(file).get_slice(_key(name, starts))
+                target.copy_(kept[_slices(low, high, starts)])
                 copied += target.numel()
         assert copied == out.numel(), f"{copied} of {out.numel()} numbers of {name} are there"
         return out

@@ -104,7 +104,7 @@ def run(
         train(resolved, args, make_pacer(), share)
     except Exception as error:
         leave_error(error, args, devices.rank_of(os.environ), lost_peer)
-        if fence.holds(args.out, args.launch) and isinstance(error, SamestepError):
+        if fence.lost(args.out, args.launch) is None and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
         raise
@@ -120,7 +120,7 @@ def leave_error(
     error: Exception, args: argparse.Namespace, rank: int, lost_peer: Sequence[str] = ()
 ) -> None:
     """Write what went wrong for the launcher, unless a later launch has taken over."""
-    if not fence.holds(args.out, args.launch):
+    if fence.lost(args.out, args.launch) is not None:
         return
     about = {
         "kind": kind_of(error, lost_peer),
@@ -265,8 +265,6 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
                 loop.device, precision.compute_dtype
             ),
             **usage,
-            "steal_share": loop.sampler.steal_share(),
-            **loop.sampler.placement,
             "environment": rank_environment(loop.device, alone=spec.world.size == 1),
             **{name: value for name, value in of_rank.items() if value is not None},
             **loop.clock.pacer.summary(),

@@ -316,8 +316,8 @@ def test_the_pieces_of_all_ranks_cover_each_tensor_once(launched, strategy, worl
     state: Any = runs.checkpoint(case)
     for name, whole in state.wholes.items():
         times = torch.zeros(whole.shape, dtype=torch.int64)
-        for piece in state.stored[name]:
-            ends = zip(piece.offsets, piece.shape, strict=True)
+        for _, starts, lengths in state.pieces[name]:
+            ends = zip(starts, lengths, strict=True)
             times[tuple(slice(start, start + n) for start, n in ends)] += 1
         assert times.eq(1).all(), name
     kept = [sum(rank["kept"]) for rank in runs.ranks(case)]

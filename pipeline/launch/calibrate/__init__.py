@@ -17,7 +17,7 @@ from pipeline.launch.calibrate import collectives, operators
 from pipeline.machine.facts import hardware
 from pipeline.machine.source import provenance
 from pipeline.planner.auto import layouts_of
-from pipeline.planner.operators import most_threads, of_study, work_of
+from pipeline.planner.operators import of_study, work_of
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
@@ -62,7 +62,8 @@ def figures(
     seconds: float,
 ) -> dict[str, Any]:
     """Times of the collectives of some runs and of the operators of others, in some seconds."""
-    wanted, threads = of_study(computing), most_threads(sending, len(cores))
+    # As many threads as a rank of any run has at most.
+    wanted, threads = of_study(computing), max(run.threads_on(len(cores)) for run in sending)
     # First what forks: this process has no torch yet, and its threads would not survive.
     sent = collectives.measured([run.spec for run in sending], cores, seconds * (1 - SHARE))
     rounds = operators.measured(wanted, cores, threads, seconds * SHARE)

@@ -23,7 +23,7 @@ from functools import partial
 from pipeline.emulation import NOTE, REPORT, links, pacing
 from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
-from pipeline.emulation.measured import check_cores, check_quota, check_rates, measure
+from pipeline.emulation.measured import check, check_quota, measure
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import Pacer, speed_of
 from pipeline.files import write_text
@@ -75,8 +75,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         if forward_seconds is not None:
             about["forward_seconds"] = forward_seconds
         write_text(args.out / REPORT, json.dumps(about))
-        check_cores(measured)
-        check_rates(measured)
+        check(measured)
         # What every rank needs is imported once, so that a fork has it; it starts no thread.
         worker.import_heavy([spec.model])
         for module in run.strategy.modules:

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
-from pipeline.models import FP32, AxisCuts, Counts, Ends, Formats, Product, Shape
+from pipeline.models import FP32, AxisCuts, Counts, Ends, Product, Shape, Widths
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def examples() -> dict[str, ModelSpec]:
 
 
 def label(model: ModelSpec) -> tuple[str, str]:
-    """The report on it."""
     return "GPT-2", "radford2019"
 
 
@@ -43,7 +42,6 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 
 
 def build(model: ModelSpec) -> Gpt2:
-    """A fresh model from torch's current random state."""
     from pipeline.models.gpt2.model import Gpt2
 
     return Gpt2(model)
@@ -56,7 +54,6 @@ def num_parameters(model: ModelSpec) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """All of them."""
     return num_parameters(model)
 
 
@@ -65,7 +62,6 @@ def experts(model: ModelSpec) -> None:
 
 
 def layer_parameters(model: ModelSpec) -> int:
-    """Parameters of one block."""
     return 12 * model.width**2 + 13 * model.width
 
 
@@ -97,7 +93,6 @@ def recomputed_flops_per_token(model: ModelSpec, what: bool | str = True) -> flo
 
 
 def product_weights(model: ModelSpec) -> int:
-    """Weights that are used in matrix products; the output layer counts once."""
     return 12 * model.num_layers * model.width**2 + model.vocab_rows * model.width
 
 
@@ -116,7 +111,7 @@ def axis_cuts(model: ModelSpec) -> AxisCuts:
     )
 
 
-def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+def activation_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
     """Bytes that a forward pass over `sequences` keeps for the backward pass, but the loss.
 
     For each token a block keeps 2 inputs of layer norms, 14 values of the width that its products
@@ -124,19 +119,18 @@ def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     statistics of the norms and of attention, which is fused; after the blocks come one layer norm
     and one product. Autocast also keeps a narrow copy of each weight of a product.
     """
-    blocks = model.num_layers * block_bytes(model, sequences, formats)
-    last = (formats.norm + formats.product) * model.width + 2 * formats.norm
-    return blocks + sequences * model.context * last + formats.copied(product_weights(model))
+    blocks = model.num_layers * block_bytes(model, sequences, widths)
+    last = (widths.stream + widths.product) * model.width + 2 * widths.stream
+    return blocks + sequences * model.context * last + widths.copied(product_weights(model))
 
 
-def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes of it that one block keeps."""
-    product, norm = formats.product, formats.norm
+def block_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
+    product, norm = widths.product, widths.stream
     values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
     return sequences * model.context * values
 
 
-def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+def attention_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
     """Statistics that the fused kernel keeps, which go where attention is recomputed.
 
     Query, key, value and output stay. Where torch has no fused kernel scores go too, which
@@ -145,14 +139,14 @@ def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
     return sequences * model.context * model.num_layers * FP32 * model.num_heads
 
 
-def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+def gradient_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
     """Three values of the width a token, in the last block; four under autocast.
 
     There are the gradients of its output, which autocast narrows, and of the hidden layer, 5 or 6
     values; gone are input and output of the last layer norm.
     """
-    values = 4 if formats.norm > formats.product else 3
-    return sequences * model.context * values * formats.product * model.width
+    values = 4 if widths.stream > widths.product else 3
+    return sequences * model.context * values * widths.product * model.width
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
@@ -186,16 +180,15 @@ def file_names(model: ModelSpec) -> NoReturn:
 
 
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
-    """Shape of every module's output by its name in model.py; None is the number of sequences."""
-    widths = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
-    widths |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
+    times_width = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
+    times_width |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
     tokens = (None, model.context)
     shapes: dict[str, tuple[int | None, ...]] = {
         "wte": (*tokens, model.width),
         "wpe": (model.context, model.width),
     }
     for block in range(model.num_layers):
-        for name, times in widths.items():
+        for name, times in times_width.items():
             shapes[f"h.{block}.{name}".rstrip(".")] = (*tokens, times * model.width)
     return shapes | {"ln_f": (*tokens, model.width), "lm_head": (*tokens, model.vocab_rows)}
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.errors import SamestepError, StudyError
 from pipeline.files import cache_folder, write_text
-from pipeline.models import FP32, AxisCuts, Ends, Experts, FileNames, Formats, Shape
+from pipeline.models import FP32, AxisCuts, Ends, Experts, FileNames, Shape, Widths
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def label(model: ModelSpec) -> tuple[str, str]:
 
 
 def objective(model: ModelSpec) -> str:
-    """Objective of the class's head."""
     ends = (kind for end, kind in OBJECTIVES.items() if str(model.architecture).endswith(end))
     return next(ends, "causal")
 
@@ -112,14 +111,12 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 
 
 def build(model: ModelSpec) -> LanguageModel:
-    """A fresh model from torch's current random state."""
     from pipeline.models.transformers.model import LanguageModel
 
     return LanguageModel(model)
 
 
 def num_parameters(model: ModelSpec) -> int:
-    """Parameters, tied ones counted once."""
     return sum(map(prod, parameter_shapes(model).values()))
 
 
@@ -168,27 +165,25 @@ def product_weights(model: ModelSpec) -> int:
     return int(_facts(model)["product_weights"])
 
 
-def activation_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Bytes that a forward pass over `sequences` keeps for the backward pass, without the loss."""
-    copies = formats.copied(product_weights(model))
-    return sequences * (_kept(model, formats, "whole") - copies) + copies
+def activation_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
+    copies = widths.copied(product_weights(model))
+    return sequences * (_kept(model, widths, "whole") - copies) + copies
 
 
-def block_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+def block_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
     """Bytes of it that the first block keeps."""
-    copies = formats.copied(product_weights(model))
-    return sequences * max(0, _kept(model, formats, "block") - copies // model.num_layers)
+    copies = widths.copied(product_weights(model))
+    return sequences * max(0, _kept(model, widths, "block") - copies // model.num_layers)
 
 
-def attention_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
+def attention_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
     """Bytes that are not kept where attention is recomputed: scores where no kernel is fused."""
-    whole, without = (_kept(model, formats, part) for part in ("whole", "without_attention"))
+    whole, without = (_kept(model, widths, part) for part in ("whole", "without_attention"))
     return sequences * (whole - without)
 
 
-def gradient_bytes(model: ModelSpec, sequences: int, formats: Formats) -> int:
-    """Gradients of activations at their most, less the activations that are gone by then."""
-    return sequences * _kept(model, formats, "gradients")
+def gradient_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
+    return sequences * _kept(model, widths, "gradients")
 
 
 def ends(model: ModelSpec) -> Ends:
@@ -210,12 +205,10 @@ def _plan(model: ModelSpec, name: str) -> Any:
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter by its name, tied ones once."""
     return {name: tuple(shape) for name, shape in _facts(model)["parameters"].items()}
 
 
 def file_names(model: ModelSpec) -> FileNames:
-    """Names that the class gives its parameters in files."""
     return FileNames(**_facts(model)["file_names"])
 
 
@@ -257,9 +250,10 @@ def shape(model: ModelSpec) -> Shape:
     return Shape(gate[0], key[0] * model.num_heads // model.width, gated=True, tied=tied)
 
 
-def _kept(model: ModelSpec, formats: Formats, part: str) -> int:
-    """Bytes of one sequence, for the run's formats."""
-    kind = "fp32" if formats.product == FP32 else "autocast" if formats.copies_weights else "bf16"
+def _kept(model: ModelSpec, widths: Widths, part: str) -> int:
+    """Bytes of one sequence, for the run's widths."""
+    narrow = "autocast" if widths.copied(1) else "bf16"
+    kind = "fp32" if widths.product == FP32 else narrow
     return int(_facts(model)["kept_bytes"][kind][part])
 
 

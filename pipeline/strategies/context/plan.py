@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pipeline import models
 from pipeline.cost.traffic import Traffic, ring
 from pipeline.errors import StudyError
-from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -70,10 +69,11 @@ class Context(Strategy):
         since outputs of pieces are put together, and 2 of each token of all ranks. The masks of its
         pieces are there once for all blocks.
         """
-        size, product = dict(layout.axes)[CONTEXT], product_bytes(spec)
-        block = 2 * widths(spec.precision).stream + 14 * product
+        size, width = dict(layout.axes)[CONTEXT], widths(spec.precision)
+        product, wide = width.product, width.wide_gradients
+        block = 2 * width.stream + 14 * product
         kept = 1 / size + product * (1 / size + 2) / block
-        wide, several = widths(spec.precision).wide_gradients, layout.num_processes > 1
+        several = layout.num_processes > 1
         mask = (PIECES * size + 1) * (spec.model.context // (PIECES * size)) ** 2
         return Footprint(
             buffer_bytes=min(BUCKET_BYTES, gradients) if wide and several else 0,
@@ -93,7 +93,7 @@ class Context(Strategy):
         """
         times = 4 + 2 * spec.recomputed_share
         tokens = spec.global_batch_tokens // layout.data_parallel
-        activation = tokens * spec.model.width * product_bytes(spec)
+        activation = tokens * spec.model.width * widths(spec.precision).product
         exchanged, formula = times * spec.model.num_layers * activation, f"{times:g}L A"
         messages = times / 4 * spec.model.num_layers * spec.workload.accumulation_steps
         if layout.data_parallel == 1:
@@ -112,8 +112,3 @@ class Context(Strategy):
         from pipeline.strategies.context.step import ContextStepper
 
         return ContextStepper(parts)
-
-
-def product_bytes(spec: RunSpec) -> int:
-    """Bytes of a key's or a value's number."""
-    return FP32 if spec.precision in ("fp32", "tf32") else HALF

@@ -17,7 +17,7 @@ from pipeline.errors import MissingError, StudyError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
 OLDEST = (0, 19, 8)
@@ -48,7 +48,7 @@ class Deepspeed(Strategy):
 
     requires = ("deepspeed",)
     install = INSTALL
-    precisions = ("fp32", "tf32", "bf16")
+    precisions = PLAIN
     choices = (("stage", (1, 2, 3)),)
     variants = ({"stage": 1}, {"stage": 2})
     weighs = False

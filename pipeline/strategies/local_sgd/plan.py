@@ -14,7 +14,7 @@ from pipeline.cost.traffic import Traffic
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
 
 
@@ -28,7 +28,7 @@ class LocalSgd(Strategy):
     """
 
     whole_forward = True
-    precisions = ("fp32", "tf32", "bf16")
+    precisions = PLAIN
     algorithm = "local steps"
     changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")
     variants = ({"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0},)

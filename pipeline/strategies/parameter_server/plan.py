@@ -17,11 +17,8 @@ from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy
+from pipeline.strategies.base import PLAIN, Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
-
-PLAIN = ("fp32", "tf32", "bf16")
-"""Precisions whose gradients have no loss scale, which may be another one when they arrive."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,8 @@ class ParameterServer(Strategy):
     def check_precision(self, name: str) -> None:
         """Raise UnsupportedError where torch.nn.DataParallel would add up narrower gradients.
 
-        And for late gradients that are scaled or narrow.
+        And for late gradients that are narrow, or have a loss scale: when they arrive it may be
+        another one.
         """
         if self.staleness and name not in PLAIN:
             raise UnsupportedError(

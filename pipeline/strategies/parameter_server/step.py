@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,31 +38,31 @@ class Star(Stepper):
     @collective
     @torch.no_grad()
     def pull(self) -> None:
-        """Every worker receives the root's parameters."""
-        for bucket in _by_dtype(self.model.parameters()):
-            flat = flattened(bucket)
-            if self.is_root:
-                for rank in range(1, self.group.size):
-                    dist.send(flat, rank)
-            else:
-                dist.recv(flat, ROOT)
-                unflatten(flat, bucket)
+        """Every worker receives the root's parameters, which have one type."""
+        parameters = list(self.model.parameters())
+        flat = flattened(parameters)
+        if self.is_root:
+            for rank in range(1, self.group.size):
+                dist.send(flat, rank)
+        else:
+            dist.recv(flat, ROOT)
+            unflatten(flat, parameters)
 
     @collective
     def push(self) -> None:
         """The root receives every worker's gradients and keeps their mean."""
-        for bucket in _by_dtype(p.grad for p in self.model.parameters() if p.grad is not None):
-            # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
-            flat = flattened(bucket) / self.group.size
-            flat = flat.to(self.precision.reduced or flat.dtype)
-            if not self.is_root:
-                dist.send(flat, ROOT)
-                continue
-            incoming = torch.empty_like(flat)
-            for rank in range(1, self.group.size):
-                dist.recv(incoming, rank)
-                flat += incoming
-            unflatten(flat, bucket)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        # Divided before they are added, as DDP does: a sum of scaled float16 may overflow.
+        flat = flattened(gradients) / self.group.size
+        flat = flat.to(self.precision.reduced or flat.dtype)
+        if not self.is_root:
+            dist.send(flat, ROOT)
+            return
+        incoming = torch.empty_like(flat)
+        for rank in range(1, self.group.size):
+            dist.recv(incoming, rank)
+            flat += incoming
+        unflatten(flat, gradients)
 
     def update(self) -> Tensor:
         """Clip and step on the root, which tells the others its loss scale where it has one."""
@@ -171,13 +171,6 @@ class LateStar(Star):
         if self.newest is not None:
             unflatten(self.newest, self.parameters)
         return super().close()
-
-
-def _by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    buckets: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        buckets.setdefault(tensor.dtype, []).append(tensor)
-    return list(buckets.values())
 
 
 def data_parallel(parts: Parts, faults: Faults) -> Stepper:

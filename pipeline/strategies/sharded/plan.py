@@ -70,21 +70,14 @@ class Sharded(Strategy):
 
         Raises StudyError on groups that do not fit the world, and on an offload that cannot be.
         """
-        if self.offload and world.device == "cpu":
-            raise StudyError(
-                "sharded option offload: weights lie on the CPU already with cluster.device cpu; "
-                "leave the option out"
-            )
-        if self.offload and self.stage == 1:
-            raise StudyError(
-                "sharded option offload: stage 1 keeps whole weights on the device; set stage to 2 "
-                "or 3, or leave the option out"
-            )
-        if self.offload and self.ranks:
-            raise StudyError(
-                f"sharded option offload: not offered beside ranks {self.ranks}; leave one of them "
-                "out"
-            )
+        refusals = {
+            "weights lie on the CPU already with cluster.device cpu": world.device == "cpu",
+            "stage 1 keeps whole weights on the device; set stage to 2 or 3": self.stage == 1,
+            f"not offered beside ranks {self.ranks}": self.ranks > 0,
+        }
+        for refusal, applies in refusals.items():
+            if self.offload and applies:
+                raise StudyError(f"sharded option offload: {refusal}; leave it out")
         ranks = self.ranks or world.size
         if ranks == world.size:
             return super().layout(world)
@@ -152,10 +145,7 @@ class Sharded(Strategy):
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
-        """Weights are gathered, gradients reduced and scattered, their shards all-reduced.
-
-        FSDP2 gathers in every micro-batch and reduces in the last one.
-        """
+        """Weights are gathered, gradients reduced and scattered, their shards all-reduced."""
         shards = 2 * gradients / dict(layout.axes)[DATA]
         count, layers = models.num_parameters(spec.model), spec.model.num_layers
         if self.stage == 1:

@@ -51,9 +51,7 @@ def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepp
         parts.phases.untimed()  # collectives run on streams of their own
     mesh = mesh_of(parts.layout)
     root = shard(parts.model, mesh, parts.precision, reshard=reshard, offload=offload)
-    parts.materialise()
-    # The policy narrows, so the precision need not.
-    prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
+    prepared = parts.prepare(narrow=False)
     return ShardedStepper(prepared, group, accumulating=lambda: without_reduction(root))
 
 
@@ -124,8 +122,6 @@ class MeanReduceScatter(ReduceScatter):
             if mean is not output_tensor:
                 output_tensor.copy_(mean)
             return
-        if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-            raise ValueError(f"the ring adds or averages, given {op}")
         output_tensor.copy_(ring_reduce_scatter(sent, group))
         if op == dist.ReduceOp.AVG:
             output_tensor /= group.size()

@@ -14,7 +14,7 @@ from typing import Any
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
-from pipeline.models import FP32, HALF
+from pipeline.models import FP32
 from pipeline.parallel.mesh import (
     BUCKET_BYTES,
     DATA,
@@ -65,8 +65,7 @@ class Part:
         a reduce-scatter.
         """
         activation = tokens * spec.model.width
-        product = FP32 if spec.precision in ("fp32", "tf32") else HALF
-        norm = widths(spec.precision).stream
+        product, norm = widths(spec.precision).product, widths(spec.precision).stream
         cuts = models.axis_cuts(spec.model)
         block = cuts.entries * norm + cuts.exits * product + self._again(spec, product, norm)
         ends = (self.is_first + self.is_last) * norm * activation

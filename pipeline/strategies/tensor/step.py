@@ -303,10 +303,7 @@ class TensorStepper(Stepper):
             parts.phases.untimed()  # collectives run on streams of their own
         with self.axis.carried(parts.model):
             root = shard(parts.model, data, parts.precision, reshard=reshard, offload=False)
-        parts.materialise()
-        # The policy narrows, so the precision need not.
-        prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
-        return prepared, {"accumulating": lambda: without_reduction(root)}
+        return parts.prepare(narrow=False), {"accumulating": lambda: without_reduction(root)}
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""

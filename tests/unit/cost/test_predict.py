@@ -227,7 +227,7 @@ def test_on_gpus_a_cut_costs_what_links_and_products_do() -> None:
     for nodes, gpus in ((1, 8), (8, 1)):
         cluster = Cluster("a100-80", 80, nodes, gpus, 10.0)
         job = job_of(size, cluster, nodes, Degrees(4, 2, microbatches=8), 64, "bf16", False)
-        whole, each = on_gpus(job, Constants(), num_parameters(size.model))
+        whole, each = on_gpus(job, Constants(), num_parameters(size))
         prices.append(each)
         steps.append((whole, predict(job, Constants())))
     near, far = prices

@@ -93,8 +93,8 @@ def band(kind: str, share: float = 0.90) -> list[float]:
         and row.source != OWN_SET
     ]
     if kind == "base":
-        for one in grown():
-            ratios[one.source].append(one.measured / one.predicted)
+        for source, larger in grown().items():
+            ratios[source] += [measured / predicted for measured, predicted, _ in larger]
     elif whose in ("pair", "scaled"):
         # Residuals of one set that are alike in these columns, in both orders.
         columns = ("model", "hardware") if whose == "pair" else FAMILY

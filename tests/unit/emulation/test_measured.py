@@ -123,8 +123,7 @@ def test_nodes_that_are_not_dilated_need_nearly_all_of_their_cores(
 def test_a_run_that_was_disturbed_is_no_result() -> None:
     found = {"cores_per_node": 2, "dilation": 4.0, "measured_cores": [2.0, 1.3]}
     with pytest.raises(DisturbedError, match=r"core 0.*a node of 2 cores got 1\.30 of them"):
-        measured.check_cores(found | {"disturbed_by": SPINNER})
-    measured.check_cores(found)
+        measured.check(found | {"disturbed_by": SPINNER})
 
 
 @pytest.mark.parametrize(("quota", "factor", "refused"), [
@@ -158,10 +157,10 @@ def test_a_rate_is_missed_where_a_node_gets_less_than_its_way_lets_through(
 ) -> None:
     found = {"link": link.to_dict(), "dilation": 2.0, "measured_mbits": rates}
     if said is None:
-        measured.check_rates(found)
+        measured.check(found)
         return
     with pytest.raises(UnsupportedError, match=said):
-        measured.check_rates(found)
+        measured.check(found)
 
 
 def test_rates_of_the_same_links_are_measured_once_in_a_while(kept, monkeypatch) -> None:

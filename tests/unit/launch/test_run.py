@@ -7,6 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
 from pipeline.launch.outcome import Ended, Judgement
-from pipeline.launch.torchrun import Launch, RunPaths, StartPlace
+from pipeline.launch.torchrun import RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
 from pipeline.resolved import resolve
@@ -65,10 +66,10 @@ def stage(small_tokens, tmp_path, monkeypatch):
     def run(spec: RunSpec, *ends: Ended | str, tokens: Path = small_tokens) -> list[str]:
         told: list[str] = []
 
-        def follow(spec: RunSpec, launch: Launch, paths: RunPaths, token: str) -> Ended:
+        def follow(spec: RunSpec, commands: Any, _: Any, paths: RunPaths, token: str) -> Ended:
             end = ends[len(told)]
-            told.extend(w for w in launch.commands[0] if w.startswith("--resume-from"))
-            (owner,) = [w for w in launch.commands[0] if w.startswith("--owner=")]
+            told.extend(w for w in commands[0] if w.startswith("--resume-from"))
+            (owner,) = [w for w in commands[0] if w.startswith("--owner=")]
             checkpoint.save(paths.checkpoints, 3, STATE, owner.partition("=")[2])
             path_of(paths.ranks, 0).write_bytes(ROWS)
             paths.log.touch()
@@ -170,8 +171,7 @@ def test_what_another_node_wrote_may_show_late(paths, monkeypatch, code, name) -
 
 def test_what_nodes_wait_for_is_told_once(paths, capsys) -> None:
     script = f"printf 'waits: for a core' > {paths.ranks}/note.txt; sleep 0.4"
-    launch = Launch((("sh", "-c", script),), os.environ, 1)
-    ended = cli.follow(RUN, launch, paths, fence.claim(paths.ranks))
+    ended = cli.follow(RUN, [("sh", "-c", script)], os.environ, paths, fence.claim(paths.ranks))
     assert (ended.exit_codes, ended.timed_out) == ([0], False)
     assert capsys.readouterr().err == f"{RUN.run_id}: waits: for a core\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.errors import StudyError
 from pipeline.launch import torchrun as launcher
-from pipeline.launch.torchrun import Launch, RunPaths, StartPlace, on_this_machine, plan
+from pipeline.launch.torchrun import RunPaths, StartPlace, on_this_machine, why_unsupported
 from pipeline.machine import image as container
 from pipeline.machine import inherited
 from pipeline.machine.site import PYXIS, Site
@@ -44,10 +44,9 @@ def emulated(run) -> RunSpec:
 def test_one_process_builds_the_emulated_nodes(emulated, monkeypatch) -> None:
     """With the threads of a node's cores, not of the machine's."""
     monkeypatch.setattr(launcher, "why_not", lambda link: None)
-    launch = planned(emulated, StartPlace(num_cores=2, port=1234))
-    ((_, *command),) = launch.commands
+    ((_, *command),) = planned(emulated, StartPlace(num_cores=2, port=1234))
     assert command[:2] == ["-m", "pipeline.launch.emulated.build"]
-    assert launch.environment["OMP_NUM_THREADS"] == "2"
+    assert resolve(emulated).threads_on(2) == 2
 
 
 @pytest.mark.parametrize("where", ["image", "inside", "nodes"])
@@ -66,7 +65,7 @@ def test_nobody_is_asked_elsewhere_than_on_this_host(run, monkeypatch, where) ->
     else:
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         run, place = over_nodes(run), StartPlace(1, 1234, "10.0.0.1", SRUN)
-    for command in planned(run, place).commands:
+    for command in planned(run, place):
         assert "pipeline.launch.preloaded" not in command
         assert ("--image-digest=sha256:1" in command) == (where != "nodes")
         assert (command[0] == "apptainer") == (where == "image"), "inside nothing enters it again"
@@ -86,8 +85,7 @@ def test_nodes_in_real_time_need_cores_of_their_own(
     monkeypatch.setattr(launcher, "why_not", lambda link: no_network)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(cores)))
     world = replace(emulated.world, real_time=True, yardstick=None)
-    launch = planned(replace(emulated, world=world), StartPlace(num_cores=cores, port=1234))
-    assert (said or "None") in str(launch.unsupported)
+    assert (said or "None") in refused(replace(emulated, world=world), cores)
 
 
 @pytest.mark.parametrize(("yardstick", "factor"), [(None, 1), (True, 5)])
@@ -97,10 +95,8 @@ def test_emulated_nodes_need_memory(emulated, monkeypatch, yardstick, factor) ->
     monkeypatch.setattr(launcher, "RANK_BYTES", 2**60)
     monkeypatch.setattr(launcher, "usable_cores", lambda: list(range(24)))
     run = replace(emulated, world=replace(emulated.world, yardstick=yardstick))
-    launch = planned(run, StartPlace(num_cores=24, port=1234))
-    assert launch.commands == ()
-    assert "4 ranks on emulated nodes need about" in str(launch.unsupported)
-    assert "lower cluster.nodes" in str(launch.unsupported)
+    reason = refused(run, 24)
+    assert "4 ranks on emulated nodes need about" in reason and "lower cluster.nodes" in reason
     assert launcher.network_text(resolve(run)) == f"emulated nodes (dilation {factor})"
 
 
@@ -111,17 +107,20 @@ def over_nodes(run: RunSpec) -> RunSpec:
     return replace(run, world=replace(run.world, network="real"))
 
 
-def planned(run: RunSpec, place: StartPlace) -> Launch:
-    return plan(on_this_machine(resolve(run)), PATHS, place)
+def planned(run: RunSpec, place: StartPlace) -> tuple[tuple[str, ...], ...]:
+    return launcher.commands(on_this_machine(resolve(run)), PATHS, place)
+
+
+def refused(run: RunSpec, cores: int = 2, scheduler: tuple[str, ...] = ()) -> str:
+    place = StartPlace(cores, 1234, scheduler=scheduler)
+    return str(why_unsupported(on_this_machine(resolve(run)), place))
 
 
 @pytest.mark.parametrize("scheduler", [(), SRUN])
 def test_several_machines_are_never_replaced_by_this_one(run, monkeypatch, scheduler) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    launch = planned(over_nodes(run), StartPlace(2, 1, scheduler=scheduler))
-    assert launch.commands == ()
-    assert "needs 4 machines" in str(launch.unsupported)
-    assert "profiles/slurm" in str(launch.unsupported)
+    reason = refused(over_nodes(run), scheduler=scheduler)
+    assert "needs 4 machines" in reason and "profiles/slurm" in reason
 
 
 def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
@@ -164,10 +163,10 @@ def test_in_an_image_the_study_s_variables_come_before_the_site_s(
     of_site = {"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "a,b", "GLOO_SOCKET_IFNAME": "ib0"}
     place = StartPlace(2, 1, image=image, site=Site(runtime=PYXIS, environment=of_site))
     run = replace(run, environment={"NCCL_ALGO": "Ring"})
-    for words in planned(run, place).commands:
+    for words in planned(run, place):
         assert words[:2] == ("srun", "--overlap") and f"--container-image={image}" in words
         script = words[words.index("-c") + 1]
         assert "export NCCL_ALGO=Ring; export NCCL_IB_HCA=a,b; exec" in script
-    (command,) = planned(over_nodes(run), replace(place, scheduler=SRUN)).commands
+    (command,) = planned(over_nodes(run), replace(place, scheduler=SRUN))
     assert command[: len(SRUN)] == SRUN and "--overlap" not in command
     assert "export GLOO_SOCKET_IFNAME=ib0; exec" in command[command.index("-c") + 1]

@@ -46,7 +46,7 @@ def test_what_others_could_have_put_there_is_refused(
         timed_alone("run").__enter__()
     own.chmod(0o700)
     (own / FILE).symlink_to(elsewhere / "theirs")
-    with pytest.raises(LaunchError, match=r"symbolic links.*remove what is there or set TMPDIR"):
+    with pytest.raises(LaunchError, match=r"symbolic links.*remove what is there, or set TMPDIR"):
         timed_alone("run").__enter__()
     assert not list(elsewhere.iterdir())
     # Of another user, who can put another lock there, however it may be written to now.

@@ -242,11 +242,11 @@ def test_peaks_of_one_gpu_are_those_measured() -> None:
     assert sum(errors) / len(errors) < 0.02
 
 
-SIZES = {one.id: one for one in sizes()}
+SIZES = sizes()
 
 
 def test_the_sizes_have_the_parameters_that_they_are_named_after() -> None:
-    counts = {name: num_parameters(one.model) for name, one in SIZES.items()}
+    counts = {name: num_parameters(one) for name, one in SIZES.items()}
     assert counts["124M"] == 124_439_808  # as of the released model
     named = {"355M": 355e6, "774M": 774e6, "1.5B": 1.558e9, "6.7B": 6.66e9, "13B": 12.85e9}
     for name, expected in (named | {"175B": 174.6e9}).items():
@@ -274,7 +274,7 @@ def test_the_parts_of_a_hybrid_rank_are_those_by_hand() -> None:
     """175 B: 12 layers of 8 parts; embeddings in 8 parts; 8 micro-batches are in flight."""
     knobs = {"tensor": 8, "pipeline": 8, "zero_stage": 1, "sequence": True}
     work = WorkloadSpec(64, 64, 2, 1, "strong", 0)
-    spec = replace(of_megatron(SIZES["175B"].model, 8, 8), options=knobs, workload=work)
+    spec = replace(of_megatron(SIZES["175B"], 8, 8), options=knobs, workload=work)
     memory = plan_study([resolve(spec)])[0].memory
     width, tokens = 12288, 2048
     products = 12 * width**2 * 12 // 8
@@ -313,7 +313,7 @@ def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
 
 @pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])
 def test_the_parameters_are_near_the_size(size: int) -> None:
-    assert num_parameters(size_of(f"{size}M").model) == pytest.approx(size * 1e6, rel=0.04)
+    assert num_parameters(size_of(f"{size}M")) == pytest.approx(size * 1e6, rel=0.04)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from pipeline import models, strategies
 from pipeline.cost.traffic import SEND, Traffic
-from pipeline.errors import LaunchError, StudyError, UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.parallel.types import Batch, Faults, Parts
 from pipeline.planner import memory
@@ -153,7 +153,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
     ("sharded", {"offload": True, "ranks": 4}, {"world": GPUS},
-     "offload: not offered beside ranks 4; leave one"),
+     "offload: not offered beside ranks 4; leave it out"),
     ("sharded", {"ranks": 3}, {},
      "8 ranks are no replicas x 3 ranks .* the nearest is 4 x 2: set ranks to 2, or to 0 for all"),
     ("sharded", {"ranks": 1}, {}, "no replicas x 1 ranks .*, at least 2; the nearest is 4 x 2"),
@@ -339,14 +339,6 @@ def test_a_late_server_keeps_what_travels() -> None:
         for staleness in (1, 2):
             late = replace(run, options={"staleness": staleness})
             assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
-
-
-def test_a_group_without_a_launcher_is_refused(monkeypatch) -> None:
-    from pipeline.parallel.group import Group
-
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(LaunchError, match="through torchrun"):
-        Group.join(strategies.load("ddp", {}).layout(WORLD))
 
 
 def test_data_parallel_refuses_compiled_modules() -> None:

@@ -102,7 +102,7 @@ def test_a_slice_of_a_gpu_has_no_utilisation(gpu, error, monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.utilization", refused)
     gpu.sample()
     peaks = {"peak_memory_bytes": 5, "peak_reserved_bytes": 7}
-    assert gpu.summary() == peaks | {"mean_utilisation": None}
+    assert gpu.summary().items() >= (peaks | {"mean_utilisation": None}).items()
 
 
 def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
@@ -111,17 +111,16 @@ def test_a_rank_tells_its_cores_and_their_clock(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.machine.facts.CPU_INFO", info)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {2, 1})
     sampler = Sampler(torch.device("cpu"))
-    assert sampler.placement == {}
     sampler.start()
-    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": 2001.5}
+    assert sampler.summary()["cores"] == [1, 2] and sampler.summary()["cpu_mhz"] == 2001.5
     info.write_text("processor : 1\n")
     sampler.start()
-    assert sampler.placement == {"cores": [1, 2], "cpu_mhz": None}
+    assert sampler.summary()["cpu_mhz"] is None
 
 
 def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(torch.device("cpu"))
-    assert sampler.steal_share() == 0.0
+    assert sampler.summary()["steal_share"] == 0.0
     stolen, clock = iter([5.0, 6.0]), iter([100.0, 102.0])
     monkeypatch.setattr("pipeline.training.sampler.steal_seconds", lambda: next(stolen))
     # The module's own name for it: pytest asks the real clock meanwhile.
@@ -130,7 +129,7 @@ def test_what_the_host_takes_is_a_share_of_all_cores(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("pipeline.training.sampler.psutil.cpu_count", lambda: 4)
     sampler.start()
     sampler.sample()
-    assert sampler.steal_share() == pytest.approx(1 / 8)
+    assert sampler.summary()["steal_share"] == pytest.approx(1 / 8)
 
 
 def test_a_timed_part_of_a_millisecond_is_not_counted_in_ticks() -> None:

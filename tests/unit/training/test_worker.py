@@ -7,6 +7,7 @@ from argparse import Namespace
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from pipeline import strategies
 from pipeline.emulation.pacing import Pacer
 from pipeline.errors import CorpusError, LaunchError, PeerError, StoppedError, UnsupportedError
 from pipeline.machine import image
-from pipeline.resolved import resolve
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -70,13 +71,13 @@ def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
 
 def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
     first = fence.claim(tmp_path)
-    assert fence.holds(tmp_path, first)
+    assert fence.lost(tmp_path, first) is None
     second = fence.claim(tmp_path)
-    assert fence.holds(tmp_path, second) and not fence.holds(tmp_path, first)
+    assert fence.lost(tmp_path, second) is None
     check_ours(Namespace(out=tmp_path, launch=second))
     with pytest.raises(LaunchError, match="a later start of this run took over"):
         check_ours(Namespace(out=tmp_path, launch=first))
-    assert not fence.holds(tmp_path / "gone", "token")
+    assert fence.lost(tmp_path / "gone", "token") is not None
 
 
 def test_a_folder_that_cannot_be_read_belongs_to_no_later_launch(tmp_path, monkeypatch) -> None:
@@ -111,8 +112,11 @@ TORCHRUN = [
 """What torchrun tells the ranks of two nodes with one rank each."""
 
 
-def world(nodes: int, ranks: int, network: str) -> WorldSpec:
-    return WorldSpec(nodes, ranks, "cuda", "nccl", network)
+def on_gpus(strategy: str, *world: Any, **options: Any) -> ResolvedRun:
+    nodes, ranks, network = world
+    spec = Case("single").spec(1)
+    given = WorldSpec(nodes, ranks, "cuda", "nccl", network)
+    return resolve(replace(spec, strategy=strategy, options=options, world=given))
 
 
 @pytest.mark.parametrize(
@@ -127,28 +131,24 @@ def world(nodes: int, ranks: int, network: str) -> WorldSpec:
     ],
 )
 def test_the_index_of_a_rank(nodes, ranks, network, environment, index) -> None:
-    given = world(nodes, ranks, network)
-    layout = strategies.load("ddp", {}).layout(given)
-    assert devices.gpu_index(given, layout, environment, 4) == index
+    assert devices.gpu_index(on_gpus("ddp", nodes, ranks, network), environment, 4) == index
 
 
 def test_one_process_with_all_devices_begins_at_the_first() -> None:
-    given = world(1, 4, "loopback")
-    layout = strategies.load("parameter_server", {"engine": "data_parallel"}).layout(given)
-    assert devices.gpu_index(given, layout, TORCHRUN[0], 4) == 0
+    run = on_gpus("parameter_server", 1, 4, "loopback", engine="data_parallel")
+    assert devices.gpu_index(run, TORCHRUN[0], 4) == 0
     with pytest.raises(UnsupportedError, match="1 x 4 ranks need 4 GPUs"):
-        devices.gpu_index(given, layout, TORCHRUN[0], 3)
+        devices.gpu_index(run, TORCHRUN[0], 3)
 
 
 def test_too_few_gpus_are_a_reason_that_every_rank_gives() -> None:
-    given = world(2, 1, "loopback")
-    layout = strategies.load("ddp", {}).layout(given)
+    run = on_gpus("ddp", 2, 1, "loopback")
     for place in TORCHRUN:
         with pytest.raises(UnsupportedError, match=r"2 x 1 ranks need 2 GPUs .* 1;"):
-            devices.gpu_index(given, layout, place, 1)
+            devices.gpu_index(run, place, 1)
     hidden = TORCHRUN[0] | {"CUDA_VISIBLE_DEVICES": "3"}
     with pytest.raises(UnsupportedError, match="1 with CUDA_VISIBLE_DEVICES=3;"):
-        devices.gpu_index(given, layout, hidden, 1)
+        devices.gpu_index(run, hidden, 1)
 
 
 @pytest.fixture
@@ -183,7 +183,8 @@ def test_a_rank_takes_the_gpu_of_its_place_where_torch_has_kernels_for_it(
         monkeypatch.setattr(torch.cuda, name, fake)
     for name, value in TORCHRUN[place].items():
         monkeypatch.setenv(name, value)
-    run = replace(gpu_run, strategy="ddp", world=world(2, 1, "loopback"))
+    two = WorldSpec(2, 1, "cuda", "nccl", "loopback")
+    run = replace(gpu_run, strategy="ddp", world=two)
     if place:
         assert choose(run) == torch.device("cuda", 1)
     else:

@@ -22,7 +22,7 @@ from pipeline import models, strategies
 from pipeline.corpus.objectives import Masked, NextSentence
 from pipeline.errors import StudyError
 from pipeline.files import marks
-from pipeline.models import FP32, HALF, Formats
+from pipeline.models import FP32, HALF, Widths
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
@@ -82,7 +82,7 @@ def test_gradients_of_a_gated_layer_are_twice_as_large_as_it_is_wide(precision) 
     """Three, of gate, input and product, less the product, and little that is gone before."""
     spec = replace(LLAMA, num_layers=1, config={"intermediate_size": 640})
     number = FP32 if precision == "fp32" else HALF
-    found = arithmetic.gradient_bytes(spec, 3, Formats(number, number, False))
+    found = arithmetic.gradient_bytes(spec, 3, Widths(number, stream=number, product=number))
     assert found == pytest.approx(2 * 3 * spec.context * number * 640, rel=0.1)
 
 
@@ -92,7 +92,7 @@ def test_gradients_of_activations_of_our_gpt2_are_counted_alike(autocast) -> Non
     ours: Any = build_model(OWN, 0)
     counted = facts._added(ours, torch.zeros((1, 16), dtype=torch.int64), autocast)
     product = HALF if autocast else FP32
-    said = formulas.gradient_bytes(OWN, 1, Formats(product, FP32, autocast))
+    said = formulas.gradient_bytes(OWN, 1, Widths(product=product))
     assert counted == said - 2 * FP32 * OWN.context
 
 
@@ -106,7 +106,7 @@ def test_what_a_pass_is_said_to_take_is_what_lives_at_its_peak() -> None:
             model(ids, ids).backward()
         most.append(max(living.after))
         model.zero_grad()
-    work = spec, 32, Formats(FP32, FP32, copies_weights=False)
+    work = spec, 32, Widths(product=FP32)
     kept, gradients = arithmetic.activation_bytes(*work), arithmetic.gradient_bytes(*work)
     assert gradients > 0.2 * kept > models.logit_bytes(spec, 32)
     assert most[1] - most[0] == pytest.approx(kept + gradients, rel=0.02)
@@ -199,7 +199,7 @@ def test_blocks_or_attention_are_recomputed_to_the_bit_the_latter_without_scores
     spec = replace(LLAMA, config={**(LLAMA.config or {}), "attn_implementation": kind})
     assert_same_gradients(spec, ATTENTION)
     assert_same_gradients(spec, True)
-    sizes = spec, 1, Formats(FP32, FP32, copies_weights=False)
+    sizes = spec, 1, Widths(product=FP32)
     built: Any = build_model(spec, 0)
     counted = facts._kept(built, IDS[:1], autocast=False)
     assert counted["whole"] == arithmetic.activation_bytes(*sizes)
@@ -376,7 +376,7 @@ def test_a_token_counts_with_its_experts_alone_and_memory_holds_all() -> None:
 
 def test_experts_keep_what_was_counted_without_memory() -> None:
     """More than Llama's layers of the same attention, which torch does otherwise without memory."""
-    formats = Formats(FP32, FP32, copies_weights=False)
+    formats = Widths(product=FP32)
     specs = [models.examples()[name] for name in ("MixtralForCausalLM", "LlamaForCausalLM")]
     counted = [arithmetic.activation_bytes(spec, 1, formats) for spec in specs]
     built: list[Any] = [build_model(spec, 0) for spec in specs]
