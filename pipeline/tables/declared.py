@@ -231,9 +231,10 @@ SENDS = Table(
     "Bytes that the rank that sends most sends in a step along each axis of the layout: by the "
     "formula of its strategy, and counted in the profiled run (a ring sends (n-1)/n of what it "
     "scatters or gathers, twice that in an all-reduce). n: ranks of the axis; s: those over which "
-    "ZeRO cuts; m: micro-batches; L: blocks of a rank; T: tokens of its share of the batch. Bytes "
-    "of G: gradients; W: the weights that these ranks hold together; B: those of blocks; P: those "
-    "with more than 100,000 numbers; A: an activation of T tokens; R: gradients that no axis cuts. "
+    "ZeRO cuts; m: micro-batches; L: blocks of a rank; T: tokens of its share of the batch; k: "
+    "experts of a token. Bytes of G: gradients; W: the weights that these ranks hold together; B: "
+    "those of blocks; P: those with more than 100,000 numbers; A: an activation of T tokens; R: "
+    "gradients that no axis cuts; E: those of a rank's experts. "
     "Neither has headers and acknowledgements, formulas no padding and single numbers. Between "
     "nodes: of the counted bytes what goes to a rank of another node. Horovod fuses its calls into "
     "fewer messages. A dash: nothing was counted.",
