@@ -40,22 +40,9 @@ COLUMNS: dict[str, str] = {
     "timed": "boolean",
     **dict.fromkeys(_NUMBERS, "float64"),
 }
-"""Types of the columns. `label` is what figures call a cell, `cell_order` its place in the study;
-an `arm` is the study's own cell, of which there is a `cell` for each link. `precision` is as the
-spec asks, `precision_ran` library, level and type that ran. `data_devices` compute sequences of
-their own. `schedule` and `model` are comparable as strings, `data` is the SHA-256 of the manifest.
-A ratio or a deviation is taken against `base`."""
 
-_OF_RUNS = ("run_id", "repeat", "seed", "data", "schedule")
-NEEDED: dict[str, tuple[str, ...]] = {
-    "study": (),
-    "cell": (),
-    "comparison": ("base", "other", "other_nodes"),
-    **dict.fromkeys(("run", "rank", "step", "profile", "real_time"), _OF_RUNS),
-}
-"""Columns that every row of a level has, besides those of `check`."""
-
-UNITS = "s h tokens/s nats/token bytes 1 cores count bits/s FLOP FLOP/s".split()
+# Their type in COLUMNS is all that the schema asks of them.
+_PER_ROW = ("step", "rank", "timed", *_NUMBERS, "n", "text")
 
 
 @dataclass(frozen=True)
@@ -116,22 +103,33 @@ def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
 
 
 def check(table: pd.DataFrame, where: Path | str) -> None:
-    """Raise RecordError where a row lacks what its level needs, or its numbers are impossible."""
-    faults = [f"unknown unit {unit!r}" for unit in sorted({*table["unit"].dropna()} - {*UNITS})]
-    for level, part in table.groupby("level", dropna=False):
-        of_cells = ("cell", "label", "nodes", "world_size", "origin", "status")
-        needed = ("study", "metric", *(of_cells if level != "study" else ()), *NEEDED[str(level)])
-        absent = part[[*needed]].isna().any()
-        faults += [f"a row of level {level} has no {name}" for name in absent.index[absent]]
+    """Raise RecordError unless the table fits `metrics.schema.json` and its numbers are possible.
+
+    The schema asks something of each value by itself, and of what is there by the level, so every
+    distinct value and every pattern of columns that are there at a level is validated once.
+    """
+    from pipeline.schemas import validate, validator
+
+    # Rows are many and their patterns few: validating each row would take far longer.
+    fits = validator("metrics").is_valid
+    keys = table.drop(columns=list(_PER_ROW))
+    pattern = keys.notna().assign(level=table["level"])
+    chosen = {*pattern.drop_duplicates().index}.union(
+        *(keys[name].drop_duplicates().index for name in keys)
+    )
+    for row in table.loc[sorted(chosen)].drop(columns=list(_PER_ROW)).to_dict("records"):
+        present = {name: value for name, value in row.items() if not pd.isna(value)}
+        if not fits(present):
+            validate(present, "metrics", where)
     bounded = table.dropna(subset=["low", "high", "value"])
     outside = bounded[(bounded.low > bounded.value) | (bounded.high < bounded.value)]
-    for one in outside[:1].to_dict("records"):
-        faults.append(
-            f"{one['metric']} of {one['cell']} at {one['nodes']} nodes is {one['value']}, outside "
-            f"its interval [{one['low']}, {one['high']}]"
+    if not outside.empty:
+        first = outside.iloc[0]
+        raise RecordError(
+            f"{where}: {first['metric']} of {first['cell']} at {first['nodes']} nodes is "
+            f"{first['value']}, outside its interval [{first['low']}, {first['high']}]; the "
+            "statistics are wrong, report this"
         )
-    if faults:
-        raise RecordError(f"{where}: {faults[0]}; the statistics are wrong, report this")
 
 
 _HASH_KEY = b"samestep_sha256"

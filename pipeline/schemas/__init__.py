@@ -65,6 +65,7 @@ AGAIN = {
     "calibration": "run `python -m pipeline calibrate` again",
     "image": "run `make image` again",
     "manifest": "make the tokens again with `python -m pipeline tokens`",
+    "metrics": "run `python -m pipeline metrics` again",
     "record": "run the training again",
     "spec": "run snakemake again",
     "step": "run the training again",

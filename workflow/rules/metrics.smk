@@ -21,6 +21,7 @@ rule metrics:
             "pipeline/parallel/mesh.py",
             "pipeline/strategies/pipeline_parallel/schedule.py",
             "pipeline/parallel/wire.py",
+            "pipeline/schemas/metrics.schema.json",
             "pipeline/schemas/yardstick.schema.json",
         ],
     output:

@@ -26,6 +26,7 @@ from pipeline.metrics.headline import end_of_training, missing, warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
+from pipeline.schemas import validator
 from pipeline.study.equal_work import FIELDS
 from pipeline.study.study import Study
 from tests.fake_records import (
@@ -292,8 +293,10 @@ def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
     ("column", "value", "said"),
     [
         ("unit", "furlongs", "furlongs"),
-        ("run_id", None, "a row of level step has no run_id"),
-        ("status", None, "a row of level step has no status"),
+        ("run_id", "no run", "no run"),
+        ("metric", "Loss", "pattern"),
+        ("run_id", None, "'run_id' is a required property"),
+        ("status", None, "'status' is a required property"),
     ],
 )
 def test_one_bad_row_among_many_is_found_and_nothing_written(
@@ -306,6 +309,23 @@ def test_one_bad_row_among_many_is_found_and_nothing_written(
     with pytest.raises(RecordError, match=said):
         tidy.write(bad, tmp_path / "m.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_must_be_there_depends_on_the_level_alone() -> None:
+    """Else a pattern of columns at a level would not stand for all rows that have it."""
+    schema: Any = validator("metrics").schema
+    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
+    assert {name for condition in conditions for name in condition} == {"level"}
+
+
+def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
+    """Else a row that breaks another rule of theirs would pass."""
+    schema: Any = validator("metrics").schema
+    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
+    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
+    assert not required & set(tidy._PER_ROW)
+    for name in tidy._PER_ROW:
+        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
 
 
 CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
