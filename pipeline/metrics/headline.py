@@ -185,11 +185,12 @@ def bias_sentence(results: Results) -> str:
         for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
     ]
     held = max(int(one["nodes"]) for one in rows)
-    beyond = f" No time on more than {plural(held, 'node')} was held against real time."
+    beyond = ""
+    if max(results.node_counts) > held:
+        beyond = f" No time on more than {plural(held, 'node')} was held against real time."
     return (
         f"Emulated over real time was {' to '.join(extremes)}, so a ratio of emulated times may be "
-        f"off by {100 * bias:.0f} % either way and is decided only beyond that."
-        + beyond * (max(results.node_counts) > held)
+        f"off by {100 * bias:.0f} % either way and is decided only beyond that.{beyond}"
     )
 
 
