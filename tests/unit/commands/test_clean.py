@@ -37,7 +37,7 @@ def test_one_study_s_results_are_removed(checkout: Path, capsys) -> None:
 @pytest.mark.parametrize(
     "text",
     [f'study: "{name}"' for name in ("", ".", "..", "../results", "a/b", "/", "mine\\n", "~")]
-    + ["title: x", "[study]", "", "study: 7", "study: null"],
+    + ["title: x", "[study]", "study: 7", "study: null"],
 )
 def test_what_is_no_name_of_a_folder_is_refused(checkout: Path, capsys, text: str) -> None:
     (checkout / "mine.yaml").write_text(text)

@@ -36,7 +36,7 @@ OTHER = {"container": {"runtime": "none"}}
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "at $: null"),
+        ("", "is empty"),
         (OTHER | {"partition": "gpu; rm"}, "$.partition"),
         (OTHER | {"account": 123}, "quote it"),
         (OTHER | {"gpus": "--gres=gpu:h100:4"}, "$.gpus"),

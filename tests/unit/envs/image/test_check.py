@@ -83,7 +83,7 @@ def test_the_steps_of_every_strategy_are_compared(monkeypatch: pytest.MonkeyPatc
     """One with other losses ends the build; one that cannot run is stated with its reason."""
     found = {"single": [2.0, 1.9], "ddp": [2.0, 1.9 + 1e-6]}
 
-    def losses(name: str, ranks: int) -> list[float]:
+    def losses(name: str, ranks: int, model: object = None) -> list[float]:
         if name not in found:
             raise UnsupportedError("no such package")
         return found[name]
