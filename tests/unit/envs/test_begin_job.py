@@ -18,7 +18,7 @@ from pipeline.records import read_record
 from tests.parity.cases import Case
 
 ROOT = Path(__file__).parents[3]
-STEPS = 200
+STEPS = 1000
 """So many that the signal comes before the last one."""
 
 
