@@ -58,7 +58,7 @@ def of_folder(kind: str, folder: str) -> Catalogue:
 
 
 def needs_met(study: Study) -> dict[str, bool]:
-    """What figures and tables may need of a study, and whether it has that.
+    """Needs of figures and tables, each with True where the study meets it.
 
     A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`,
     `switches` (changes made by turns), or `layouts`: profiled cells of which one cuts the model, so

@@ -164,7 +164,7 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
 
 
 class _NoYaml(yaml.YAMLError):
-    """What PyYAML says of a text, without its name for it; `mend` is what most often mends it."""
+    """PyYAML's message on a text, without its name for it; `mend` is the most frequent fix."""
 
     mend = "correct the file"
 

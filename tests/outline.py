@@ -1,4 +1,4 @@
-"""What a browser would see of a page."""
+"""The elements and texts of a page, as a browser reads them."""
 
 from __future__ import annotations
 

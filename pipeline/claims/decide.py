@@ -22,7 +22,7 @@ from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
 from pipeline.metrics.emulation import HOW_TO_MEASURE
-from pipeline.metrics.format import probability, ratio_interval, significant, with_interval
+from pipeline.metrics.format import probability, ratio_interval, with_interval
 from pipeline.metrics.statistics import (
     ALPHA,
     COUNTED,
@@ -32,7 +32,7 @@ from pipeline.metrics.statistics import (
     holm,
     p_value_above,
 )
-from pipeline.text import plural
+from pipeline.text import plural, significant
 
 # A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
 _AT_ONE = 1e-3

@@ -23,8 +23,7 @@ from pipeline.claims.types import (
     Verdict,
 )
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
-from pipeline.metrics.format import significant
-from pipeline.text import listed, plural
+from pipeline.text import listed, plural, significant
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.

@@ -19,8 +19,8 @@ from pipeline.cost.devices import device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
 from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of
-from pipeline.metrics.format import NONE, with_interval
-from pipeline.text import listed
+from pipeline.metrics.format import with_interval
+from pipeline.text import NONE, listed
 
 Row = Mapping[str, str]
 LAYOUT = ("dp", "tp", "pp", "micro")

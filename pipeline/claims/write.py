@@ -23,11 +23,10 @@ from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
 from pipeline.metrics import headline
-from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import ALPHA, COUNTED, MIN_REPEATS, Interval
 from pipeline.schemas import validate
-from pipeline.text import markdown, plural
+from pipeline.text import NONE, markdown, plural, significant
 
 UNTESTED = "cannot be tested on this hardware with these runs"
 """`NOT_TESTABLE` in a sentence: the machine or the study lacks what these claims need."""

@@ -15,10 +15,10 @@ import numpy as np
 
 from pipeline.compare.sets import SERIES
 from pipeline.errors import ComparisonError
-from pipeline.metrics.format import NONE, scientific, significant
+from pipeline.metrics.format import scientific
 from pipeline.metrics.parity import relative_deviation
 from pipeline.records import RunRecord, read_record
-from pipeline.text import align, plural
+from pipeline.text import NONE, align, plural, significant
 
 
 def parting(folders: Sequence[Path], allowed: float) -> tuple[list[str], bool]:

@@ -7,9 +7,9 @@ from pathlib import Path
 from pipeline.compare.sets import CellKey, Comparison, Match
 from pipeline.compare.times import DIFFERENT, MARGIN, SAME, UNDECIDED, pooled, verdict
 from pipeline.files import write_text
-from pipeline.metrics.format import ratio_interval, scientific, significant
+from pipeline.metrics.format import ratio_interval, scientific
 from pipeline.metrics.statistics import Interval
-from pipeline.text import markdown, markdown_code, plural
+from pipeline.text import markdown, markdown_code, plural, significant
 
 
 def summary(comparison: Comparison) -> str:

@@ -116,8 +116,8 @@ def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> 
 
 def host(job: Job, profile: Profile) -> float:
     """Seconds that the host needs to start one layer's operators, both passes and recomputation."""
-    # A pass has an all-reduce for each block. Sequence parallelism has both halves of it as
-    # collectives of their own, and gathers the inputs of products once more in the backward pass.
+    # Attention and feed-forward have an all-reduce each in a pass. With sequence parallelism it is
+    # a gather and a reduce-scatter, and the backward pass gathers the inputs of products again.
     forward, backward = (4, 6) if job.seq_parallel else (2, 2)
     again = job.recompute == "full"
     collectives = (forward * (1 + again) + backward) if job.tp > 1 else 0

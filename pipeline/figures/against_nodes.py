@@ -14,9 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.format import significant
 from pipeline.metrics.results import Results, interval_notes, records
-from pipeline.text import plural
+from pipeline.text import plural, significant
 
 _IDEAL: dict[str, Any] = {"color": theme.GREY, "lw": 1.0, "ls": (0, (6, 3)), "zorder": 1}
 

@@ -8,12 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.format import significant
 from pipeline.metrics.headline import not_profiled
 from pipeline.metrics.results import Results, records
 from pipeline.study import profiling
 from pipeline.study.profiling import COMMUNICATION, IN_STEP
-from pipeline.text import listed
+from pipeline.text import listed, significant
 
 CAPTION = (
     "Where the time of a step goes: means over the profiled steps, of each the slowest rank, which "

@@ -129,8 +129,9 @@ def _attempts(
             ended = Ended([], False, *_times(time.monotonic()))
             verdict, lost = Judgement("unsupported", unsupported), None
         else:
-            words, variables = commands(run, paths, place), environment(run, threads, place.site)
-            ended = follow(spec, words, variables, paths, place.token)
+            launchers = commands(run, paths, place)
+            variables = environment(run, threads, place.site)
+            ended = follow(spec, launchers, variables, paths, place.token)
             _see_all_ranks(paths, run.layout, ended, place)
             _check_ours(spec, paths, place.token)
             _check_tokens_again(spec, paths, manifest)
@@ -191,8 +192,8 @@ def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
 
 
 def follow(
-    spec: RunSpec, words: Sequence[Sequence[str]], variables: Mapping[str, str], paths: RunPaths,
-    token: str,
+    spec: RunSpec, launchers: Sequence[Sequence[str]], variables: Mapping[str, str],
+    paths: RunPaths, token: str,
 ) -> Ended:  # fmt: skip
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails.
 
@@ -204,7 +205,7 @@ def follow(
     # SIGTERM too leaves by an exception, so that `finally` stops the launchers.
     processes.interrupt_on_sigterm()
     log_begin, kills_before = _size(paths.log), limits.oom_kills()
-    running = [processes.start(command, variables, paths.log) for command in words]
+    running = [processes.start(command, variables, paths.log) for command in launchers]
     timed_out, stopped = False, list[int]()
     try:
         while None in (codes := [process.poll() for process in running]):

@@ -21,7 +21,7 @@ It needs no common clock of the ranks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.cost.schedule import in_turn, replayed
@@ -42,32 +42,21 @@ def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
     return len(lines) * makespan(lines) / busy - 1 if busy else 0.0
 
 
-def equalised(lines: Mapping[int, Sequence[Pass]]) -> dict[int, list[Pass]]:
-    """The same passes, each of the mean length of its kind."""
-    seconds: dict[str, list[float]] = {}
-    for own in lines.values():
-        for kind, *_, length in own:
-            seconds.setdefault(kind, []).append(length)
-    mean = {kind: sum(each) / len(each) for kind, each in seconds.items()}
+def levelled(
+    lines: Mapping[Any, Sequence[Pass]],
+    alike: Callable[[Any, Pass], Any],
+    average: Callable[[list[float]], float],
+) -> dict[Any, list[Pass]]:
+    """The same passes, each of the average length of those for which `alike(line, pass)` agrees."""
+    seconds: dict[Any, list[float]] = {}
+    for line, passes in lines.items():
+        for one in passes:
+            seconds.setdefault(alike(line, one), []).append(one[3])
+    length = {group: average(each) for group, each in seconds.items()}
     return {
-        rank: [(kind, stage, microbatch, mean[kind]) for kind, stage, microbatch, _ in own]
-        for rank, own in lines.items()
+        line: [(*one[:3], length[alike(line, one)]) for one in passes]
+        for line, passes in lines.items()
     }
-
-
-def undisturbed(steps: Iterable[Mapping[int, Sequence[Pass]]]) -> list[dict[int, list[Pass]]]:
-    """The passes of several steps, each of the median length of its rank, kind and stage."""
-    steps = list(steps)
-    seconds: dict[tuple[int, str, int], list[float]] = {}
-    for lines in steps:
-        for rank, own in lines.items():
-            for kind, stage, _, length in own:
-                seconds.setdefault((rank, kind, stage), []).append(length)
-    median = {which: statistics.median(each) for which, each in seconds.items()}
-    return [
-        {r: [(kind, s, m, median[r, kind, s]) for kind, s, m, _ in own] for r, own in lines.items()}
-        for lines in steps
-    ]
 
 
 def makespan(lines: Mapping[int, Sequence[Pass]]) -> float:
@@ -83,20 +72,20 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     """
     if dict(layout.axes).get(PIPELINE, 1) < 2:
         return []
-    found: dict[int, dict[int, Sequence[Pass]]] = {}
-    for step in record.steps:
-        if step.timed and step.passes:
-            found.setdefault(step.step, {})[step.rank] = step.passes
-    ranks = range(layout.num_processes)
-    # A step of which a rank recorded no passes is no whole pipeline.
-    steps: Sequence[Mapping[int, Sequence[Pass]]]
-    steps = [own for _, own in sorted(found.items()) if set(own) == set(ranks)]
+    # Of each step and rank.
+    lines: Mapping[tuple[int, int], Sequence[Pass]] = {
+        (one.step, one.rank): one.passes for one in record.steps if one.timed and one.passes
+    }
     if record.spec.world.network == "emulated":
-        steps = undisturbed(steps)
+        lines = levelled(lines, lambda line, one: (line[1], *one[:2]), statistics.median)
+    ranks = range(layout.num_processes)
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
-    bubbles = []
-    for own in steps:
-        lines = [{r: own[r] for r in line} for line in pipelines]
-        each = [bubble(equalised(line) if equal else line) for line in lines]
-        bubbles.append(sum(each) / len(each))
+    bubbles, each = list[float](), list[Mapping[int, Sequence[Pass]]]()
+    for step in sorted({step for step, _ in lines}):
+        # A step of which a rank recorded no passes is no whole pipeline.
+        if all((step, rank) in lines for rank in ranks):
+            each = [{rank: lines[step, rank] for rank in pipeline} for pipeline in pipelines]
+            if equal:
+                each = [levelled(one, lambda _, own: own[0], statistics.fmean) for one in each]
+            bubbles.append(statistics.fmean(map(bubble, each)))
     return bubbles

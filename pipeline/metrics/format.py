@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.text import NONE as NONE
-from pipeline.text import significant as significant
+from pipeline.text import NONE, significant
 
 _LEAST_DECIMAL = 1e-3
 

@@ -19,7 +19,6 @@ from pipeline.claims.write import count, in_words
 from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics import headline
-from pipeline.metrics.format import NONE, significant
 from pipeline.metrics.results import STATUSES, Results, records
 from pipeline.page import HERE, TEMPLATES
 from pipeline.paper.facts import by_reason
@@ -27,7 +26,7 @@ from pipeline.paper.numbers import collect
 from pipeline.study.spec import PROFILED, REAL_TIME, TIMED
 from pipeline.study.study import Study
 from pipeline.tables.write import is_right, made, printed_form
-from pipeline.text import one_line
+from pipeline.text import NONE, one_line, significant
 
 # Sections by the question that they answer: name, short name, and the figures and tables in it.
 _SECTIONS = (

@@ -12,12 +12,12 @@ from pipeline.claims.types import NOT_REPRODUCED, NOT_TESTABLE, REPRODUCED, UNDE
 from pipeline.claims.write import compound, count, counted, in_words, total
 from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
-from pipeline.metrics.format import limit, scientific, significant
+from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
-from pipeline.text import listed, plural
+from pipeline.text import listed, plural, significant
 
 
 def emulation(results: Results) -> dict[str, Any]:

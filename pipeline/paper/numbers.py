@@ -15,14 +15,13 @@ from typing import Any
 from pipeline.catalogue import needs_met
 from pipeline.errors import SamestepError
 from pipeline.metrics import headline
-from pipeline.metrics.format import NONE
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
 from pipeline.study.load import shipped_studies
 from pipeline.study.study import Study
 from pipeline.tables.write import made
-from pipeline.text import listed, markdown_code, numbered, plural
+from pipeline.text import NONE, listed, markdown_code, numbered, plural
 
 _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},

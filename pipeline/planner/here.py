@@ -25,7 +25,7 @@ from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
-from pipeline.planner.memory import MEBIBYTE, formats, peak, predict_sent
+from pipeline.planner.memory import MEBIBYTE, kept_widths, peak, predict_sent
 from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, runs_of
@@ -168,7 +168,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:
     """Prices of cutting operators over `ranks` of a run whose ranks have them whole."""
     spec, link = run.spec, run.link.name if run.link else None
-    dtype, element = PRODUCT_FORMATS[spec.precision], formats(spec).product
+    dtype, element = PRODUCT_FORMATS[spec.precision], kept_widths(spec).product
 
     def move(kind: str, numbers: int) -> float:
         return calibration.collective(link, ranks, kind, element * numbers)

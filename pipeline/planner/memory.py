@@ -116,7 +116,7 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     weights_kept, gradients_kept, slots_kept = own
     masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
     passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
-    kept = formats(spec)
+    kept = kept_widths(spec)
     each = [_activations(spec, *one) for one in passes]
     activations, inputs, again = (max(part) for part in zip(*each, strict=True))
     copies = kept.copied(sizes.product_weights(spec.model))
@@ -156,7 +156,7 @@ def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, 
     And those that are recomputed at a time, when the last block is reached: earlier ones that are
     have more room by then.
     """
-    what, layers, kept = spec.workload.recompute, model.num_layers, formats(spec)
+    what, layers, kept = spec.workload.recompute, model.num_layers, kept_widths(spec)
     sizes, work = models.family(model), (model, sequences, kept)
     whole, block = sizes.activation_bytes(*work), sizes.block_bytes(*work)
     inputs = sequences * model.context * layers * kept.stream * model.width
@@ -206,7 +206,7 @@ def sequences_at_once(spec: RunSpec, layout: Layout) -> int:
     return -(-spec.workload.global_batch // pieces)
 
 
-def formats(spec: RunSpec) -> Widths:
+def kept_widths(spec: RunSpec) -> Widths:
     """Bytes of the numbers that a forward pass of the run keeps.
 
     Layer norm takes fp32 in CUDA's autocast, also of narrow weights; Apex O2 leaves it narrow.

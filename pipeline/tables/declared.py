@@ -7,16 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline.metrics.format import (
-    NONE,
-    probability,
-    ratio_interval,
-    scientific,
-    significant,
-    with_interval,
-)
+from pipeline.metrics.format import probability, ratio_interval, scientific, with_interval
 from pipeline.study.equal_work import FIELDS
 from pipeline.study.profiling import COMMUNICATION
+from pipeline.text import NONE, significant
 
 if TYPE_CHECKING:
     import pandas as pd

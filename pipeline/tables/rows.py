@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.metrics.format import NONE, probability, significant
+from pipeline.metrics.format import probability
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
 from pipeline.metrics.statistics import DRIFT, NOT_TESTED
 from pipeline.reference.devices import Peak, datasheet_peak
 from pipeline.tables.declared import TABLES
+from pipeline.text import NONE, significant
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""

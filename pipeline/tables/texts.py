@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.format import NONE, limit
+from pipeline.metrics.format import limit
 from pipeline.metrics.results import STATUSES, records
 from pipeline.tables.declared import Table
+from pipeline.text import NONE
 
 
 def shown(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:

@@ -13,11 +13,10 @@ import pandas as pd
 
 from pipeline.files import write_text
 from pipeline.fonts import printed
-from pipeline.metrics.format import NONE
 from pipeline.metrics.results import Results
 from pipeline.tables import TABLES, rows, texts
 from pipeline.tables.texts import once
-from pipeline.text import latex, markdown, prose
+from pipeline.text import NONE, latex, markdown, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
 # sentences gets twice as much.

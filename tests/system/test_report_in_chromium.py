@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import figures
-from pipeline.metrics.format import NONE
 from pipeline.study.study import Study
+from pipeline.text import NONE
 from tests.system.chromium import PROGRAM, Page, axe_findings, axe_source, chromium
 from tests.system.whole_study import make
 

@@ -83,39 +83,29 @@ class Expert(Strategy):
         the routing: the formula is the mean over the ranks where a token's experts are as likely on
         any of them, and no routing makes that mean more than n/(n-1) times as large.
         """
-        sizes, mixture = dict(layout.axes), models.experts(spec.model)
+        size, mixture = dict(layout.axes)[EXPERT], models.experts(spec.model)
         assert mixture is not None
-        size, times = sizes[EXPERT], 4 + 2 * spec.recomputed_share
-        experts = gradients * _share_of_experts(spec) / size
-        rest = gradients - size * experts
-        tokens = spec.global_batch_tokens // layout.data_parallel
-        rows = tokens * mixture.chosen * spec.model.width * widths(spec.precision).stream
-        moved = times * spec.model.num_layers * rows
-        messages = times * spec.model.num_layers * spec.workload.accumulation_steps
         if size == 1:
             return along(layout, DATA, "2(n-1)/n G", 2 * gradients, overlap=True)
+        experts = gradients * _share_of_experts(spec) / size
+        rest = gradients - size * experts
+        times = (4 + 2 * spec.recomputed_share) * spec.model.num_layers
+        tokens = spec.global_batch_tokens // layout.data_parallel
+        rows = tokens * mixture.chosen * spec.model.width * widths(spec.precision).stream
         line = layout.along(EXPERT, rank)
         away = sum(layout.leaves_node(rank, (rank, peer)) for peer in line if peer != rank)
-        leaving, formula = moved / size * away, f"(n-1)/n {times:g}L k A"
-        if layout.data_parallel == size:
-            moved += 2 * rest
+        sent, leaving = ring(times * rows, size), times * rows / size * away
+        messages = times * spec.workload.accumulation_steps
+        formula = f"{times / spec.model.num_layers:g}L k A"
+        if layout.data_parallel == size:  # all else is averaged along the same axis
+            formula = f"(n-1)/n ({formula} + 2 (G - E))"
+            sent += ring(2 * rest, size)
             leaving += ring(2 * rest, size) * layout.leaves_node(rank, line)
-            formula = f"(n-1)/n ({times:g}L k A + 2 (G - E))"
-        exchanged = Traffic(
-            EXPERT, formula, ring(moved, size), messages, ALL_TO_ALL, leaving=leaving
-        )
-        if layout.data_parallel == size:
-            return (exchanged,)
-        over_all = Traffic(
-            f"{DATA} x {EXPERT}",
-            "2(n-1)/n (G - E)",
-            ring(2 * rest, layout.num_processes),
-            max(1.0, rest / BUCKET_BYTES),
-            overlap=True,
-        )
+            return (Traffic(EXPERT, formula, sent, messages, ALL_TO_ALL, leaving=leaving),)
+        everyone, buckets = ring(2 * rest, layout.num_processes), max(1.0, rest / BUCKET_BYTES)
         return (
-            exchanged,
-            over_all,
+            Traffic(EXPERT, f"(n-1)/n {formula}", sent, messages, ALL_TO_ALL, leaving=leaving),
+            Traffic(f"{DATA} x {EXPERT}", "2(n-1)/n (G - E)", everyone, buckets, overlap=True),
             *along(layout, DATA, "2(n-1)/n E", 2 * experts, overlap=True),
         )
 

@@ -91,8 +91,7 @@ class PipelineStepper(Stepper):
         reduction = None
         if zero_stage == 2:
             self.shard(parts, mesh[DATA])
-            # The policy narrows, so the precision need not.
-            prepared = parts.prepared(parts.make_optimiser(parts.model.parameters()))
+            prepared = parts.prepare(narrow=False)
         elif zero_stage and self.data is not None:
             parts.materialise()
             self.sharded = ShardedOptimiser(parts, self.data)
@@ -128,7 +127,6 @@ class PipelineStepper(Stepper):
         with carried:
             for stage in self.own_stages.values():
                 shard(stage, data, parts.precision, reshard=False, offload=False)
-        parts.materialise()
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""

@@ -16,9 +16,9 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.compare.sets import ResultSet, compare
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, cell_times, pooled, verdict
-from pipeline.metrics.format import NONE
 from pipeline.metrics.statistics import Interval
 from pipeline.records import Step
+from pipeline.text import NONE
 from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
 NAMES = ("single", "dps", "horovod", "horovod-apex")

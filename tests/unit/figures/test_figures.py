@@ -26,9 +26,9 @@ from pipeline.__main__ import main
 from pipeline.figures import panels, theme
 from pipeline.metrics import table as tidy
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.format import significant
 from pipeline.metrics.results import Results
 from pipeline.study.profiling import IN_STEP
+from pipeline.text import significant
 from tests.fake_records import (
     CONDITIONED,
     CONDITIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.metrics.bubble import Pass, bubble, equalised, makespan, step_bubbles
+from pipeline.metrics.bubble import Pass, bubble, levelled, makespan, step_bubbles
 from pipeline.metrics.collect import read_all
 from pipeline.metrics.headline import missing, not_profiled
 from pipeline.metrics.profile import phase_steps, slowest
@@ -188,7 +189,8 @@ def test_a_longer_last_stage_lengthens_it() -> None:
     # the last stage is busy for 24 s after 1 s of the first, whose last pass ends it: 27 s
     assert makespan(passes) == 27
     assert bubble(passes) == pytest.approx(2 * 27 / 36 - 1)
-    assert bubble(equalised(passes)) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
+    equal = levelled(passes, lambda _, one: one[0], statistics.fmean)
+    assert bubble(equal) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
 
 
 def test_a_pass_that_is_recorded_twice_takes_its_time_twice() -> None:

@@ -19,12 +19,12 @@ from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import count, question, read_verdicts
 from pipeline.metrics import table as metrics_table
-from pipeline.metrics.format import NONE
 from pipeline.page import index
 from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
+from pipeline.text import NONE
 from tests.fake_records import make_study
 from tests.fake_results import make_results, stage
 from tests.outline import Outline

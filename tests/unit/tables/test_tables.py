@@ -12,15 +12,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.metrics import table as tidy
 from pipeline.metrics.bands import FULL
-from pipeline.metrics.format import (
-    NONE,
-    limit,
-    probability,
-    ratio_interval,
-    scientific,
-    significant,
-    with_interval,
-)
+from pipeline.metrics.format import limit, probability, ratio_interval, scientific, with_interval
 from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.results import records
 from pipeline.planner.memory import (
@@ -39,6 +31,7 @@ from pipeline.tables import TABLES
 from pipeline.tables.declared import Table, text
 from pipeline.tables.texts import same_over_links
 from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
+from pipeline.text import NONE, significant
 from tests.fake_records import (
     CONDITIONS,
     EMULATED,

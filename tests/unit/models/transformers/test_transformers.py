@@ -26,7 +26,7 @@ from pipeline.models import FP32, HALF, Widths
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.models.gpt2 import arithmetic as formulas
 from pipeline.models.transformers import arithmetic, facts
-from pipeline.planner.memory import formats
+from pipeline.planner.memory import kept_widths
 from pipeline.precision import make_precision
 from pipeline.study.spec import ATTENTION, ModelSpec
 from tests.counting import here, in_another_process
@@ -73,7 +73,7 @@ def test_what_was_counted_without_memory_is_what_a_pass_keeps(precision) -> None
     ids = torch.zeros((3, LLAMA.context), dtype=torch.int64)
     found = facts._held(model, ids, autocast=precision == "bf16")
     spec = replace(Case("single", precision).spec(1), model=LLAMA)
-    said = arithmetic.activation_bytes(LLAMA, 3, formats(spec))
+    said = arithmetic.activation_bytes(LLAMA, 3, kept_widths(spec))
     assert said == pytest.approx(found["whole"], rel=0.02)  # sequences share rotary factors
 
 
