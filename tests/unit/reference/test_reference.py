@@ -46,7 +46,7 @@ def test_each_file_is_sound_and_named_after_its_study(study: str) -> None:
     [
         ("bai2022", "step-dps-fp32-b2", 0.193, "Appendix of the paper, figure 17"),
         ("ptdp2021", "weak-scaling/10/share_of_peak", 52, "table 1, row 10"),
-        ("gspmd2021", "dense/2/step", 6.25, "table 2, row 2"),
+        ("gspmd2021", "dense-16b/2/step", 3.43, "table 3, row 2"),
         ("mtnlg2022", "iteration-time/3/throughput", 113, "row 3"),
         ("ptdp2021", "weak/1/throughput", None, "have no table 'weak'"),
         ("ptdp2021", "weak-scaling/11/throughput", None, "use a row from 1 to 10"),
