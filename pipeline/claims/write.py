@@ -167,15 +167,16 @@ def total(verdicts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def counted(verdicts: Sequence[Mapping[str, Any]], reasons: str = "") -> str:
-    """`26 claims on 23 effects: 1 reproduced, ... 21 cannot be tested on this hardware ...`.
+    """`26 claims on 23 effects: 1 reproduced, ... 21 effects cannot be tested on ...`.
 
     `reasons` says where those of the last stand. Where some are decided, their error rate follows.
     """
     numbers = count(verdicts)
+    unit = "claim" if sum(numbers.values()) == len(verdicts) else "effect"
     untested = numbers.pop(NOT_TESTABLE)
     text = f"{total(verdicts)}: {', '.join(f'{n} {word}' for word, n in numbers.items())}."
     if untested:
-        text += f" {untested} {UNTESTED}{reasons and f'; {reasons}'}."
+        text += f" {plural(untested, unit)} {UNTESTED}{reasons and f'; {reasons}'}."
     if any(one["verdict"] in DECIDED and one.get("p_value") is not None for one in verdicts):
         text += f" Family-wise error rate: {100 * ALPHA:g} %."
     return text

@@ -168,8 +168,8 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         "Needed: "
         + ("all ranks of one machine." if device == "cpu" else "one GPU, with its context."),
         "Formula 24 is the study's own and has no base.",
-        f"Worst case (all runs reach their time limit): {sum(p.num_runs for p in plans)} runs, "
-        f"{hours:.1f} hours, {gpu_hours:.1f} GPU hours.",
+        "Worst case, no estimate (all runs reach their time limit): "
+        f"{sum(p.num_runs for p in plans)} runs, {hours:.1f} hours, {gpu_hours:.1f} GPU hours.",
     ]
     every, active = num_parameters(model), family(model).active_parameters(model)
     if active < every:

@@ -57,6 +57,7 @@ def draw(
     panels.log_axis(over_links[0][0].yaxis, low / 1.2, high * 1.2)
     panels.label([axes for axes, _ in over_links], "Nodes", label)
     extra = [Line2D([], [], label="ideal scaling from each base", **_IDEAL)]
+    remark += " Points stand a little aside of their number of nodes."
     return theme.finish(figure, results, values, remark, extra=extra)
 
 
@@ -109,7 +110,8 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
         axes.set_xlim(0, 1.2 * top)
         axes.locator_params(axis="x", nbins=4 // min(len(over_links), 2))
         axes.xaxis.set_major_formatter("{x:,.10g}")
-    # Names take half of a panel's room.
-    title = textwrap.fill(f"{label} on {plural(most, 'node')}", 52 // min(len(over_links), 2))
+    # Names take half of a panel's room; nodes keep their number.
+    on = f"on {plural(most, 'node')}".replace(" ", "\N{NO-BREAK SPACE}")
+    title = textwrap.fill(f"{label} {on}", 52 // min(len(over_links), 2))
     panels.label([axes for axes, _ in over_links], title)
     return theme.finish(figure, results, values, remark, named=True)

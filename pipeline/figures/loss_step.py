@@ -22,7 +22,9 @@ CAPTION = (
     "steps."
 )
 COMPARES = {"precision"}
-_SMALLEST, _LARGEST = 1e-9, 1e2
+# Below the rounding of 32 bits a deviation says nothing, nor does a change of loss by hundredths in
+# a few steps, which an axis of its own height would draw as a mountain.
+_SMALLEST, _LARGEST, _LEAST_NATS = 1e-8, 1e2, 0.5
 
 
 def draw(results: Results) -> Figure:
@@ -64,7 +66,9 @@ def draw(results: Results) -> Figure:
     figure, axes_of = panels.grid(len(shown) + (not deviation.empty), 1.85)
     for axes, (steps, looks) in zip(axes_of, shown, strict=False):
         _curves(axes, steps, results, "median")
-        axes.set(ylabel="Loss [nats/token]", **looks)
+        low, high = axes.get_ylim()
+        aside = max(_LEAST_NATS - (high - low), 0.0) / 2
+        axes.set(ylabel="Loss [nats/token]", ylim=(low - aside, high + aside), **looks)
     for axes in axes_of[len(shown) :]:
         # Exact agreement has no place on a logarithmic axis, so it is drawn at its lower end.
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
@@ -79,9 +83,7 @@ def draw(results: Results) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
-    remark += (
-        f"Deviations below {_SMALLEST:g}, exact agreement among them, are drawn at {_SMALLEST:g}."
-    )
+    remark += f"Deviations below {limit(_SMALLEST)}, exact agreement among them, are drawn there."
     return theme.finish(figure, results, loss, remark)
 
 

@@ -20,7 +20,7 @@ COMPARES = {"precision"}
 def draw(results: Results) -> Figure:
     """Speedup of every cell at every node count, a panel for each link, with the ideal line."""
     name = results.speedup_name
-    label = f"{name[0].upper()}{name[1:]} over the base".replace(", under", ",\nunder")
+    label = f"{name[0].upper()}{name[1:]} over the base"
     # Each base with its absolute throughput, and for which cells it is one.
     bases, every = [], results.pick("cell", "base_tokens_per_second")
     for base, rows in every.groupby("base", sort=False):

@@ -10,8 +10,8 @@ from pipeline.metrics.results import Results
 
 CAPTION = (
     "Spread of the timed step times over all repeats: each over the median of its cell at that "
-    "number of nodes. Boxes hold the middle half, whiskers nine tenths, and every other step is a "
-    "dot."
+    "number of nodes. Boxes hold the middle half, whiskers nine tenths, and dots are the steps "
+    "beyond."
 )
 COMPARES = {"precision"}
 

@@ -8,6 +8,7 @@ Ito, which stays apart under the common kinds of colour blindness.
 from __future__ import annotations
 
 import logging
+import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -97,13 +98,17 @@ def styles(results: Results) -> dict[str, Style]:
 def names(results: Results, arms: Sequence[str]) -> tuple[list[str], float]:
     """Labels of these arms for an axis with a row for each, and the height of all rows in inches.
 
-    Long labels are on several lines, and all rows are as high as the highest.
+    Long labels are on several lines, what is in brackets on one, and all rows are as high as the
+    highest.
     """
+
+    def wrapped(label: str) -> str:
+        joined = re.sub(r"\[[^]]*]", lambda one: one[0].replace(" ", "\N{NO-BREAK SPACE}"), label)
+        lines = textwrap.fill(joined, _NAME_LETTERS, break_on_hyphens=False)
+        return lines.replace("\N{NO-BREAK SPACE}", " ")
+
     label_of = results.cells.drop_duplicates("arm").set_index("arm")["arm_label"]
-    shown = [
-        textwrap.fill(one_line(printed(label_of[arm])), _NAME_LETTERS, break_on_hyphens=False)
-        for arm in arms
-    ]
+    shown = [wrapped(one_line(printed(label_of[arm]))) for arm in arms]
     lines = max(name.count("\n") for name in shown) + 1
     return shown, len(shown) * max(0.2, 0.04 + 0.118 * lines)
 

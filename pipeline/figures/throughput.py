@@ -7,10 +7,7 @@ from matplotlib.figure import Figure
 from pipeline.figures import against_nodes
 from pipeline.metrics.results import Results
 
-CAPTION = (
-    "Training throughput: the tokens of one step over its time, with the interval of that. Nothing "
-    "was measured between points, which may stand a little aside of their number of nodes."
-)
+CAPTION = "Training throughput: the tokens of one step over its time, with the interval of that."
 COMPARES = {"precision"}
 
 

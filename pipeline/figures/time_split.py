@@ -55,10 +55,10 @@ def draw(results: Results) -> Figure:
                 axes.barh(y, width, left=left, height=0.66, **_LOOK[name], **_EDGE)
                 left += width
             share = 100 * float(shares.loc[place, "value"])
-            axes.text(105, y, f"{share:.0f} %, {significant(whole, 2)} ms", va="center",
+            axes.text(105, y, f"{share:.0f} % of {significant(whole, 2)} ms", va="center",
                       fontsize=theme.LEAST_POINTS, color=theme.ACCENT)  # fmt: skip
         panels.rows_axis(axes, names)
-        axes.set(xlim=(0, 100 + 26 * min(len(places), 4)), xticks=[0, 50, 100])
+        axes.set(xlim=(0, 100 + 29 * min(len(places), 4)), xticks=[0, 50, 100])
         axes.set_axisbelow(True)
     panels.label([axes for axes, _ in places], "Share of the step [%]")
     entries = [Patch(**_LOOK[name], **_EDGE) for name in IN_STEP]

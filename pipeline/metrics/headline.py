@@ -243,12 +243,14 @@ def setting(results: Results) -> str:
     """One line on what the numbers are: study, device, network, scaling, origin."""
     runs = results.runs
     device = {"cpu": "CPU", "cuda": "CUDA"}[runs["device"].iloc[0]]
-    network = listed(_NETWORKS[name] for name in sorted(runs["network"].unique()))
+    # One real node has no network.
+    networks = set(runs["network"]) - ({"real"} if runs["nodes"].max() == 1 else set())
+    on = ", ".join(filter(None, [device, listed(_NETWORKS[name] for name in sorted(networks))]))
     if (dilation := results.pick("run", "dilation")["value"].max()) > 1:
-        network += f", time dilated up to {dilation:g} times"
+        on += f", time slowed up to {dilation:g} times"
     tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
     return (
-        f"Study {runs['study'].iloc[0]}: {device}, {network}; "
+        f"Study {runs['study'].iloc[0]}: {on}; "
         f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step; "
         f"{listed(sorted(runs['origin'].unique()))} here"
     )

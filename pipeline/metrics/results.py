@@ -184,7 +184,7 @@ class Results:
         scaling = set(self.table["scaling"].dropna())
         if scaling == {"weak"}:
             return "scaled speedup"
-        return "speedup, under weak scaling scaled speedup" if "weak" in scaling else "speedup"
+        return "speedup or scaled speedup" if "weak" in scaling else "speedup"
 
     @cached_property
     def declared(self) -> set[str]:

@@ -134,7 +134,7 @@ def parity(results: Results) -> dict[str, Any]:
     return {
         "compared": plural(len(equal) + len(unequal), "comparison"),
         "any_compared": len(equal) + len(unequal) > 0,
-        "reference": "a run of equal work (a single device's, where there is one)",
+        "reference": "a run of equal work, a single device's where there is one",
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [place(row) for row in records(unequal)],
@@ -188,7 +188,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ],
         "published": any(one.get("published") for one in tested),
         "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],
-        "untested_claims": len(untested),
+        "untested_claims": f"{len(untested)} of {plural(len(verdicts), 'claim')}",
     }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_a_row_for_each_claim_with_an_effect() -> None:
     assert lines[-1].startswith(
         "The study `smoke`, 36 timed and 6 profiled runs. "
         "3 claims: 1 reproduced, 0 not reproduced, 1 undecided. "
-        "1 cannot be tested on this hardware with these runs; the paper gives the reasons."
+        "1 claim cannot be tested on this hardware with these runs; the paper gives the reasons."
     )
     assert len(lines) == 6
 

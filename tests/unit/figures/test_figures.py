@@ -24,6 +24,7 @@ from matplotlib.text import Text
 from pipeline import figures, tables
 from pipeline.__main__ import main
 from pipeline.figures import panels, theme
+from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
 from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.results import Results
@@ -85,10 +86,12 @@ def test_speedup_shows_intervals_and_the_ideal(drawn: Callable[[str], Figure]) -
 def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> None:
     loss, deviation = drawn("loss_step").axes
     apart = pick(table, "step", "loss_deviation")
-    largest = apart.groupby(["arm", "step"])["value"].max().clip(1e-9).unstack("step")
+    largest = apart.groupby(["arm", "step"])["value"].max().clip(1e-8).unstack("step")
     curves = [np.asarray(line.get_ydata()) for line in deviation.lines]
     for arm in largest.index:
         assert any(len(y) > 2 and np.allclose(y, largest.loc[arm]) for y in curves), arm
+    # A change of loss of some hundredths is no mountain.
+    assert np.ptp(loss.get_ylim()) >= 0.5
     # Equal curves lie on each other; each still has a marker where no other one has.
     places = [line.get_markevery() for line in loss.lines if np.size(line.get_xdata())]
     assert len({*places}) == len(places) > 4
@@ -129,6 +132,7 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
     axes = draw(name, table[table["cell"].isna() | single | (table["nodes"] == 4)]).axes[0]
     labels = [text.get_text() for text in axes.get_yticklabels()]
     assert axes.get_xlim()[0] == 0 and "Single device, 1 node" in labels
+    assert axes.get_xlabel().endswith("on\N{NO-BREAK SPACE}4\N{NO-BREAK SPACE}nodes")
     ends = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines
             if np.size(line.get_xdata()) == 1]  # fmt: skip
     assert ends == sorted(ends, reverse=True) and len(ends) == len(labels)
@@ -139,6 +143,20 @@ def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     one = {**make_study()["cluster"], "nodes": [1]}
     looks = theme.styles(Results(make_table(repeats=1, cells=cells, cluster=one))).values()
     assert len({(look.colour, look.marker) for look in looks}) == 12
+
+
+def test_what_a_label_has_in_brackets_stays_on_one_line(table: pd.DataFrame) -> None:
+    own = table.assign(
+        arm_label=table["arm_label"].replace("Horovod", "Horovod [torch amp O1, bf16]")
+    )
+    assert theme.names(Results(own), ["horovod"])[0] == ["Horovod\n[torch amp O1, bf16]"]
+
+
+def test_one_real_node_has_no_network(table: pd.DataFrame) -> None:
+    real = Results(table.assign(network=table["network"].where(table["network"].isna(), "real")))
+    alone = Results(real.table[real.table["nodes"].isna() | (real.table["nodes"] == 1)])
+    assert "CPU, a real network between nodes; strong" in headline.setting(real)
+    assert "CPU; strong" in headline.setting(alone)
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
@@ -257,8 +275,8 @@ def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, drawn) -> N
     assert [p.get_x() for p in bar] == pytest.approx([0, *np.cumsum(expected)[:-1]])
     share = value(table, "phase_share:communication", "dps", 4)
     beside = [text.get_text().strip() for text in figure.axes[2].texts]
-    assert f"{100 * share:.0f} %, {significant(1000 * sum(spent), 2)} ms" in beside
-    assert figure.axes[0].texts[0].get_text().startswith("0 %, ")
+    assert f"{100 * share:.0f} % of {significant(1000 * sum(spent), 2)} ms" in beside
+    assert figure.axes[0].texts[0].get_text().startswith("0 % of ")
     assert parts(figure, panel=1, place=0) == [], "the single device ran on one node alone"
 
 
