@@ -140,7 +140,7 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
-            together = f"{words[0]} in all {len(words)} parts" if words[1:] else words[0]
+            together = f"{words[0]} in all {len(words)} parts"
         outcomes.append((whole, together))
     return outcomes
 

@@ -82,6 +82,9 @@ def headline(results: Results) -> dict[str, Any]:
     same = place[place["precision"] == chosen]
     same = same.sort_values("value", ascending=False, kind="stable")
     winner, rest = _ranking(results, same, nodes)
+    if len(batches := sorted({int(n) for n in same["global_batch"].dropna()})) > 1:
+        differ = f"Global batches differ ({listed(batches)} sequences), so equal tokens are not"
+        rest = f"{rest} {differ} equal training.".strip()
     # What goes with the order of these cells, of each the rank that sends most and its share of
     # communication; nothing without profiled runs.
     exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")

@@ -18,7 +18,7 @@ from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from pipeline.text import listed
-from tests.fake_records import EMULATED, a_cell, made, make_study, make_table, pick, row_of
+from tests.fake_records import EMULATED, a_cell, altered, made, make_study, make_table, pick, row_of
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
 
@@ -221,3 +221,10 @@ def test_a_weak_speedup_is_scaled_and_its_base_has_the_batch_of_a_device(scaled)
     assert "scaled" in Results(scaled).speedup_name
     assert "Scaled speedup" in made("scaling", weak)[1]
     assert "Scaled speedup" in made("summary", weak)[1]
+
+
+def test_cells_of_unlike_batches_are_told_so() -> None:
+    table = make_table()
+    assert "Global batches" not in str(headline(Results(table)))
+    table = altered(table, {"cell": "dps"}, global_batch=64)
+    assert "Global batches differ (16 and 64 sequences)" in str(headline(Results(table)))
