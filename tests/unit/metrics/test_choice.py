@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 
 import pytest
 
+from pipeline.__main__ import main
+from pipeline.cost.predict import Prediction
 from pipeline.metrics.choice import Place, choices, settings
 from pipeline.metrics.statistics import NO_INTERVAL, Interval, values_interval
+from pipeline.planner import here
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.load import find_study, load_study
 from pipeline.text import NONE
+from tests.fake_records import make_study, make_table, write_table
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +80,17 @@ def test_few_runs_have_no_interval_and_a_choice_that_did_not_run_is_not_the_fast
     _, line, last = choices(runs, rows({("ddp-150mbit", 4): 0.1}), measured, 0.04)
     assert line.endswith("did not run") and last.endswith("in 0 of 1 settings.")
     assert choices(runs, rows({("single", 1): 0.1}), {}, 0.04) == []
+
+
+def test_the_command_puts_the_choice_beside_results(tmp_path, monkeypatch, capsys) -> None:
+    study, table = tmp_path / "study.json", write_table(make_table(repeats=6), tmp_path)
+    study.write_text(json.dumps(make_study(repeats=6)))
+    monkeypatch.setattr(here.Calibration, "read", lambda *_: None)
+    one = Prediction(computation=1.0, communication=0.0, bubble=0.0, host=0.0, optimiser=0.0)
+    monkeypatch.setattr(here, "predict", lambda *_: one)
+    words = f"predict --study {study} --calibration {table} --metrics {table}"
+    assert main(words.split()) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    line = next(line for line in lines if line.startswith("4 nodes, 16 sequences in fp32 "))
+    assert re.search(r"single on 1 +1000\.0 .+ on 2 +1000\.0 .+\d\.\d\d \[\S+, \S+\]$", line)
+    assert re.match(r"Chosen in \S+ s without a step: the fastest in \d of \d settings\.", last)
