@@ -50,7 +50,8 @@ _JOINED = re.compile(r"([-',])(?=\1)")
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of equal width under a row of headings: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = [heading in ("cell", "layout", "series") for heading in rows[0]]
+    named = ("cell", "layout", "series", "setting", "chosen", "fastest other")
+    words = [heading in named for heading in rows[0]]
     return [
         "  ".join(
             cell.ljust(width) if is_word else cell.rjust(width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 from pipeline import options
@@ -85,7 +86,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:
     """Rows and lines on what a calibration says of a study's cells, beside what was measured."""
+    from pipeline.metrics.choice import choices
     from pipeline.metrics.results import Results, records
+    from pipeline.metrics.statistics import Interval
     from pipeline.planner import here
 
     options.check_mode(args, "--study", "study out calibration metrics")
@@ -98,10 +101,18 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
     step_times = []
     if path.is_file():
         step_times = records(Results.read(path, study.name).pick("cell", "step_seconds"))
-    measured = {(row["cell"], int(row["nodes"])): row["value"] for row in step_times}
+    measured = {
+        (row["cell"], int(row["nodes"])): Interval(
+            row["value"], row["low"], row["high"], int(row["n"]), row["interval"]
+        )
+        for row in step_times
+    }
     calibration = here.Calibration.read(args.calibration, study)
-    rows = here.predict_study(runs_of(study), calibration, measured)
-    return rows, here.shown(rows)
+    begun = time.monotonic()
+    medians = {place: one.value for place, one in measured.items()}
+    rows = here.predict_study(runs_of(study), calibration, medians)
+    lines = choices(runs_of(study), rows, measured, time.monotonic() - begun)
+    return rows, [*here.shown(rows), *([""] if lines else []), *lines]
 
 
 def _on_gpus(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]:
