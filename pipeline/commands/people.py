@@ -197,13 +197,18 @@ def logs(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-@enter(STUDY, needed("--cell", str, "name of the cell"))
+@enter(
+    STUDY,
+    needed("--cell", str, "name of the cell"),
+    option("--devices", options.counts(1, 4096), "time it on so many each, as 8,128,2048"),
+)
 def placements(args: argparse.Namespace) -> None:
     """Placements of the tensors of an annotated cell on its mesh.
 
     `python -m pipeline placements --study layouts --cell annotated` prints a table of parameters
     and of every module's output, an axis per column, for one cell on the most nodes that it has. No
-    rank is started: the ranks are imitated by one process.
+    rank is started: the ranks are imitated by one process. `--devices 8,2048` prints the seconds
+    that it takes on so many devices, where one axis of the cell has size 0.
     """
     from pipeline import strategies
     from pipeline.resolved import first_runs
@@ -216,7 +221,27 @@ def placements(args: argparse.Namespace) -> None:
         raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
     run = max(sizes, key=lambda run: run.spec.world.nodes)
     strategies.check([run.spec])
-    from pipeline.training.placements import propagate  # and torch
+    from pipeline.training.placements import on_devices, propagate, seconds_to_place  # and torch
+
+    if args.devices:
+        from pipeline.metrics.statistics import MIN_REPEATS, log_slope, values_interval
+
+        worlds = [on_devices(run, count) for count in args.devices]
+        rounds = seconds_to_place(worlds, MIN_REPEATS)
+        print(f"{run.spec.study}/{args.cell}: CPU seconds to place all tensors\n")
+        print("| devices | axes | median | low | high |\n|---|---|---|---|---|")
+        for world, seconds in zip(worlds, zip(*rounds, strict=True), strict=True):
+            mesh = " x ".join(f"{name} {size}" for name, size in world.layout.axes)
+            one = values_interval(seconds)
+            numbers = " | ".join(f"{value:.3f}" for value in (one.value, one.low, one.high))
+            print(f"| {world.layout.num_processes} | {mesh} | {numbers} |")
+        if len(worlds) > 1:
+            one = values_interval([log_slope(args.devices, seconds) for seconds in rounds])
+            print(
+                f"\nslope of log seconds over log devices {one.value:.4f} "
+                f"[{one.low:.4f}, {one.high:.4f}], {one.how}"
+            )
+        return
 
     axes = [f"{name} ({size})" for name, size in run.layout.axes]
     placed = propagate(run)

@@ -150,6 +150,11 @@ def values_interval(values: Sequence[float]) -> Interval:
     return Interval(value, min(low, value), max(high, value), n, how)
 
 
+def log_slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The exponent to which values grow with sizes, by least squares of their logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
 def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     """`one` over `other`, both positive and from independent runs, with its interval.
 

@@ -6,21 +6,31 @@ send nothing and give no meaningful numbers; so it works for thousands of ranks.
 
 from __future__ import annotations
 
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from pipeline import strategies
 from pipeline.errors import StudyError
+from pipeline.machine.forks import Teller, measured_by
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
-from pipeline.resolved import ResolvedRun
+from pipeline.resolved import ResolvedRun, resolve
 from pipeline.training.optimiser import make_optimiser
 
 Placements = dict[str, dict[str, list[str]]]
-"""`parameters` and `boundaries`: by name, for each axis `replicate`, `shard DIM` or `partial`."""
+"""By kind and name, for each axis `replicate`, `shard DIM` or `partial`.
+
+Kinds are `parameters`, `boundaries`, which are outputs of modules, and maybe `updates`.
+"""
 
 
 def propagate(run: ResolvedRun) -> Placements:
@@ -28,6 +38,55 @@ def propagate(run: ResolvedRun) -> Placements:
 
     The process must have no process group yet; it has none afterwards.
     """
+    placements: Placements = _passed(run)[0].placements
+    return placements
+
+
+def on_devices(run: ResolvedRun, count: int) -> ResolvedRun:
+    """The run on so many devices, of which each has as many sequences as before.
+
+    Raises StudyError where its axes or annotations do not fit them.
+    """
+    spec, work = run.spec, run.spec.workload
+    world = replace(spec.world, nodes=count, ranks_per_node=1)
+    batch = work.global_batch // run.layout.data_parallel
+    batch *= run.strategy.layout(world).data_parallel
+    spec = replace(spec, world=world, workload=replace(work, global_batch=batch))
+    strategies.check([spec])
+    return resolve(spec)
+
+
+def seconds_to_place(runs: Sequence[ResolvedRun], rounds: int) -> list[list[float]]:
+    """CPU seconds to place the tensors of each run, in so many rounds of all in a drawn order.
+
+    Each is of a fresh process, since DTensor keeps the placements that it has found: from before
+    the mesh until after the first forward and backward pass, less a second pass, which finds all
+    that it needs and so is rank 0's own computation. On one thread; imports are done before.
+    """
+    torch.set_num_threads(1)
+    torch.optim.AdamW([torch.zeros(1)])  # the first one imports torch's compiler
+    for module in runs[0].strategy.modules:
+        import_module(module)
+    order = random.Random(0)
+
+    def measure(run: ResolvedRun) -> float:
+        return float(measured_by(Teller(lambda tell: tell(_seconds(run)))))
+
+    taken = []
+    for _ in range(rounds):
+        drawn = order.sample(range(len(runs)), len(runs))
+        seconds = {place: measure(runs[place]) for place in drawn}
+        taken.append([seconds[place] for place in range(len(runs))])
+    return taken
+
+
+def _seconds(run: ResolvedRun) -> float:
+    start, first, second = _passed(run, passes=2)[1]
+    return first - start - (second - first)
+
+
+def _passed(run: ResolvedRun, passes: int = 1) -> tuple[Any, list[float]]:
+    """The trainable after so many passes; CPU seconds at the start and after each pass."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     spec, strategy, layout = run.spec, run.strategy, run.layout
@@ -45,6 +104,7 @@ def propagate(run: ResolvedRun) -> Placements:
             make_precision(spec.precision, "cpu"),
             spec.optimiser.max_grad_norm,
         )
+        marks = [time.process_time()]
         trainable: Any = strategy.build(parts)
         if not hasattr(trainable, "propagate"):
             raise StudyError(
@@ -52,8 +112,9 @@ def propagate(run: ResolvedRun) -> Placements:
                 "name a cell of a strategy with annotations"
             )
         ids = torch.zeros((sequences, spec.model.context), dtype=torch.int64)
-        trainable.propagate(Batch(ids, ids))
+        for _ in range(passes):
+            trainable.propagate(Batch(ids, ids))
+            marks.append(time.process_time())
     finally:
         dist.destroy_process_group()
-    placements: Placements = trainable.placements
-    return placements
+    return trainable, marks

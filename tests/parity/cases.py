@@ -116,7 +116,7 @@ LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
 """Each step moves each matrix by 2 % of its norm."""
 
 MUTATIONS = {
-    "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1",
+    "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1 stale_wholes:1",
     "context": "keys_alone ranks_in_order first_positions not_averaged",
     "ddp": "sum no_clip recomputed_unmasked same_shard own_weight means_of_pieces own_masks "
     "padding_counted one_phase rate_of_all own_balance narrow_reduction",

@@ -393,6 +393,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "relabelled": {
         ANNOTATED + "_redistributed": lambda wanted: lambda m, i, output: relabel(output, wanted)
     },
+    "stale_wholes": {ANNOTATED + "CutUpdates.gather": lambda self, given: gather_once(self, given)},
     "no_add": {ANNOTATED + "AnnotatedStepper.add": lambda self, tensor, axes: None},
     # As if the gradients of two ranks were added instead of averaged.
     "sum": {
@@ -545,6 +546,19 @@ def keep_partial(self: Any) -> None:
     """Take each rank's own gradient for the sum over the data axis."""
     for parameter in self.model.parameters():
         parameter.grad = relabel(parameter.grad, parameter.placements)
+
+
+def gather_once(self: Any, precision: Any) -> None:
+    """The passes of all steps have the weights of the first one."""
+    firsts = vars(self).setdefault("firsts", {})
+    for part, wanted, places in self.parts:
+        whole = firsts.get(part)
+        if whole is None:
+            whole = part.detach().redistribute(placements=wanted).clone()
+            firsts[part] = whole = torch.nn.Parameter(whole)
+        whole.grad = None
+        for module, name in places:
+            module.register_parameter(name, whole)
 
 
 def first_part(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ placements` prints them, and the record holds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.annotated.annotations import mesh_axes, resolve, share
+from pipeline.precision.widths import widths
+from pipeline.strategies.annotated.annotations import Annotation, mesh_axes, resolve, share
 from pipeline.strategies.base import Footprint, Strategy
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
@@ -33,6 +34,8 @@ class Annotated(Strategy):
 
     `annotations`: for each dim of a parameter, or of the output of a module, the axis that cuts it
     or null, by names or patterns. Sequences are cut over the axis `data`.
+    `updates`: the same for the update of a parameter: its reduced gradient, the optimiser's state
+    and the weights themselves between two steps. The passes have it as annotated.
     """
 
     modules = (
@@ -55,6 +58,11 @@ class Annotated(Strategy):
                 "wte.weight": ["model", None],
                 "*.mlp": ["data", None, None],
             },
+            "updates": {
+                "*.attn.c_attn.weight": ["model", None],
+                "*.mlp.c_fc.weight": ["model", "data"],
+                "*.ln_2.weight": ["data"],
+            },
         },
     )
 
@@ -62,6 +70,7 @@ class Annotated(Strategy):
 
     axes: dict[str, int] = field(default_factory=lambda: {"data": 0})
     annotations: dict[str, list[str | None]] = field(default_factory=dict)
+    updates: dict[str, list[str | None]] = field(default_factory=dict)
 
     def layout(self, world: WorldSpec) -> Layout:
         """The axes, `data` first; StudyError where they do not fit."""
@@ -80,17 +89,30 @@ class Annotated(Strategy):
                 "divisor of workload.global_batch"
             )
         resolve(self.annotations, axes, models.tensor_shapes(spec.model))
+        resolve(self.updates, axes, models.family(spec.model).parameter_shapes(spec.model))
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Shares of the annotated parameters; activations count whole, as no axis cuts them all."""
-        shapes = models.family(spec.model).parameter_shapes(spec.model)
-        sizes = dict(layout.axes)
+        """Shares of the annotated parameters; activations count whole, as no axis cuts them all.
+
+        Of those whose update is cut otherwise a rank keeps its part, and the passes have them as
+        annotated besides, with their gradients.
+        """
+        shapes, sizes = models.family(spec.model).parameter_shapes(spec.model), dict(layout.axes)
         chosen = resolve(self.annotations, layout.axes, models.tensor_shapes(spec.model))
-        counts = {name: float(math.prod(shape)) for name, shape in shapes.items()}
-        kept = sum(n * share(shapes[k], chosen.get(k, ()), sizes) for k, n in counts.items())
-        held = kept / sum(counts.values())
+        updates = resolve(self.updates, layout.axes, shapes)
+        count = sum(map(math.prod, shapes.values()))
+
+        def held(annotations: Mapping[str, Annotation], names: Iterable[str]) -> float:
+            parts = ((shapes[k], annotations.get(k, ())) for k in names)
+            return sum(math.prod(shape) * share(shape, own, sizes) for shape, own in parts)
+
+        kept = held(chosen | updates, shapes) / count
         return Footprint(
-            buffer_bytes=0, weight_share=held, gradient_share=held, optimiser_share=held
+            buffer_bytes=0,
+            weight_share=kept,
+            gradient_share=held(chosen, shapes) / count,
+            optimiser_share=kept,
+            gathered_bytes=int(widths(spec.precision).weight * held(chosen, updates)),
         )
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
@@ -111,7 +133,7 @@ class Annotated(Strategy):
     @property
     def sends_unstated(self) -> str:
         """Annotations leave the choice of collectives to DTensor."""
-        if not self.annotations:
+        if not (self.annotations or self.updates):
             return ""
         return (
             "no formula: for each operator DTensor chooses, while it runs, the redistribution that "
@@ -120,14 +142,14 @@ class Annotated(Strategy):
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """None where annotations cut something: DTensor chooses what is sent."""
-        return None if self.annotations else super().degrees(spec, layout)
+        return None if self.sends_unstated else super().degrees(spec, layout)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Gradients over the data axis; not stated where annotations cut something."""
-        return () if self.annotations else super().sends(spec, layout, rank, gradients)
+        return () if self.sends_unstated else super().sends(spec, layout, rank, gradients)
 
     def build(self, parts: Parts) -> Trainable:
         """Place the parameters; the forward pass places all else, the backward pass follows."""
         from pipeline.strategies.annotated.step import AnnotatedStepper
 
-        return AnnotatedStepper(parts, self.annotations)
+        return AnnotatedStepper(parts, self.annotations, self.updates)

@@ -23,6 +23,7 @@ from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
+from pipeline.precision import Precision
 from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 
@@ -77,13 +78,70 @@ def words(tensor: DTensor) -> list[str]:
     ]  # fmt: skip
 
 
+class CutUpdates:
+    """Parameters that the passes have whole, or as annotated, and of which a rank updates a part.
+
+    The model has the parts, which the optimiser steps; `gather` puts in their places what the
+    passes need, until `scatter`. So weight-update sharding (Xu et al. 2020, arXiv 2004.13336), the
+    stage 1 of ZeRO, is three redistributions of DTensor: an all-gather of a parameter, a
+    reduce-scatter of its gradient, and a cut, of the initial values, which sends nothing.
+    """
+
+    def __init__(
+        self, model: nn.Module, mesh: DeviceMesh, updates: Mapping[str, Annotation]
+    ) -> None:
+        self.parts = list[tuple[nn.Parameter, Sequence[Placement], list[tuple[nn.Module, str]]]]()
+        """Each with the placements that the passes need, and its places in the model."""
+        self.words = dict[str, list[str]]()
+        for full, annotation in updates.items():
+            whole: Any = model.get_parameter(full)
+            own = whole.detach().redistribute(placements=placements(annotation, mesh))
+            places = [
+                (module, name)
+                for module in model.modules()
+                for name, parameter in module.named_parameters(recurse=False)
+                if parameter is whole  # in several places where it is tied
+            ]
+            self.parts.append((nn.Parameter(own), whole.placements, places))
+            self.words[full] = words(own)
+        self._put_parts()
+
+    def _put_parts(self) -> None:
+        for part, _, places in self.parts:
+            for module, name in places:
+                module.register_parameter(name, part)
+
+    def gather(self, precision: Precision) -> None:
+        """Give the model what the passes need. Collective."""
+        for part, wanted, places in self.parts:
+            own: Any = part.detach()
+            whole = nn.Parameter(own.redistribute(placements=wanted))
+            if precision.wide_gradients:
+                whole.grad_dtype = precision.gradients
+            for module, name in places:
+                module.register_parameter(name, whole)
+
+    def scatter(self) -> None:
+        """Give the model its parts, and these the sums of what all ranks have of their gradients.
+
+        Collective.
+        """
+        for part, _, [(module, name), *_] in self.parts:
+            shards: Any = part
+            gradient: Any = module.get_parameter(name).grad
+            part.grad = gradient.redistribute(placements=shards.placements)
+        self._put_parts()
+
+
 class AnnotatedStepper(Stepper):
     """The shared step over DTensors; `boundaries` are what `place` returned.
 
     Sequences are cut over the data axis; along every other axis all ranks have the same ones.
     """
 
-    def __init__(self, parts: Parts, annotations: Mapping[str, Sequence[str | None]]) -> None:
+    def __init__(
+        self, parts: Parts, annotations: Mapping[str, Any], updates: Mapping[str, Any]
+    ) -> None:
         """Place the parameters of the model on the mesh. Collective."""
         any_model: Any = parts.model
         group = Group.join(parts.layout)
@@ -98,6 +156,12 @@ class AnnotatedStepper(Stepper):
         shapes = models.tensor_shapes(any_model.spec)
         chosen = resolve(annotations, parts.layout.axes, shapes)
         self.boundaries = place(parts.model, self.mesh, chosen)
+        self.parameters = {
+            n: words(p) for n, p in parts.model.named_parameters() if isinstance(p, DTensor)
+        }
+        weights = models.family(any_model.spec).parameter_shapes(any_model.spec)
+        cut = resolve(updates, parts.layout.axes, weights)
+        self.updates = CutUpdates(parts.model, self.mesh, cut)
         super().__init__(
             parts.prepare(), group, forward=self.part_of_loss, reduce=self.reduce_gradients
         )
@@ -125,8 +189,14 @@ class AnnotatedStepper(Stepper):
         with implicit_replication():
             super().step(microbatches)
 
+    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
+        """As the shared step, after what ranks updated in parts is gathered."""
+        self.updates.gather(self.precision)
+        return super().accumulate(microbatches)
+
     def propagate(self, batch: Batch) -> None:
         """The passes of one micro-batch, so that all has its placement; no update follows."""
+        self.updates.gather(self.precision)
         with implicit_replication(), self.precision.autocast():
             torch.autograd.backward(self.forward(*batch.given))
 
@@ -135,6 +205,7 @@ class AnnotatedStepper(Stepper):
 
         Those of replicated parameters travel together, by one all-reduce for each set of axes.
         """
+        self.updates.scatter()
         together: dict[tuple[str, ...], list[Any]] = {}
         parameters: list[Any] = list(self.model.parameters())
         for parameter in parameters:
@@ -182,11 +253,12 @@ class AnnotatedStepper(Stepper):
 
     @property
     def placements(self) -> dict[str, dict[str, list[str]]]:
-        """Placement on the axes of each parameter and, after a step, of each module's output."""
-        parameters = {
-            n: words(p) for n, p in self.model.named_parameters() if isinstance(p, DTensor)
-        }
-        return {"parameters": parameters, "boundaries": dict(self.boundaries)}
+        """Placement on the axes of each parameter and, after a step, of each module's output.
+
+        In the passes; `updates` are where the updates of parameters lie that are cut otherwise.
+        """
+        updates = {"updates": self.updates.words} if self.updates.words else {}
+        return {"parameters": self.parameters, **updates, "boundaries": dict(self.boundaries)}
 
 
 def summed_over(gradient: DTensor, parameter: DTensor) -> tuple[str, ...] | None:

@@ -23,6 +23,7 @@ from pipeline.metrics.statistics import (
     interpolated_bounds,
     interval_of_ratio,
     largest_effect_size,
+    log_slope,
     median_interval,
     p_value_above,
     rank_sum,
@@ -95,6 +96,12 @@ def test_a_ratio_has_no_unit_and_turns_round(one: Floats, other: Floats, factor:
 def test_the_interval_over_repeats_holds_the_median_and_stays_inside(values: Floats) -> None:
     found = repeats_interval([np.full(3, value) for value in values])
     assert values.min() <= found.low <= np.median(values) <= found.high <= values.max()
+
+
+def test_the_slope_of_a_power_law_is_its_exponent() -> None:
+    sizes = [8, 32, 128]
+    assert log_slope(sizes, [3 * n**0.5 for n in sizes]) == pytest.approx(0.5)
+    assert log_slope(sizes, [2, 2, 2]) == pytest.approx(0, abs=1e-12)
 
 
 def test_a_one_sided_test_is_exact_for_two_samples_and_a_sign_test_for_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pipeline import models, strategies
 from pipeline.__main__ import main
 from pipeline.cost.sharding import Prices
 from pipeline.errors import StudyError
+from pipeline.metrics import statistics
 from pipeline.models import tensor_shapes
 from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
@@ -267,6 +269,32 @@ def test_annotated_tensors_lie_as_annotated_and_the_rest_follows(found) -> None:
     assert boundaries["h.0.mlp"] == ["shard 0", "replicate"]
 
 
+def test_an_update_that_is_cut_leaves_the_passes_as_they_were(found) -> None:
+    _, placements = found
+    updates, parameters = placements["updates"], placements["parameters"]
+    assert updates["h.0.mlp.c_fc.weight"] == ["shard 1", "shard 0"]
+    assert updates["h.1.attn.c_attn.weight"] == ["replicate", "shard 0"]
+    assert parameters["h.1.attn.c_attn.weight"] == ["replicate", "replicate"]
+
+
+def test_a_step_gathers_each_weight_and_scatters_each_gradient_of_a_cut_update() -> None:
+    """Whatever the micro-batches; a rank keeps its parts, and slots of these, between steps."""
+    options = {"axes": {"data": 4}, "updates": {"*.mlp.c_fc.weight": ["data", None]}}
+    strategy = strategies.load("annotated", options)
+    ids = torch.zeros((2, ONE.context), dtype=torch.int64)
+    with fake_group(4) as ranks:
+        model = build_model(ONE, 5)
+        trainable = strategy.build(parts_of(strategy, ranks, model))
+        with Collectives() as sent:
+            trainable.step([Batch(ids, ids)] * 3)
+        part: Any = model.get_parameter("h.0.mlp.c_fc.weight")
+        slots = trainable.optimiser.state[part]
+    whole = 4 * ONE.width**2
+    assert sent.moved["all_gather_into_tensor"] == sent.moved["reduce_scatter_tensor"] == whole
+    assert part.to_local().numel() == whole // 4
+    assert slots["exp_avg"].to_local().numel() == whole // 4
+
+
 def test_a_strategy_without_propagation_is_refused() -> None:
     with pytest.raises(StudyError, match="strategy single places no tensors by propagation"):
         propagate(resolve(Case("single").spec(1)))
@@ -284,6 +312,22 @@ def test_the_command_prints_a_table(tmp_path, capsys) -> None:
     assert main(["placements", "--study", str(study), "--cell", "single"]) == 2
     refused = capsys.readouterr()
     assert "name a cell of a strategy with annotations" in refused.err and refused.out == ""
+
+
+def test_the_command_times_placing_on_other_numbers_of_devices(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    """Once each; nothing is said here of the seconds."""
+    monkeypatch.setattr(statistics, "MIN_REPEATS", 1)
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
+    given = ["placements", "--study", str(study), "--cell", "cut", "--devices"]
+    assert main([*given, "6,24"]) == 0
+    printed = capsys.readouterr().out
+    assert "| 24 | data 12 x model 2 | " in printed
+    assert re.search(r"\nslope of log seconds over log devices (-?\d+\.\d{4}) \[\1, \1\]", printed)
+    assert main([*given, "6,7"]) == 2
+    assert "do not make 7 ranks" in capsys.readouterr().err
 
 
 STUDY = """

@@ -186,6 +186,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
     ("annotated", {"annotations": {"h.0.mlp.up.weight": [None, None]}}, {}, "no such tensor"),
     ("annotated", {"annotations": {"h.0.ln_1.weight": ["model"]}}, {}, "names the axis 'model'"),
+    ("annotated", {"updates": {"h.0.mlp": ["data", None, None]}}, {}, "h.0.mlp: no such tensor"),
     ("annotated", {"axes": {"data": 3}}, {}, "axes data 3 do not make 8"),
     ("annotated", {"axes": 3}, {}, "axes = 3 is no dict"),
     ("pipeline_parallel", {"ranks": 3}, {},
@@ -569,6 +570,18 @@ def test_annotated_weights_are_held_in_parts() -> None:
     count, cut = models.num_parameters(run.model), run.model.vocab_size * run.model.width
     assert found.weight_share == pytest.approx((count - cut / 2) / count)
     assert predict(run, 0).parameters < predict(replace(run, options={}), 0).parameters
+
+
+def test_annotated_updates_are_held_in_parts_beside_what_the_passes_need() -> None:
+    options = {"axes": {"data": 0}, "updates": {"wte.weight": [None, "data"]}}
+    run, strategy = a_run("annotated", options), strategies.load("annotated", options)
+    found = strategy.footprint(run, strategy.layout(WORLD), 0, gradients=100)
+    count, cut = models.num_parameters(run.model), run.model.vocab_size * run.model.width
+    part = cut / WORLD.size
+    assert found.weight_share == found.optimiser_share == pytest.approx(1 - (cut - part) / count)
+    assert found.gathered_bytes == 4 * cut and found.gradient_share == 1
+    assert predict(run, 0).optimiser < predict(replace(run, options={}), 0).optimiser
+    assert strategy.sends_unstated and not strategy.sends(run, strategy.layout(WORLD), 0, 100)
 
 
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
