@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.parallel.cut import held
+from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.state import capture, restore, weights_sha256
@@ -214,6 +215,21 @@ class Stepper:
         digest = weights_sha256(self.model)
         self.group.leave()
         return digest
+
+
+def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
+    """The L2 norm of all gradients, of which some are parts over these ranks. Collective."""
+    parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
+    rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
+    squares = total_norm(parts) ** 2
+    dist.all_reduce(squares, group=ranks)
+    return (squares + total_norm(rest) ** 2).sqrt()
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of gradients, of shards over the ranks that hold them together. Collective."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 class Within(nn.Module):

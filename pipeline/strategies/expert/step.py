@@ -19,9 +19,8 @@ from pipeline.parallel.cut import cut, cut_of
 from pipeline.parallel.group import Group, buckets, mesh_of
 from pipeline.parallel.mesh import DATA, EXPERT
 from pipeline.parallel.reduction import MeanBucket, Reduction
-from pipeline.parallel.step import Stepper
+from pipeline.parallel.step import Stepper, whole_norm
 from pipeline.parallel.types import Parts
-from pipeline.strategies.tensor.step import whole_norm
 
 
 class ExpertAxis:
