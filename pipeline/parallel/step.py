@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -33,12 +33,23 @@ from pipeline.parallel.types import (
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 
+class Rows(Protocol):
+    """Rows of all weights, each of which one rank updates for all."""
+
+    def gather(self) -> None:
+        """Begin to gather them; a forward pass waits for those that it needs. Collective."""
+
+    def publish(self) -> None:
+        """Have those of all ranks in the whole weights. Collective."""
+
+
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
     `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
     before the last run under its `no_sync`, and what follows the last gradient of that one is
     communication. A `reduction` runs in the backward pass of the last one, before `reduce`.
+    `sharded`: under ZeRO's stage 1, rows of the weights, which the next step gathers.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class Stepper:
         reduce: Callable[[], None] = already,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
+        sharded: Rows | None = None,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
@@ -61,7 +73,7 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
-        self.reduction = reduction
+        self.reduction, self.sharded = reduction, sharded
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -116,6 +128,8 @@ class Stepper:
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
+        if self.sharded is not None:
+            self.sharded.gather()
         self.precision.zero_grad(self.optimiser)
         total = torch.zeros((), device=microbatches[0].inputs.device)
         weighted, count = microbatches[0].weights is not None, len(microbatches)
@@ -196,6 +210,8 @@ class Stepper:
 
     def complete(self) -> None:
         """Have the weights of the last step, where they are sent in the next one. Collective."""
+        if self.sharded is not None:
+            self.sharded.publish()
 
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
@@ -224,6 +240,13 @@ def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
     squares = total_norm(parts) ** 2
     dist.all_reduce(squares, group=ranks)
     return (squares + total_norm(rest) ** 2).sqrt()
+
+
+def norm_over(ranks: dist.ProcessGroup | None, gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of what each of these ranks, None for all, has of the gradients. Collective."""
+    squares = torch.nn.utils.get_total_norm(gradients).double() ** 2
+    dist.all_reduce(squares, group=ranks)
+    return squares.sqrt().float()
 
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
