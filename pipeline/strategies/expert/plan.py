@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, HALVES, Traffic, ring
@@ -43,7 +44,7 @@ class Expert(Strategy):
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
     variants = ({"ranks": 4}, {"zero_stage": 1})
     example = "MixtralForCausalLM"
-    cuts_weights = True
+    cuts_weights = cuts_experts = True
     use = "the experts of a mixture do not fit one device"
 
     ranks: int = 2
@@ -68,8 +69,14 @@ class Expert(Strategy):
         return Layout.of(world, (DATA, world.size // size), (EXPERT, size))
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None: the cost model has no such axis."""
+        """None: no published step was made so."""
         return None
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The expert axis, beside the data axis alone, over which ZeRO's stage 1 cuts."""
+        if degrees.tensor * degrees.pipeline > 1 or degrees.zero > 1 or degrees.shard:
+            return None
+        return {"ranks": degrees.expert} | ({"zero_stage": 1} if degrees.zero else {})
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError for a model without experts, or ranks that do not divide them."""
