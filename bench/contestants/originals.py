@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.nn.parallel import DistributedDataParallel
 
@@ -50,6 +50,15 @@ def ddp(model: nn.Module) -> Step:
     return partial(stepped, wrapped, adamw(model.parameters()))
 
 
+def fp16_hook(model: nn.Module) -> Step:
+    """torch's DistributedDataParallel with `fp16_compress_hook`."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    wrapped.register_comm_hook(None, fp16_compress_hook)
+    return partial(stepped, wrapped, adamw(model.parameters()))
+
+
 def zero_redundancy(model: nn.Module) -> Step:
     """torch's ZeroRedundancyOptimizer beside DistributedDataParallel."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -64,16 +73,58 @@ def zero_redundancy(model: nn.Module) -> Step:
 
 def fsdp(model: nn.Module, *, reshard: bool) -> Step:
     """torch's `fully_shard` of each block and of the rest, as its tutorial has it."""
-    from torch.distributed.fsdp import fully_shard
-
-    blocks: Any = model.blocks
-    for block in blocks:
-        fully_shard(block, reshard_after_forward=reshard)
-    fully_shard(model, reshard_after_forward=False)
+    fully_sharded(model, model.blocks, None, reshard=reshard)
     return partial(stepped, model, adamw(model.parameters()))
 
 
-def tensor_parallel(model: nn.Module) -> Step:
+def hybrid_fsdp(model: nn.Module) -> Step:
+    """torch's `fully_shard` over a mesh (replicate 2, shard)."""
+    sizes = 2, dist.get_world_size() // 2
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard"))
+    fully_sharded(model, model.blocks, mesh, reshard=False)
+    return partial(stepped, model, adamw(model.parameters()))
+
+
+def fully_sharded(model: nn.Module, blocks: Any, mesh: DeviceMesh | None, *, reshard: bool) -> None:
+    """Cut each block, and the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    for block in blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+
+
+def deepspeed(model: nn.Module, *, stage: int) -> Step:
+    """DeepSpeed's engine, ZeRO by the package itself."""
+    from pipeline.strategies.deepspeed.step import load
+
+    package = load("cpu")
+    package.init_distributed("gloo")
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_clipping": OPTIMISER.max_grad_norm,
+        "steps_per_print": 2**31,
+        "zero_optimization": {"stage": stage},
+        "zero_allow_untested_optimizer": True,
+    }
+    optimiser = adamw(model.parameters())
+    engine, *_ = package.initialize(model=model, optimizer=optimiser, config=config)
+
+    def step(batch: Batch) -> Tensor:
+        loss: Tensor = engine(batch.inputs, batch.targets).mean()
+        engine.backward(loss)
+        engine.step()
+        return mean(loss)
+
+    return step
+
+
+def fsdp_and_tensor(model: nn.Module) -> Step:
+    """torch's `parallelize_module`, then `fully_shard`, as its tutorial of two axes has it."""
+    return tensor_parallel(model, tensor=2)
+
+
+def tensor_parallel(model: nn.Module, *, tensor: int = 0) -> Step:
     """torch's `parallelize_module` and `loss_parallel`, with the plan of its tutorial."""
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import (
@@ -91,10 +142,17 @@ def tensor_parallel(model: nn.Module) -> Step:
         **{f"model.layers.*.{name}": ColwiseParallel() for name in (*columns, "mlp.up_proj")},
         **{f"model.layers.*.{n}": RowwiseParallel() for n in ("self_attn.o_proj", "mlp.down_proj")},
     }
-    parallelize_module(llama, init_device_mesh("cpu", (dist.get_world_size(),)), plan)
-    every = list(llama.parameters())
-    # torch's fused and multi-tensor operators take either DTensors or tensors.
-    groups = [[p for p in every if isinstance(p, DTensor) is cut] for cut in (True, False)]
+    ranks = tensor or dist.get_world_size()
+    sizes = dist.get_world_size() // ranks, ranks
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("data", "tensor"))
+    parallelize_module(llama, mesh["tensor"], plan)
+    if tensor:
+        fully_sharded(llama, llama.model.layers, mesh["data"], reshard=True)
+    # torch's fused and multi-tensor operators take tensors, or DTensors of one mesh.
+    of_mesh: dict[Any, list[Any]] = {}
+    for parameter in llama.parameters():
+        of_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+    groups = list(of_mesh.values())
     optimiser = adamw([{"params": group} for group in groups])
 
     def step(batch: Batch) -> Tensor:
@@ -110,7 +168,59 @@ def tensor_parallel(model: nn.Module) -> Step:
             nn.utils.clip_grads_with_norm_(group, OPTIMISER.max_grad_norm, norm)
         optimiser.step()
         optimiser.zero_grad()
-        return loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
+        total = loss.full_tensor() if isinstance(loss, DTensor) else loss
+        return mean(total) if tensor else total.detach()
+
+    return step
+
+
+class _Part(nn.Module):
+    """Layers of a Llama that one rank keeps, cut by hand, and what is at the model's ends."""
+
+    def __init__(self, llama: Any, rank: int, ranks: int) -> None:
+        super().__init__()
+        count = len(llama.model.layers)
+        self.layers = llama.model.layers[rank * count // ranks : (rank + 1) * count // ranks]
+        self.turns = llama.model.rotary_emb
+        last = rank == ranks - 1
+        self.first = llama.model.embed_tokens if rank == 0 else nn.Identity()
+        self.last = nn.Sequential(llama.model.norm, llama.lm_head) if last else nn.Identity()
+
+    def forward(self, x: Tensor) -> Any:
+        """Token ids, or what the stage before gives -> what the next one takes, or logits."""
+        x = self.first(x)
+        turns = self.turns(x, torch.arange(x.shape[1]).unsqueeze(0))
+        for layer in self.layers:
+            x = layer(x, position_embeddings=turns)
+        return self.last(x)
+
+
+def pipeline(model: nn.Module) -> Step:
+    """torch's `PipelineStage` and `Schedule1F1B` of stages cut by hand, as its tutorial has it."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    part = _Part(model.model, rank, ranks)
+    optimiser = adamw(part.parameters())
+
+    def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    stage = PipelineStage(part, rank, ranks, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=loss_of)
+
+    def step(batch: Batch) -> Tensor:
+        optimiser.zero_grad()
+        losses: list[Tensor] = []
+        given = (batch.inputs,) if rank == 0 else ()
+        schedule.step(*given, target=batch.targets, losses=losses)
+        gradients: list[Any] = [parameter.grad for parameter in part.parameters()]
+        squares = nn.utils.get_total_norm(gradients) ** 2
+        dist.all_reduce(squares)
+        limit = OPTIMISER.max_grad_norm
+        nn.utils.clip_grads_with_norm_(part.parameters(), limit, squares.sqrt())
+        optimiser.step()
+        return mean(torch.stack(losses).mean() if losses else torch.zeros(())) * ranks
 
     return step
 

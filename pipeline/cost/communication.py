@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.cost.devices import Device
 from pipeline.cost.job import Job
-from pipeline.cost.traffic import ALL_REDUCE, GATHER, Traffic, ring
+from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, GATHER, Traffic, ring
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Network:
     """Links between a job's ranks; rates in bytes/s, latencies in s.
 
     `groups`: the ranks of an axis. Besides `tensor` and `data` there are `shards`, over which ZeRO
-    cuts, `replicas` of these, and `ends`, first and last stage of a pipeline.
+    cuts, `replicas` of these, and `ends`, first and last stage of a pipeline. With an `expert` axis
+    `data` are the replicas of its ranks, and both axes together have all that read the batch.
     """
 
     def __init__(self, job: Job, device: Device) -> None:
@@ -44,7 +45,9 @@ class Network:
             tensor, data, self.stage_stride = job.pp * job.dp, job.pp, 1
         sizes = {
             "tensor": (job.tp, tensor),
-            "data": (job.dp, data),
+            "data": (job.dp // job.ep, job.ep * data),
+            "expert": (job.ep, data),
+            "data x expert": (job.dp, data),
             "shards": (job.shard, data),
             "replicas": (job.dp // job.shard, job.shard * data),
             # Of a pipeline on several nodes they are on two of these.
@@ -70,13 +73,21 @@ class Network:
         return min(cards / groups, self.link_rate(group))
 
     def seconds(self, sent: Traffic, rate: float = 0.0) -> float:
-        """Seconds of collectives round a ring, one after the other.
+        """Seconds of collectives round a ring, or of exchanges, one after the other.
 
         `rate`, where it is given, is the most that the network gives them.
         """
         group, of = self.groups[sent.axis], self.device.constants
         if group.size < 2 or sent.bytes <= 0:
             return 0.0
+        slow = 1.0 + of["congestion"] * math.log2(group.nodes)
+        if sent.kind == ALL_TO_ALL:
+            # To all others at once, and all ranks of a node do; links and cards work side by side.
+            away = sent.leaving or 0.0
+            far = away * slow * group.inside / self.node_rate(group) if away else 0.0
+            latency = of["network_us"] if group.nodes > 1 else of["link_us"]
+            near = (sent.bytes - away) / self.link_rate(group)
+            return max(near, far) + sent.messages * 1e-6 * latency
         # An all-reduce goes round twice.
         passes = 1 if sent.kind == GATHER else 2
         if group.nodes == 1:
@@ -88,7 +99,6 @@ class Network:
         if sent.kind == ALL_REDUCE and tree < hops:
             # NCCL reduces over a tree where a ring would take longer, and over a chain in a node.
             hops, links = tree, passes * (group.inside - 1)
-        slow = 1.0 + of["congestion"] * math.log2(group.nodes)
         latency = 1e-6 * (of["network_us"] * hops + of["link_us"] * links)
         most = min(rate or math.inf, self.node_rate(group))
         return sent.bytes * slow / most + sent.messages * latency

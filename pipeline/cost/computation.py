@@ -42,17 +42,23 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
     width = job.ffn * (2 if job.gated else 1)
     # BERT's query, key and value are products of their own, where nothing fuses them.
     inputs = 3 if job.bert and profile["unfused_biases"] > 0 else 1
+    # Each of a rank's experts gets as many rows; a layer without a mixture is one, of all tokens.
+    experts = job.experts // job.ep
+    rows = tokens * job.chosen / experts
     products = (
         inputs * product(device, tokens, (h + kv) / t / inputs, h)
         + product(device, tokens, h, h / t)
-        + product(device, tokens, width / t, h)
-        + product(device, tokens, h, job.ffn / t)
+        + product(device, rows, width / t, h, experts)
+        + product(device, rows, h, job.ffn / t, experts)
     )
     forward, backward = attention(job, device, profile)
     # Layer norms, residuals and dropout are cut by sequence parallelism alone; what lies between
     # the products of a block by the tensor axis.
     whole = 10.5 * h / (t if job.seq_parallel else 1)
-    inner = (6 * h + (3 if job.gated else 2) * job.ffn) / t
+    inner = (6 * h + (3 if job.gated else 2) * job.ffn * job.chosen) / t
+    if job.experts > 1:
+        # Rows are copied in the order of their experts, and back.
+        inner += 4 * h * job.chosen
     a_width = tokens * device.element / device.memory_rate
     seconds = (whole + inner) * a_width * profile["traffic"]
     f = products / profile["efficiency"] + forward + seconds

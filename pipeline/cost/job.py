@@ -44,7 +44,8 @@ class Job:
     `per_micro`: what is asked for is not the step but its share of one micro-batch. `biased`: the
     blocks have biases and dropout, as those of BERT and GPT. `shard`: ranks over which ZeRO cuts.
     `counts`: layers of each stage, where they are stated, and `schedule`. `inside`: the axis of
-    neighbours, `tensor` or `pipeline`.
+    neighbours, `tensor` or `pipeline`. A token goes to `chosen` of a layer's `experts`, which are
+    cut over `ep` of the data ranks; a layer without a mixture has one.
     """
 
     hardware: str
@@ -82,6 +83,9 @@ class Job:
     counts: tuple[int, ...] = ()
     schedule: str = ""
     inside: str = "tensor"
+    experts: int = 1
+    chosen: int = 1
+    ep: int = 1
 
     @property
     def crosses(self) -> tuple[bool, bool]:
@@ -112,9 +116,12 @@ class Job:
 
     @property
     def layer_parameters(self) -> float:
-        """Weights of the products of one layer."""
+        """Weights of the products of one layer, of experts those of a rank."""
+        return self._layer_parameters(self.experts // self.ep)
+
+    def _layer_parameters(self, experts: int) -> float:
         attention = 2 * self.hidden**2 + 2 * self.hidden * self.head_size * self.kv_heads
-        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+        return attention + experts * (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def head_size(self) -> int:
@@ -130,7 +137,7 @@ class Job:
     @property
     def flops_per_token(self) -> float:
         """Model FLOPs: 6 a weight of the products, and attention; without recomputation."""
-        weights = self.layers * self.layer_parameters + self.vocab * self.hidden
+        weights = self.layers * self._layer_parameters(self.chosen) + self.vocab * self.hidden
         return 6.0 * weights + 12.0 * self.layers * self.hidden * self.seq
 
 

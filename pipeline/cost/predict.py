@@ -14,6 +14,7 @@ from pipeline.cost.devices import Device, device_of
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.memory import GIBIBYTE
 from pipeline.cost.sharding import Prices
+from pipeline.cost.traffic import HALVES, Traffic
 
 PARTS = ("computation", "communication", "bubble", "host", "optimiser")
 
@@ -197,6 +198,19 @@ class Model:
                 exposed += 1e-6 * profile["shard_us"] * job.shard
         return exposed + between_ends
 
+    def exposed(self, sent: Sequence[Traffic]) -> float:
+        """Seconds of a strategy's own traffic in a step that no backward pass hides.
+
+        Of reduce-scatters and all-gathers the former are beside that pass, as all-reduces may be.
+        """
+        whole = [self.network.seconds(one) for one in sent]
+        parts = [0.5 if one.kind == HALVES else float(one.overlap) for one in sent]
+        beside = sum(part * seconds for part, seconds in zip(parts, whole, strict=True))
+        share = self.profile["overlap"] * (self.profile["states_overlap"] if self.job.zero else 1)
+        hideable = share * self.layers[0] * self.layer.backward
+        buckets = sum(one.messages for one, part in zip(sent, parts, strict=True) if part)
+        return sum(whole) - beside + schedule.exposed(beside, hideable, buckets)
+
     def predict(self) -> Prediction:
         """The step: micro-batches through the stages, gradients, optimiser."""
         job, last = self.job, len(self.layers) - 1
@@ -225,12 +239,17 @@ class Model:
             whole = schedule.pipelined(job.order, job.pp, forward, backward, job.accum)
             bubble = max(0.0, whole - computing - communicating - waiting)
         first_rank, last_rank = (sum(self.layers[rank :: job.pp]) for rank in (0, job.pp - 1))
-        parameters = max(
-            memory.parameters_of(job, first_rank, True, job.pp == 1),
-            memory.parameters_of(job, last_rank, job.pp == 1, True),
-        )
-        shards = job.shard if job.zero >= 1 else 1
-        update = computation.optimiser(job, parameters / shards, self.device, self.profile)
+
+        def held(of: Job) -> float:
+            return max(
+                memory.parameters_of(of, first_rank, True, job.pp == 1),
+                memory.parameters_of(of, last_rank, job.pp == 1, True),
+            )
+
+        parameters = held(job)
+        # Under ZeRO each of the data ranks updates as many, of experts too.
+        updated = held(replace(job, ep=1)) / job.shard if job.zero >= 1 else parameters
+        update = computation.optimiser(job, updated, self.device, self.profile)
         if self.profile["host_runs_ahead"] > 0:
             # The device is still busy with an update while the host is ahead in the next passes.
             waiting = max(0.0, waiting - update)
@@ -247,9 +266,14 @@ class Model:
         return step.scaled(1 / job.accum) if job.per_micro else step
 
 
-def predict(job: Job, constants: Constants) -> Prediction:
-    """Seconds and memory of a step; raises Refused as `Model` does."""
-    return Model(job, constants).predict()
+def predict(job: Job, constants: Constants, sent: Sequence[Traffic] = ()) -> Prediction:
+    """Seconds and memory of a step; raises Refused as `Model` does.
+
+    `sent`: what a rank sends in it, where the strategy says that and the model has no such axis.
+    """
+    model = Model(job, constants)
+    step = model.predict()
+    return replace(step, communication=model.exposed(sent)) if sent else step
 
 
 def on_gpus(job: Job, constants: Constants, parameters: int) -> tuple[Prediction, Prices]:

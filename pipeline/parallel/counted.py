@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,11 +78,12 @@ class Counted:
             self._steps[-1].noted += [self._call(kind, range(size), count) for count in payloads()]
 
     def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
-        """A message to or from a peer of the group."""
+        """A message to or from a peer of the group, whose axis counts: a ring may be of several."""
         pair = (self.rank, dist.get_global_rank(group, peer))
         count = sum(tensor.nbytes for tensor in tensors)
         kind = SEND if way == "send" else RECEIVE
-        self._steps[-1].noted.append(self._call(kind, pair, count))
+        axis = axis_of(self.layout, dist.get_process_group_ranks(group))
+        self._steps[-1].noted.append(replace(self._call(kind, pair, count), axis=axis))
 
     def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
         """An all-to-all that gives each rank of the group so many rows; as many, where none say."""

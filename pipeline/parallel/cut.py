@@ -27,11 +27,16 @@ NAME, ROWS_NAME = "samestep_cut", "samestep_rows"
 
 @dataclass(frozen=True)
 class RowRange:
-    """Consecutive rows, from `start` on, of a parameter of this `shape`: ZeRO's stage 1."""
+    """Consecutive rows, from `start` on, of a parameter of this `shape`: ZeRO's stage 1.
+
+    They lie along `dim`, which is the first of the part, and are cut over `axes` of the mesh.
+    """
 
     start: int
     shape: tuple[int, ...]
     ranks: dist.ProcessGroup
+    dim: int = 0
+    axes: tuple[str, ...] = (DATA,)
 
 
 @dataclass(frozen=True)
@@ -154,8 +159,9 @@ def held(tensor: Tensor, like: Tensor) -> Held:
         placed = zip(mesh.mesh_dim_names, shards.placements, strict=True)
         axes |= {name for name, placement in placed if placement.is_shard()}
     if shape and (rows := rows_of(like)) is not None:
-        axes.add(DATA)
-        offsets, shape = (rows.start, *offsets[1:]), rows.shape
+        axes.update(rows.axes)
+        part, shape = part.movedim(0, rows.dim), rows.shape
+        offsets = _with(offsets, rows.dim, rows.start)
     boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
     cut = cut_of(like)
     if cut is not None and shape:

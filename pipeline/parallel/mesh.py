@@ -41,7 +41,8 @@ class Degrees:
     `sequence`: sequence parallelism along the tensor axis.
     `layers`: those of each stage; none where they are as even as can be. `schedule`: of the
     pipeline; none stated, it is 1F1B, interleaved where ranks have chunks. `inside`: the axis whose
-    ranks are neighbours, `TENSOR` or `PIPELINE`; the other one's are farthest apart.
+    ranks are neighbours, `TENSOR` or `PIPELINE`; the other one's are farthest apart. `expert`: over
+    how many neighbours of the `data` ranks the experts of a mixture are cut.
     """
 
     data: int = 1
@@ -55,6 +56,7 @@ class Degrees:
     schedule: str = ""
     shard: int = 0
     inside: str = TENSOR
+    expert: int = 1
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.parallel.cut import held
+from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.state import capture, restore, weights_sha256
@@ -32,12 +33,23 @@ from pipeline.parallel.types import (
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 
+class Rows(Protocol):
+    """Rows of all weights, each of which one rank updates for all."""
+
+    def gather(self) -> None:
+        """Begin to gather them; a forward pass waits for those that it needs. Collective."""
+
+    def publish(self) -> None:
+        """Have those of all ranks in the whole weights. Collective."""
+
+
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
     `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
     before the last run under its `no_sync`, and what follows the last gradient of that one is
     communication. A `reduction` runs in the backward pass of the last one, before `reduce`.
+    `sharded`: under ZeRO's stage 1, rows of the weights, which the next step gathers.
     """
 
     def __init__(
@@ -49,6 +61,7 @@ class Stepper:
         reduce: Callable[[], None] = already,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
+        sharded: Rows | None = None,
         faults: Faults = NO_FAULTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
@@ -60,7 +73,7 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.faults, self.phases = faults, parts.phases
         self.after_gradients: str | None = None
-        self.reduction = reduction
+        self.reduction, self.sharded = reduction, sharded
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -115,6 +128,8 @@ class Stepper:
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
+        if self.sharded is not None:
+            self.sharded.gather()
         self.precision.zero_grad(self.optimiser)
         total = torch.zeros((), device=microbatches[0].inputs.device)
         weighted, count = microbatches[0].weights is not None, len(microbatches)
@@ -195,6 +210,8 @@ class Stepper:
 
     def complete(self) -> None:
         """Have the weights of the last step, where they are sent in the next one. Collective."""
+        if self.sharded is not None:
+            self.sharded.publish()
 
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""
@@ -214,6 +231,28 @@ class Stepper:
         digest = weights_sha256(self.model)
         self.group.leave()
         return digest
+
+
+def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
+    """The L2 norm of all gradients, of which some are parts over these ranks. Collective."""
+    parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
+    rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
+    squares = total_norm(parts) ** 2
+    dist.all_reduce(squares, group=ranks)
+    return (squares + total_norm(rest) ** 2).sqrt()
+
+
+def norm_over(ranks: dist.ProcessGroup | None, gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of what each of these ranks, None for all, has of the gradients. Collective."""
+    squares = torch.nn.utils.get_total_norm(gradients).double() ** 2
+    dist.all_reduce(squares, group=ranks)
+    return squares.sqrt().float()
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The L2 norm of gradients, of shards over the ranks that hold them together. Collective."""
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 class Within(nn.Module):

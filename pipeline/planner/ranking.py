@@ -2,9 +2,9 @@
 
 `python -m pipeline plan --model 1.3B --nodes 4 --gpus-per-node 8 --device a100-80 --link 200gbit`.
 Data, tensor (inside a node) and pipeline axes, sequence parallelism, interleaving, cuts of stages,
-ZeRO 1 to 3 (2 and 3 within nodes too), micro-batch, recomputation and fewer nodes; each strategy
-says which of them it can run (`Strategy.knobs`). Each layout stands with the fastest micro-batch
-and cuts that fit. Times are predictions (docs/planner.md).
+ZeRO 1 to 3 (2 and 3 within nodes too), an expert axis of a mixture, micro-batch, recomputation and
+fewer nodes; each strategy says which of them it can run (`Strategy.knobs`). Each layout stands with
+the fastest micro-batch and cuts that fit. Times are predictions (docs/planner.md).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import yaml
@@ -26,10 +27,11 @@ from pipeline.cost.points import USABLE, fits, kind_of
 from pipeline.cost.predict import Prediction, on_gpus, predict
 from pipeline.cost.schedule import MOST_STAGES, even
 from pipeline.cost.sharding import Prices
+from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner import here
-from pipeline.planner.memory import peak
+from pipeline.planner.memory import peak, predict_sent
 from pipeline.planner.sizes import ADAMW
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.strategies.base import Strategy
@@ -92,6 +94,7 @@ class Ranked:
             "sequences cut": job.seq_parallel,
             "uneven stages": len({*job.counts}) > 1,
             f"{job.vpp} chunks": job.vpp > 1,
+            f"experts over {job.ep}": job.ep > 1,
             f"ZeRO {job.zero}{' within nodes' * (job.shard < job.dp)}": job.zero > 0,
             f"by {self.cell['strategy']}": self.by_operator,
         }
@@ -106,7 +109,7 @@ class Ranked:
     def parts(self) -> int:
         """Number of things that have to work together: axes, ZeRO, recomputation, and so on."""
         job = self.job
-        axes = (job.dp, job.tp, job.pp, job.vpp, job.accum, len({*job.counts}))
+        axes = (job.dp, job.tp, job.pp, job.vpp, job.ep, job.accum, len({*job.counts}))
         zero = (job.zero > 0, job.zero > 2, job.shard < job.dp)
         others = (*zero, job.recompute != "none", job.seq_parallel)
         return sum(size > 1 for size in axes) + sum(others) + self.by_operator
@@ -150,11 +153,23 @@ class Predictor:
     def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         """The step; None where it cannot be predicted, Refused for a device that is not known."""
         if self.calibration is None:
-            return predict(job, Constants())
+            sent = self.sent(job, cell) if job.ep > 1 else ()
+            return None if sent is None else predict(job, Constants(), sent)
         with suppress(StudyError):
             if (run := self.run_of(job, cell)) is not None:
                 return here.predict(run, self.calibration)
         return None
+
+    def sent(self, job: Job, cell: Mapping[str, Any]) -> list[Traffic] | None:
+        """What a rank sends by its strategy's formulas, None where the cell cannot run.
+
+        What leaves a node is a mean over the ranks of the first one.
+        """
+        if (run := self.run_of(job, cell)) is None:
+            return None
+        ranks = range(min(job.gpus, job.gpus_per_node))
+        found = zip(*(predict_sent(run, rank) for rank in ranks), strict=True)
+        return [replace(one[0], leaving=fmean(each.leaving or 0 for each in one)) for one in found]
 
     def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices] | None:
         """The step in which ranks of a tensor axis have all operators whole, and prices of cuts."""
@@ -246,7 +261,7 @@ def _search(
         strategy = strategies.load(cell["strategy"], cell["options"])
         # Micro-batch, recomputation and cuts of stages are knobs of one layout: its fastest stands.
         key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.shard, job.seq_parallel,
-               strategy.by_operator)  # fmt: skip
+               job.ep, strategy.by_operator)  # fmt: skip
         try:
             # Cuts of operators come one after the other, each slower and smaller than the last.
             for options, step in _predicted(model, job, cell, strategy, predictor):
@@ -297,6 +312,8 @@ def _takers(
         by_operator, has_formula = strategy.by_operator, any(not each for *_, each in takers)
         if (name not in asked) if by_operator else has_formula:
             continue
+        if strategy.cuts_experts != (degrees.expert > 1):
+            continue
         if (options := strategy.knobs(degrees)) is not None:
             with suppress(UnsupportedError):
                 strategies.load(name, options).check_precision(precision)
@@ -328,13 +345,14 @@ def _degrees(model: ModelSpec, gpus: int, cluster: Cluster, batch: int) -> Itera
     A tensor axis stays inside a node that has several devices. The depth of a pipeline need not
     divide the layers: its strategy gives the first stages one more, or each as many as make the
     FLOPs of all stages most even, where the last one has the output layer besides. ZeRO 2 and 3
-    cut over all ranks, or over those of a node.
+    cut over all ranks, or over those of a node. An expert axis is within that of the data and
+    beside no other.
     """
     micros = [2**n for n in range(LARGEST_MICRO.bit_length())]
     head = 6.0 * model.vocab_rows * model.width
     layer = (models.family(model).flops_per_token(model) - head) / model.num_layers
     flops = (layer,) * (model.num_layers - 1) + (layer + head,)
-    deepest = min(model.num_layers, MOST_STAGES)
+    deepest, mixture = min(model.num_layers, MOST_STAGES), models.experts(model)
     for tensor in divisors(cluster.gpus_per_node if cluster.gpus_per_node > 1 else gpus):
         for pipeline in divisors(gpus):
             if model.num_heads % tensor or gpus % (tensor * pipeline):
@@ -355,6 +373,9 @@ def _degrees(model: ModelSpec, gpus: int, cluster: Cluster, batch: int) -> Itera
                     yield replace(degrees, shard=cluster.gpus_per_node)
                 if chunks == 1 and len(set(layers)) > 1:
                     yield replace(degrees, layers=layers)
+                if mixture and tensor == pipeline == 1:
+                    for expert in divisors(math.gcd(mixture.count, data))[1:]:
+                        yield replace(degrees, expert=expert)
 
 
 def job_of(
@@ -362,7 +383,8 @@ def job_of(
     recompute: bool | str,
 ) -> Job:  # fmt: skip
     """A layout on so many nodes as the cost model has it; StudyError where it knows no shape."""
-    shape = models.family(model).shape(model)
+    shape, mixture = models.family(model).shape(model), models.experts(model)
+    several = (mixture.count, mixture.chosen) if mixture else (1, 1)
     return Job(
         hardware=cluster.hardware, device_gib=cluster.device_gib,
         gpus=nodes * cluster.gpus_per_node, gpus_per_node=cluster.gpus_per_node,
@@ -376,7 +398,7 @@ def job_of(
         recompute=recompute if isinstance(recompute, str) else "full" if recompute else "none",
         flash=True, optimiser="adamw",
         framework="samestep", note="", counts=degrees.layers, schedule=degrees.schedule,
-        inside=degrees.inside,
+        inside=degrees.inside, experts=several[0], chosen=several[1], ep=degrees.expert,
     )  # fmt: skip
 
 

@@ -156,6 +156,9 @@ class Strategy(ABC):
     """True where its knobs cut single operators, which `cut_operators` searches for; `knobs` are
     then of a layout in which every rank of a tensor axis has all of them whole."""
 
+    cuts_experts: ClassVar[bool] = False
+    """True where its `knobs` are of layouts that cut experts, and those of all others are not."""
+
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 

@@ -124,7 +124,7 @@ MUTATIONS = {
     "horovod": "optimiser_steps clip_before_synchronise own_weight means_of_pieces own_masks "
     "own_balance narrow_masters",
     "expert": "same_shard part_norm experts_added experts_apart no_way_back over_capacity "
-    "own_balance cut_ratio",
+    "own_balance cut_ratio part_norm:2 experts_added:2 no_average:2 stale_rows:2 rows_ratio:2",
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
     "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5",
     "local_sgd": "same_shard never_one no_momentum",

@@ -55,6 +55,7 @@ from pipeline.strategies.parameter_server.step import LateStar, Star
 from pipeline.strategies.pipeline_parallel.schedule import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import PipelineStepper
+from pipeline.strategies.sharded.rows import RowBucket
 from pipeline.strategies.tensor.step import TensorAxis
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
@@ -426,7 +427,10 @@ WRONG: dict[str, dict[str, Any]] = {
     # Each rank steps by the mean over its own tokens.
     "not_averaged": {P + "reduction.DistributedDataParallel": without_ddp},
     # Gradients of experts as if only their replicas had read the batch.
-    "experts_added": {EXPERT + "MeanBucket": lambda *given: MeanBucket(*given[:3])},
+    "experts_added": {
+        EXPERT + "MeanBucket": lambda *given: MeanBucket(*given[:3]),
+        EXPERT + "RowBucket": lambda *given, **how: RowBucket(*given, **how | {"count": 0}),
+    },
     "no_way_back": {EXPERT + "ExpertAxis.exchange": backwards_unsent},
     "over_capacity": {EXPERT + "ExpertAxis.routed": within_capacity},
     # As if no rank shared a weight with another.
@@ -515,7 +519,7 @@ def overflowing() -> Any:
             if name.endswith(LARGEST):
                 own = held(reduced.grad, reduced)
                 if own.boxes and not any(own.boxes[0].offsets):
-                    own.part.view(-1)[0] = torch.inf
+                    own.part[(0,) * own.part.dim()] = torch.inf
 
     return mock.patch.object(Stepper, "reduced", reduced)
 

@@ -235,19 +235,26 @@ def loaded_bytes() -> int:
 
 
 def shape(model: ModelSpec) -> Shape:
-    """Of a class with blocks as Llama's: four products of attention and three gated ones."""
+    """Of a class with blocks as Llama's: four products of attention and three gated ones.
+
+    Or three of each expert, the first two in one parameter.
+    """
     sizes = parameter_shapes(model)
-    query, key, gate = (
+    query, key, gate, both = (
         next((size for name, size in sizes.items() if name.endswith(f".layers.0.{part}")), (0,))
-        for part in ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.gate_proj.weight")
-    )
-    if query[0] != model.width or not gate[0]:
+        for part in (
+            "self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.gate_proj.weight",
+            "mlp.experts.gate_up_proj",
+        )
+    )  # fmt: skip
+    ffn = both[1] // 2 if len(both) > 1 else gate[0]
+    if query[0] != model.width or not ffn:
         raise StudyError(
             f"the cost model does not know the layers of {model.architecture}, so none of its "
             "layouts is predicted"
         )
     tied = not any(name.endswith("lm_head.weight") for name in sizes)
-    return Shape(gate[0], key[0] * model.num_heads // model.width, gated=True, tied=tied)
+    return Shape(ffn, key[0] * model.num_heads // model.width, gated=True, tied=tied)
 
 
 def _kept(model: ModelSpec, widths: Widths, part: str) -> int:

@@ -9,39 +9,74 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pipeline import models
-from pipeline.cost.traffic import ALL_TO_ALL, Traffic, ring
+from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, HALVES, Traffic, ring
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, EXPERT, Degrees, Layout, axis_size, nearest
+from pipeline.parallel.mesh import (
+    BUCKET_BYTES,
+    DATA,
+    EXPERT,
+    Degrees,
+    Layout,
+    axis_size,
+    divisors,
+    nearest,
+)
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.sharded.plan import rows_of_stage_1
 from pipeline.study.spec import RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
 class Expert(Strategy):
-    """`ranks`: size of the expert axis, 0 for all ranks; groups of so many are replicas."""
+    """`ranks`: size of the expert axis, 0 for all ranks; groups of so many are replicas.
 
+    `zero_stage`: 0, or 1 to shard the optimiser's state, of experts along the data axis and of all
+    else over all ranks.
+    """
+
+    choices = (("zero_stage", (0, 1)),)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
-    variants = ({"ranks": 4},)
+    variants = ({"ranks": 4}, {"zero_stage": 1})
     example = "MixtralForCausalLM"
-    cuts_weights = True
+    cuts_weights = cuts_experts = True
     use = "the experts of a mixture do not fit one device"
-    split = "experts: weights, gradients, optimiser state"
 
     ranks: int = 2
+    zero_stage: int = 0
+
+    @property
+    def split(self) -> str:
+        """Experts, and under ZeRO all that the optimiser keeps."""
+        more = "; optimiser state also over the ranks that hold the same" if self.zero_stage else ""
+        return f"experts: weights, gradients, optimiser state{more}"
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, expert), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("expert", EXPERT, self.ranks, world)
+        if self.zero_stage and size == world.size:
+            fewer = divisors(size)[-2:][0]
+            raise StudyError(
+                f"expert option zero_stage 1: data 1 x expert {size} has no data axis to cut over; "
+                f"the nearest is data {size // fewer} x expert {fewer} (option ranks {fewer}), or "
+                "set zero_stage to 0"
+            )
         return Layout.of(world, (DATA, world.size // size), (EXPERT, size))
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None: the cost model has no such axis."""
+        """None: no published step was made so."""
         return None
+
+    def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
+        """The expert axis, beside the data axis alone, over which ZeRO's stage 1 cuts."""
+        if degrees.tensor * degrees.pipeline > 1 or degrees.zero > 1 or degrees.shard:
+            return None
+        return {"ranks": degrees.expert} | ({"zero_stage": 1} if degrees.zero else {})
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError for a model without experts, or ranks that do not divide them."""
@@ -65,15 +100,21 @@ class Expert(Strategy):
         Activations are those of tokens that go to all experts alike: where more go to a rank's, it
         keeps more.
         """
-        cut = _share_of_experts(spec)
+        cut, everyone = _share_of_experts(spec), layout.num_processes
         share = 1 - cut + cut / dict(layout.axes)[EXPERT]
         bucket = min(BUCKET_BYTES, share * gradients)
-        return Footprint(
-            buffer_bytes=int(bucket) if layout.num_processes > 1 else 0,
+        reduced = Footprint(buffer_bytes=int(bucket) if everyone > 1 else 0)
+        owned = share
+        if self.zero_stage:
+            owned = 1 / everyone
+            reduced = rows_of_stage_1(spec, layout, gradients, share, owned)
+        return replace(
+            reduced,
             weight_share=share,
             gradient_share=share,
             held_share=share,
-            optimiser_share=share,
+            optimiser_share=owned,
+            master_share=owned,
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
@@ -85,13 +126,20 @@ class Expert(Strategy):
         """
         size, mixture = dict(layout.axes)[EXPERT], models.experts(spec.model)
         assert mixture is not None
+        zero, width = bool(self.zero_stage), widths(spec.precision)
+        # An all-reduce of gradients, or half of one and then half of one of as many weights.
+        each = 1 + width.weight / width.reduced if zero else 2.0
+        stated, kind = (
+            ("(n-1)/n ({} + their weights)", HALVES) if zero else ("2(n-1)/n {}", ALL_REDUCE)
+        )
         if size == 1:
-            return along(layout, DATA, "2(n-1)/n G", 2 * gradients, overlap=True)
+            formula = "(n-1)/n (G + W)" if zero else stated.format("G")
+            return along(layout, DATA, formula, each * gradients, overlap=not zero, halves=zero)
         experts = gradients * _share_of_experts(spec) / size
         rest = gradients - size * experts
         times = (4 + 2 * spec.recomputed_share) * spec.model.num_layers
         tokens = spec.global_batch_tokens // layout.data_parallel
-        rows = tokens * mixture.chosen * spec.model.width * widths(spec.precision).stream
+        rows = tokens * mixture.chosen * spec.model.width * width.stream
         line = layout.along(EXPERT, rank)
         away = sum(layout.leaves_node(rank, (rank, peer)) for peer in line if peer != rank)
         sent, leaving = ring(times * rows, size), times * rows / size * away
@@ -102,18 +150,19 @@ class Expert(Strategy):
             sent += ring(2 * rest, size)
             leaving += ring(2 * rest, size) * layout.leaves_node(rank, line)
             return (Traffic(EXPERT, formula, sent, messages, ALL_TO_ALL, leaving=leaving),)
-        everyone, buckets = ring(2 * rest, layout.num_processes), max(1.0, rest / BUCKET_BYTES)
+        everyone, buckets = ring(each * rest, layout.num_processes), max(1.0, rest / BUCKET_BYTES)
+        others = stated.format("G - E" if zero else "(G - E)")
         return (
             Traffic(EXPERT, f"(n-1)/n {formula}", sent, messages, ALL_TO_ALL, leaving=leaving),
-            Traffic(f"{DATA} x {EXPERT}", "2(n-1)/n (G - E)", everyone, buckets, overlap=True),
-            *along(layout, DATA, "2(n-1)/n E", 2 * experts, overlap=True),
+            Traffic(f"{DATA} x {EXPERT}", others, everyone, buckets, kind, overlap=not zero),
+            *along(layout, DATA, stated.format("E"), each * experts, overlap=not zero, halves=zero),
         )
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the experts along the expert axis, average in the backward pass."""
         from pipeline.strategies.expert.step import ExpertStepper
 
-        return ExpertStepper(parts)
+        return ExpertStepper(parts, zero_stage=self.zero_stage)
 
 
 def _share_of_experts(spec: RunSpec) -> float:

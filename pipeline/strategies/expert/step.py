@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,9 +19,11 @@ from pipeline.parallel.cut import cut, cut_of
 from pipeline.parallel.group import Group, buckets, mesh_of
 from pipeline.parallel.mesh import DATA, EXPERT
 from pipeline.parallel.reduction import MeanBucket, Reduction
-from pipeline.parallel.step import Stepper
+from pipeline.parallel.step import Stepper, norm_over, whole_norm
 from pipeline.parallel.types import Parts
-from pipeline.strategies.tensor.step import whole_norm
+from pipeline.strategies.sharded.rows import RowBucket, ShardedOptimiser
+
+T = TypeVar("T")
 
 
 class ExpertAxis:
@@ -89,35 +91,67 @@ def cut_experts(model: nn.Module, axis: ExpertAxis) -> None:
         experts.forward = uncompiled(routed)
 
 
-def averaged(parts: Parts, replicas: dist.ProcessGroup) -> Reduction:
-    """Mean gradients, those of experts over their replicas alone; see `reduction.mean_of`.
+def by_holders(parts: Parts, replicas: dist.ProcessGroup, make: Callable[..., T]) -> list[T]:
+    """Buckets of experts, which their replicas hold, and of all else, which everyone does.
 
-    A rank's experts have had the tokens of all ranks of the axis: the sum over these is there, and
-    is divided by the number of all ranks too.
+    In the order of a backward pass. `make` gets parameters, ranks, by how many a sum of gradients
+    is divided, and whether they are of experts. A rank's experts have had the tokens of all ranks
+    of the axis: the sum over these is there, and is divided by the number of all ranks too.
     """
-    everyone, precision = dist.group.WORLD, parts.precision
+    everyone = dist.group.WORLD
     assert everyone is not None
     backwards = list(parts.model.parameters())[::-1]
-    made = [
-        MeanBucket(some, ranks, precision.reduced, everyone.size())
+    place = {parameter: number for number, parameter in enumerate(backwards)}
+    members = [
+        (some, ranks, everyone.size(), of_experts)
         for ranks, of_experts in ((everyone, False), (replicas, True))
         for some in buckets(p for p in backwards if (cut_of(p) is not None) == of_experts)
     ]
-    place = {parameter: number for number, parameter in enumerate(backwards)}
-    return Reduction(sorted(made, key=lambda bucket: place[bucket.parameters[-1]]))
+    return [make(*each) for each in sorted(members, key=lambda each: place[each[0][-1]])]
+
+
+def averaged(parts: Parts, replicas: dist.ProcessGroup) -> Reduction:
+    """Mean gradients, those of experts over their replicas alone; see `reduction.mean_of`."""
+    narrow = parts.precision.reduced
+    return Reduction(
+        by_holders(parts, replicas, lambda some, ranks, n, _: MeanBucket(some, ranks, narrow, n))
+    )
+
+
+def shard_optimiser(parts: Parts, replicas: dist.ProcessGroup) -> ShardedOptimiser:
+    """ZeRO's stage 1: rows of each parameter over the ranks that hold it, as Megatron-LM has them.
+
+    Of experts they are rows of each one's matrices, of a router with fewer rows than ranks columns.
+    """
+
+    def bucket(some: Any, ranks: dist.ProcessGroup, count: int, of_experts: bool) -> RowBucket:
+        dims = [int(of_experts or (p.dim() > 1 and len(p) < ranks.size())) for p in some]
+        axes = (DATA,) if of_experts else (DATA, EXPERT)
+        return RowBucket(some, ranks, parts.precision, count=count, dims=dims, axes=axes)
+
+    return ShardedOptimiser(parts, by_holders(parts, replicas, bucket))
 
 
 class ExpertStepper(Stepper):
     """The shared step over cut experts."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, zero_stage: int) -> None:
         """Cut the experts along the expert axis, average over all ranks. Collective."""
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
-        self.axis = ExpertAxis(mesh[EXPERT].get_group())
+        self.axis, replicas = ExpertAxis(mesh[EXPERT].get_group()), mesh[DATA].get_group()
         cut_experts(parts.model, self.axis)
-        prepared = parts.prepare()
-        super().__init__(prepared, group, reduction=averaged(parts, mesh[DATA].get_group()))
+        if zero_stage:
+            parts.materialise()
+            rows = shard_optimiser(parts, replicas)
+            prepared = parts.prepared(rows)
+            super().__init__(prepared, group, reduction=rows.reduction, sharded=rows)
+        else:
+            prepared = parts.prepare()
+            super().__init__(prepared, group, reduction=averaged(parts, replicas))
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm of the whole: those of experts are added over ranks."""
-        return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
+        """Clip by the norm of the whole: those of experts, or all rows, are added over ranks."""
+        if self.sharded is None:
+            return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        return self.clip_by(norm_over(None, gradients), parameters)

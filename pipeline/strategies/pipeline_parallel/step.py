@@ -34,7 +34,7 @@ from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import Stages, check_name, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
-from pipeline.strategies.sharded.rows import ShardedOptimiser
+from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers
 from pipeline.study.profiling import FORWARD
 
@@ -87,22 +87,23 @@ class PipelineStepper(Stepper):
         """Ranks over which ZeRO cuts; None without."""
         self.rows: dict[Any, nn.Parameter] = {}
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
-        self.sharded: ShardedOptimiser | None = None
-        reduction = None
+        reduction = sharded = None
         if zero_stage == 2:
             self.shard(parts, mesh[DATA])
             prepared = parts.prepare(narrow=False)
         elif zero_stage and self.data is not None:
             parts.materialise()
-            self.sharded = ShardedOptimiser(parts, self.data)
-            prepared, reduction = parts.prepared(self.sharded), self.sharded.reduction
-            self.rows = self.sharded.rows
+            sharded = ShardedOptimiser(parts, row_buckets(parts, self.data))
+            prepared, reduction = parts.prepared(sharded), sharded.reduction
+            self.rows = sharded.rows
         else:
             prepared = parts.prepare()
             if self.data is not None:
                 reduction = mean_of(parts, self.data)
         self.ends = ends_of(layout, group.rank)
-        super().__init__(prepared, group, reduce=self.add_shared, reduction=reduction)
+        super().__init__(
+            prepared, group, reduce=self.add_shared, reduction=reduction, sharded=sharded
+        )
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
         owners = self.precision.owners(self.model, self.optimiser)
@@ -241,11 +242,6 @@ class PipelineStepper(Stepper):
         A tied weight has two copies, of which the first stage's counts.
         """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
-
-    def complete(self) -> None:
-        """Under ZeRO's stage 1 gather what the last step updated of the weights."""
-        if self.sharded is not None:
-            self.sharded.publish()
 
     def close(self) -> str:
         """Hash the final weights of all stages and leave the group of ranks."""

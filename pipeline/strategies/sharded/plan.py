@@ -169,16 +169,18 @@ class Sharded(Strategy):
 
 
 def rows_of_stage_1(
-    spec: RunSpec, layout: Layout, gradients: float, share: float = 1.0
+    spec: RunSpec, layout: Layout, gradients: float, share: float = 1.0, owned: float = 0.0
 ) -> Footprint:
     """Memory under stage 1 besides weights and gradients, of which a rank has this share.
 
+    `owned`: share that its rows are of all, 0 for an equal one of what the data ranks have.
     Rows of its gradients, and of fp32 weights where there are no masters; a bucket in the order of
     the ranks while it is reduced; then all that is gathered. `gradients`: bytes of all of them.
     """
-    width, gradients = widths(spec.precision), share * gradients
+    width, whole, gradients = widths(spec.precision), gradients, share * gradients
     weights = share * width.weight * models.num_parameters(spec.model)
-    rows = gradients / dict(layout.axes)[DATA] * (1 if width.weight < FP32 else 2)
+    rows = owned * whole or gradients / dict(layout.axes)[DATA]
+    rows *= 1 if width.weight < FP32 else 2
     bucket = min(BUCKET_BYTES, gradients)
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
     # copy of that: blocks of so many sizes never fit one another's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
 from pipeline.parallel.group import buckets, ring_reduce_scatter
+from pipeline.parallel.mesh import DATA
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.types import Parts
 from pipeline.precision import Precision
@@ -26,7 +28,10 @@ class RowBucket:
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
     It becomes a view of its padded rows, so that one operator spreads what was gathered. Where the
     precision narrows weights, `own` are the masters of these rows, and narrow ones are gathered.
-    `replicas` are the ranks that have the same rows, None where this one alone has.
+    `replicas` are the ranks that have the same rows, None where this one alone has. `count`, where
+    it is given, divides the sum of gradients in place of the number of ranks. Rows lie along
+    the dims `dims` of the parameters, all the first if none are given; the ranks are those along
+    `axes` of the mesh.
     """
 
     def __init__(
@@ -34,16 +39,23 @@ class RowBucket:
         parameters: list[nn.Parameter],
         ranks: dist.ProcessGroup,
         precision: Precision,
-        replicas: dist.ProcessGroup | None,
+        replicas: dist.ProcessGroup | None = None,
+        *,
+        count: int = 0,
+        dims: Sequence[int] = (),
+        axes: tuple[str, ...] = (DATA,),
     ) -> None:
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
-        self.replicas = replicas
+        self.replicas, self.dims = replicas, [*dims] or [0] * len(parameters)
+        self.count = count or ranks.size() * (1 if replicas is None else replicas.size())
         cuda = replicas is not None and parameters[0].is_cuda
         self.stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self.dtype = precision.narrow_weights or parameters[0].dtype
         size, rank = ranks.size(), ranks.rank()
-        runs = [-(-len(parameter) // size) for parameter in parameters]
-        self.sizes = [n * p[0].numel() for n, p in zip(runs, parameters, strict=True)]
+        lengths = [p.shape[dim] for p, dim in zip(parameters, self.dims, strict=True)]
+        runs = [-(-length // size) for length in lengths]
+        of_rows = [p.numel() // n for p, n in zip(parameters, lengths, strict=True)]
+        self.sizes = [run * numel for run, numel in zip(runs, of_rows, strict=True)]
         self.own = parameters[0].detach().new_zeros(sum(self.sizes))
         self.gradient = torch.zeros_like(self.own)
         self.padded, self.gradients = list[Tensor](), list[Tensor]()
@@ -53,30 +65,34 @@ class RowBucket:
         flats = zip(
             torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
         )
-        for parameter, run, (own, gradient) in zip(parameters, runs, flats, strict=True):
-            padded = own.new_zeros(size * run, *parameter.shape[1:], dtype=self.dtype)
-            padded[: len(parameter)] = parameter.detach()
+        for parameter, dim, run, (own, gradient) in zip(
+            parameters, self.dims, runs, flats, strict=True
+        ):
+            whole = parameter.detach().movedim(dim, 0)
+            padded = own.new_zeros(size * run, *whole.shape[1:], dtype=self.dtype)
+            padded[: len(whole)] = whole
             self.padded.append(padded.view(size, -1))
-            start = min(rank * run, len(parameter))
-            shape = (min(run, len(parameter) - start), *parameter.shape[1:])
+            start = min(rank * run, len(whole))
+            shape = (min(run, len(whole) - start), *whole.shape[1:])
             numel = math.prod(shape)
             rows = nn.Parameter(own[:numel].view(shape))
-            rows.data.copy_(parameter.detach()[start : start + len(rows)])
-            setattr(rows, ROWS_NAME, RowRange(start, tuple(parameter.shape), ranks))
+            rows.data.copy_(whole[start : start + len(rows)])
+            setattr(rows, ROWS_NAME, RowRange(start, tuple(parameter.shape), ranks, dim, axes))
             if (cut := cut_of(parameter)) is not None:
                 setattr(rows, NAME, cut)
             self.rows.append(rows)
             self.gradients.append(gradient[:numel].view(shape))
-            narrow(parameter, padded[: len(parameter)], self.gradient.dtype)
+            narrow(parameter, padded[: len(whole)].movedim(0, dim), self.gradient.dtype)
 
     @collective
     def reduce(self) -> None:
         """Begin to give every rank its rows of the mean gradient; the whole one is dropped."""
         gradients: Any = [parameter.grad for parameter in self.parameters]
+        if any(self.dims):
+            pairs = zip(gradients, self.dims, strict=True)
+            gradients = [gradient.movedim(dim, 0).contiguous() for gradient, dim in pairs]
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
-        size = self.ranks.size()
-        count = size * (1 if self.replicas is None else self.replicas.size())
-        flat = torch._chunk_cat(gradients, 0, size).div_(count).view(-1)
+        flat = torch._chunk_cat(gradients, 0, self.ranks.size()).div_(self.count).view(-1)
         flat = flat.to(self.reduced_as or flat.dtype)
         for parameter in self.parameters:
             parameter.grad = None
@@ -129,6 +145,14 @@ class RowBucket:
         torch.split_with_sizes_copy(by_rank, self.sizes, dim=1, out=self.padded)
 
 
+def row_buckets(
+    parts: Parts, ranks: dist.ProcessGroup, replicas: dist.ProcessGroup | None = None
+) -> list[RowBucket]:
+    """Buckets of all parameters as DDP has them; ranks as of a `RowBucket`."""
+    members = buckets(list(parts.model.parameters())[::-1])
+    return [RowBucket(some, ranks, parts.precision, replicas) for some in members]
+
+
 class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter; the next step gathers them.
 
@@ -137,16 +161,11 @@ class ShardedOptimiser(Optimizer):
     is within the time of a step. Whoever reads whole weights between two steps calls `publish`.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
-    parameters as `wholes`. Buckets are those of DDP, the last parameters first. `replicas`: the
-    ranks with the same rows, which add up their gradients too.
+    parameters as `wholes`. `buckets` have them all, the last parameters first.
     """
 
-    def __init__(
-        self, parts: Parts, ranks: dist.ProcessGroup, replicas: dist.ProcessGroup | None = None
-    ) -> None:
-        members = buckets(list(parts.model.parameters())[::-1])
-        self.buckets = [RowBucket(some, ranks, parts.precision, replicas) for some in members]
-        self.reduction, self.ranks = Reduction(self.buckets), ranks
+    def __init__(self, parts: Parts, buckets: Sequence[RowBucket]) -> None:
+        self.buckets, self.reduction = buckets, Reduction(buckets)
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]
         super().__init__([{"params": rows, "wholes": wholes}], {})

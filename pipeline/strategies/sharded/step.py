@@ -23,24 +23,23 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-from torch.distributed.tensor import DTensor
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import rows_of
 from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, REPLICA
-from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.step import Stepper, norm_over, total_norm
+from pipeline.parallel.types import Parts
 from pipeline.precision import Precision
-from pipeline.strategies.sharded.rows import ShardedOptimiser
+from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 
 
 def shard_optimiser(parts: Parts) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
     replicas = mesh[REPLICA].get_group() if REPLICA in dict(parts.layout.axes) else None
-    rows = ShardedOptimiser(parts, mesh[DATA].get_group(), replicas)
-    return ShardedStepper(parts.prepared(rows), group, rows=rows, reduction=rows.reduction)
+    rows = ShardedOptimiser(parts, row_buckets(parts, mesh[DATA].get_group(), replicas))
+    return ShardedStepper(parts.prepared(rows), group, sharded=rows, reduction=rows.reduction)
 
 
 def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
@@ -128,42 +127,19 @@ class MeanReduceScatter(ReduceScatter):
 
 
 class ShardedStepper(Stepper):
-    """The shared step where gradients or weights are shards, or the optimiser's state is.
-
-    `rows`: under stage 1, what every rank updates of them; DTensors know theirs.
-    """
-
-    def __init__(self, *given: Any, rows: ShardedOptimiser | None = None, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.rows = rows
-
-    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
-        """As the shared step; rows that the last one updated come while the forward pass runs."""
-        if self.rows is not None:
-            self.rows.gather()
-        return super().accumulate(microbatches)
-
-    def complete(self) -> None:
-        """Gather what the last step updated of the weights."""
-        if self.rows is not None:
-            self.rows.publish()
+    """The shared step where gradients or weights are shards, or the optimiser's state is."""
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm over the shards of all ranks."""
-        return self.clip_by(total_norm(parameters), parameters)
+        return self.clip_by(norm_of(parameters), parameters)
 
 
 @collective
-def total_norm(parameters: list[Tensor]) -> Tensor:
+def norm_of(parameters: list[Tensor]) -> Tensor:
     """The L2 norm of the gradients over the shards of all ranks."""
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    if isinstance(norm, DTensor):
-        return norm.full_tensor()
-    if (rows := rows_of(parameters[0])) is None:
-        return norm
-    squares = norm.double() ** 2
-    dist.all_reduce(squares, group=rows.ranks)
-    return squares.sqrt().float()
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    rows = rows_of(parameters[0])
+    return total_norm(gradients) if rows is None else norm_over(rows.ranks, gradients)
 
 
 @contextmanager

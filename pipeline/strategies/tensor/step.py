@@ -25,7 +25,7 @@ from pipeline.parallel.cut import NAME, Cut, cut, cut_of
 from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
 from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.reduction import averaged
-from pipeline.parallel.step import Stepper
+from pipeline.parallel.step import Stepper, whole_norm
 from pipeline.parallel.types import Parts, Prepared
 
 NOTHING: Mapping[Any, Tensor] = {}
@@ -308,18 +308,3 @@ class TensorStepper(Stepper):
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
         return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
-
-
-def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
-    """The L2 norm of all gradients, of which some are parts over these ranks. Collective."""
-    parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
-    rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
-    squares = total_norm(parts) ** 2
-    dist.all_reduce(squares, group=ranks)
-    return (squares + total_norm(rest) ** 2).sqrt()
-
-
-def total_norm(gradients: list[Tensor]) -> Tensor:
-    """The L2 norm of gradients, of shards over the ranks that hold them together. Collective."""
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

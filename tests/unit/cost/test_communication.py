@@ -11,7 +11,7 @@ from pipeline.cost.job import jobs_of
 from pipeline.cost.points import read
 from pipeline.cost.predict import predict
 from pipeline.cost.score import FOLDER
-from pipeline.cost.traffic import Traffic, ring
+from pipeline.cost.traffic import ALL_TO_ALL, Traffic, ring
 
 
 def network(**changes):
@@ -45,6 +45,20 @@ def test_bytes_of_a_strategy_are_priced_as_collectives_of_so_many() -> None:
     assert net.seconds(few) == net.all_reduce("data", 1e9)
     one_hop = 1e-6 * net.device.constants["network_us"]
     assert net.seconds(many) > net.seconds(few) + 99 * one_hop
+
+
+def test_an_exchange_goes_over_links_and_cards_at_once() -> None:
+    """Of two nodes of eight ranks: a half leaves, over an eighth of the cards for each rank."""
+    net = network(gpus="16", dp="16", tp="1", pp="1", vpp="1")
+    cut = Network(replace(net.job, experts=16, ep=16), net.device)
+    assert (cut.groups["expert"].nodes, cut.groups["data"].size) == (2, 1)
+    sent = Traffic("expert", "", 1e9, kind=ALL_TO_ALL, leaving=5e8)
+    group = cut.groups["expert"]
+    slow = 1 + net.device.constants["congestion"]
+    expected = 5e8 * slow * 8 / cut.node_rate(group)
+    assert cut.seconds(sent) == pytest.approx(expected, rel=0.01)
+    inside = replace(sent, leaving=0.0)
+    assert cut.seconds(inside) == pytest.approx(1e9 / cut.link_rate(group), rel=0.02)
 
 
 def test_ends_of_a_pipeline_are_a_pair_that_shares_cards() -> None:

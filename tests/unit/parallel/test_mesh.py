@@ -111,6 +111,24 @@ def test_the_boxes_of_all_ranks_are_the_whole(dim, runs, size, data) -> None:
     assert torch.equal(again, whole)
 
 
+@pytest.mark.parametrize("data", [1, 2, 3])
+def test_rows_of_each_of_the_experts_of_a_rank_are_boxes_of_the_whole(data) -> None:
+    """Of four experts over two ranks, of five rows each, which come first in a part."""
+    whole = torch.arange(4 * 5 * 3.0).view(4, 5, 3)
+    again = torch.full(whole.shape, -1.0)
+    for cut, rank in product(cuts(0, 4, 1, 2), range(data)):
+        experts, owner = cut.part(whole), like(cut)
+        (start,), (count,) = span((5,), [Shard(0)], [data], [rank])
+        setattr(owner, ROWS_NAME, RowRange(start, tuple(experts.shape), cut.ranks, dim=1))
+        own = held(experts.movedim(1, 0)[start : start + count], owner)
+        assert own.shape == whole.shape
+        for box in own.boxes:
+            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
+            assert again[place].eq(-1).all()
+            again[place] = box.of(own.part)
+    assert torch.equal(again, whole)
+
+
 @pytest.mark.parametrize("shape", [(7, 5), (8, 4), (2, 3), (1, 1), (9,)])
 @pytest.mark.parametrize("mesh", [(4,), (2, 2), (2, 3), (2, 2, 2)])
 def test_the_part_of_a_dtensor_is_where_torch_has_it(shape, mesh) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from pipeline import models
 from pipeline.__main__ import main
+from pipeline.cost.communication import Network
 from pipeline.cost.constants import Constants
+from pipeline.cost.devices import device_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
+from pipeline.planner.memory import peak, predict_sent
 from pipeline.planner.ranking import (
     Cluster,
     Ranked,
@@ -159,6 +162,34 @@ def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None
     assert "Predicted, nothing is measured" in shown
     assert main([*words.replace("8 --model", "17 --model").split(), str(path)]) == 2
     assert "model.context 17 is over the 16 positions" in capsys.readouterr().err
+
+
+def test_of_a_mixture_layouts_that_cut_its_experts_are_ranked_too() -> None:
+    """With memory and bytes of the strategy's own plan; dense models have none of them."""
+    model = models.examples()["MixtralForCausalLM"]
+    found = rank(model, cluster(2, 4, 100.0), 32, "bf16")
+    cut = [one for one in found if one.cell["strategy"] == "expert"]
+    meshes = {(one.job.dp, one.job.ep, one.job.zero) for one in cut}
+    assert meshes == {(8, 2, 0), (8, 4, 0), (8, 2, 1), (8, 4, 1)} | {
+        (4, 2, 0), (4, 2, 1), (4, 4, 0),
+    }  # fmt: skip
+    assert {"data 8, experts over 4, ZeRO 1"} <= {one.name for one in cut}
+    for one in cut:
+        run = run_on_gpus(model, 32, one.job, one.cell)
+        assert run is not None and dict(run.layout.axes)["expert"] == one.job.ep
+        assert one.prediction.memory == peak(run, {0, one.job.gpus - 1})
+        [exchanged, *_] = predict_sent(run)
+        least = Network(one.job, device_of(one.job, Constants())).seconds(exchanged)
+        assert one.prediction.communication >= least > 0
+    others = [one for one in found if one.job.ep == 1]
+    assert {"ddp", "sharded"} <= {one.cell["strategy"] for one in others}
+    # Of two experts a token takes two of the four: less computing than of four, more than of one.
+    job = next(one.job for one in others if one.job.dp == 8)
+    steps = [predict(replace(job, chosen=n), Constants()).computation for n in (1, 2, 4)]
+    assert steps == sorted(steps) and steps[0] < steps[2]
+    for dense in (size_of("125M"), models.examples()["LlamaForCausalLM"]):
+        listed = [job for job, _ in jobs(dense, cluster(2, 4, 100.0), 32, "bf16")]
+        assert {(job.experts, job.chosen, job.ep) for job in listed} == {(1, 1, 1)}
 
 
 def test_sequences_are_cut_over_every_tensor_axis_too() -> None:

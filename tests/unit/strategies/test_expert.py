@@ -85,6 +85,19 @@ def test_gradients_travel_back_the_way_that_rows_came(monkeypatch) -> None:
     assert rows.grad is not None and rows.grad.eq(2).all()
 
 
+def test_under_zero_a_rank_updates_a_share_of_each_matrix_of_its_experts() -> None:
+    """Rank 0 of data 2 x expert 2: half of the rows of its experts, a fourth of all else."""
+    chosen = strategies.load("expert", {"zero_stage": 1})
+    with fake_group(4):
+        trainable: Any = chosen.build(parts_of(chosen, 4))
+    for whole, rows in trainable.sharded.rows.items():
+        if cut_of(whole) is None:
+            assert rows.shape == (-(-len(whole) // 4), *whole.shape[1:])
+        else:
+            assert rows.shape == (whole.shape[1] // 2, len(whole), whole.shape[2])
+            assert torch.equal(rows, whole.movedim(1, 0)[: len(rows)])
+
+
 @pytest.mark.parametrize("name", ["gpt2", "LlamaForCausalLM", "MixtralForCausalLM"])
 def test_experts_of_a_spec_are_those_of_the_model_that_is_built(name: str) -> None:
     spec, found = models.examples()[name], models.experts(models.examples()[name])

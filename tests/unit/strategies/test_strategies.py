@@ -181,6 +181,9 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "8 expert ranks do not divide 4 experts; the nearest .* divides these and 8 ranks is 4"),
     ("expert", {"ranks": 3}, {"model": vars(MIXTURE), "world": sized(6)},
      "3 expert ranks do not divide 4 experts; the nearest .* divides these and 6 ranks is 2"),
+    ("expert", {"ranks": 0, "zero_stage": 1}, {"model": vars(MIXTURE), "world": sized(4)},
+     "data 1 x expert 4 has no data axis to cut over; the nearest is data 2 x expert 2 .option ra"),
+    ("expert", {"zero_stage": 2}, {"model": vars(MIXTURE)}, "zero_stage 2 is unknown; use one"),
     ("context", {}, {"model": {"context": 99}}, "99 tokens of a sequence; set model.context to a"),
     ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
      "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
@@ -514,6 +517,16 @@ def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
     assert both.bytes == pytest.approx(3 / 4 * (2 * exchanged.bytes) + rest.bytes)
     [alone] = predict_sent(replace(run, options={"ranks": 1}))
     assert (alone.axis, alone.bytes) == ("data", 2 * 3 / 4 * 4 * count)
+    # ZeRO: a fourth of all states, and its rows of gradients and of fp32 weights; in a bucket and
+    # in what is gathered a CPU keeps the rank's part of all thrice more.
+    zero = replace(run, options={"zero_stage": 1})
+    sharded = predict(zero)
+    assert (sharded.optimiser, sharded.gradients) == (8 * count // 4, held.gradients)
+    assert sharded.parameters == held.parameters + 2 * 4 * count // 4 + 3 * 4 * kept
+    assert [one.bytes for one in predict_sent(zero)] == [exchanged.bytes, rest.bytes, own.bytes]
+    narrow = replace(zero, precision="bf16_masters")
+    assert predict(narrow).parameters == (2 + 4 + 2 * 2) * kept + (4 + 4) * count // 4
+    assert predict_sent(narrow)[1].bytes == pytest.approx(3 / 4 * (4 + 2) * (count - experts))
     # Its neighbour is on its node; of three others two are not, and of the ring one in two is.
     assert leaving(run, 0)["expert"] == 0
     four = replace(run, options={"ranks": 4})
