@@ -91,7 +91,10 @@ def _on_nodes(
 
 
 def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
-    """One kind and size: from when its ranks began, in the mean, until the last one had ended."""
+    """One kind and size: from when its ranks began, in the mean, until the last one had ended.
+
+    Of a shift, after which each goes on by itself, until they had in the mean.
+    """
     one = timings[0]
     ranks, took = one["ranks"], list[float]()
     for first in range(0, len(timings), ranks):
@@ -99,7 +102,8 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
         group = timings[first : first + (2 if one["kind"] == "send" else ranks)]
         for moments in zip(*(each.pop("moments") for each in group), strict=True):
             begun, ended = zip(*moments, strict=True)
-            took.append((max(ended) - statistics.fmean(begun)) / dilation)
+            last = statistics.fmean(ended) if one["kind"] == "shift" else max(ended)
+            took.append((last - statistics.fmean(begun)) / dilation)
     return one | {"seconds": statistics.median(took)}
 
 
