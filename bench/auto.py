@@ -100,12 +100,7 @@ class Case:
 
     def specs(self) -> list[RunSpec]:
         """Every run that the planner may predict."""
-        return [self.stretched(run.spec) for run in layouts_of(self.study())]
-
-    def stretched(self, spec: RunSpec) -> RunSpec:
-        """The run in time as all nodes of the case need it: one factor for all layouts."""
-        fewer = self.nodes if spec.world.nodes < self.nodes else None
-        return replace(spec, world=replace(spec.world, dilated_for=fewer))
+        return [run.spec for run in layouts_of(self.study())]
 
 
 CASES = (
@@ -290,7 +285,7 @@ def candidates(case: Case, calibration: Calibration) -> list[Candidate]:
             Candidate(
                 name=f"{ranked.name}, {pieces} micro-batch{'es'[: 2 * (pieces > 1)]}{again}",
                 mesh=ranked.name.partition(",")[0],
-                spec=case.stretched(replace(run.spec, cell=f"layout{len(layouts)}")),
+                spec=replace(run.spec, cell=f"layout{len(layouts)}"),
                 predicted_seconds=predict(run, calibration).seconds,
                 chosen=own == within[0].cell,
             )

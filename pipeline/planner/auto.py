@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pipeline import models, strategies
@@ -65,11 +66,17 @@ def layouts_of(study: Study) -> list[ResolvedRun]:
 
 
 def run_of(study: Study, cell: Mapping[str, Any]) -> ResolvedRun | None:
-    """The first run of a study with this cell alone; None where the study cannot have it."""
+    """The first run of a study with this cell alone; None where the study cannot have it.
+
+    In the time of the study's other cells, whose nodes may be more.
+    """
     try:
-        return run_with(study, {"name": "auto", "label": "auto", **cell})
+        run = run_with(study, {"name": "auto", "label": "auto", **cell})
     except (StudyError, UnsupportedError):
         return None
+    world, most = run.spec.world, max(study.cluster.nodes)
+    fewer = most if world.network == "emulated" and world.nodes < most else None
+    return replace(run, spec=replace(run.spec, world=replace(world, dilated_for=fewer)))
 
 
 def run_with(study: Study, cell: Mapping[str, Any], **changes: Any) -> ResolvedRun:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipeline import models, schemas
 from pipeline.cost.constants import content
@@ -22,6 +24,7 @@ from pipeline.cost.schedule import exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
 from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
+from pipeline.emulation.pacing import SMALL_SECONDS
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import PIPELINE, TENSOR
@@ -29,9 +32,11 @@ from pipeline.planner.memory import MEBIBYTE, kept_widths, peak, predict_sent
 from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, runs_of
+from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
 from pipeline.text import align
 
+SHIFT = "shift"
 BAND = "unknown inner"
 """Band of the published points for an implementation without constants of its own."""
 
@@ -43,6 +48,10 @@ class Calibration:
     operators: Mapping[Operator, float]
     collectives: Mapping[tuple[str | None, int, str], Sequence[tuple[int, float]]]
     memory_rate: float
+    waits: Mapping[tuple[int, int], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """By the nodes for whose number time is dilated, and nodes: seconds of computing, and what they
+    take more after a wait. None where a yardstick counts: then they are an undisturbed machine's.
+    """
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Calibration:
@@ -50,11 +59,15 @@ class Calibration:
         times = defaultdict[tuple[str | None, int, str], list[tuple[int, float]]](list)
         for one in content["collectives"]:
             times[one["link"], one["ranks"], one["kind"]].append((one["bytes"], one["seconds"]))
+        waits = defaultdict[tuple[int, int], list[tuple[float, float]]](list)
+        for one in content["waits"]:
+            waits[one["dilated_for"], one["nodes"]].append((one["seconds"], one["more"]))
         return cls(
             {Operator(one["kind"], one["dtype"], tuple(one["sizes"])): one["seconds"]
              for one in content["operators"]},
             {key: sorted(each) for key, each in times.items()},
             content["memory_bytes_per_second"],
+            waits,
         )  # fmt: skip
 
     @classmethod
@@ -113,6 +126,20 @@ class Calibration:
                 return max(min(x, y), x + (y - x) * (size - a) / (b - a))
         return points[-1][1]
 
+    def resumed(self, world: WorldSpec, seconds: float) -> float:
+        """What so many seconds of computing take more after a wait, which cost it the caches.
+
+        By the nearest number of nodes. Beyond the longest stretch it stays, below the shortest it
+        is the same share.
+        """
+        dilated_for = world.dilated_for or world.nodes
+        known = [key for key in self.waits if key[0] == dilated_for]
+        if not known:
+            return 0.0
+        points = sorted(self.waits[min(known, key=lambda key: abs(key[1] - world.nodes))])
+        lengths, more = zip((0.0, 0.0), *points, strict=True)
+        return float(np.interp(seconds, lengths, more))
+
 
 def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     """Seconds of a step by part; memory is that of `plan`. Raises StudyError with a reason."""
@@ -125,7 +152,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
             "has collectives over the links alone; set ranks_per_node to 1"
         )
     work = work_of(run)
-    stages = [calibration.total(stage) for stage in work.stages]
+    traffic = _traffic(run)
+    stages = [
+        seconds + _resumed(seconds, traffic, run, work.pieces, calibration)
+        for seconds in map(calibration.total, work.stages)
+    ]
     slowest = max(stages)
     gradients = widths(spec.precision).gradient * models.num_parameters(spec.model)
     held = strategy.footprint(spec, run.layout, 0, gradients).held_share
@@ -133,8 +164,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     # Gradients of each micro-batch but the first are added up: two reads and a write in fp32.
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
-    for one in predict_sent(run):
-        exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
+    for one in traffic:
+        # The two ends of a pipeline add up after its passes, which do not wait for that.
+        axis = "ends" if (one.axis, one.kind) == (PIPELINE, ALL_REDUCE) else one.axis
+        count = 2 if axis == "ends" else ranks[axis]
+        exchanged[axis] += _seconds(one, run, count, calibration, 2 / 3 * slowest)
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
     backward = [2 * each for each in forward]
@@ -155,14 +189,59 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         )
         whole = pipelined(degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
         bubble = max(0.0, whole - computing - sent)
+    update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
         communication=sum(exchanged.values()),
         bubble=bubble,
         host=0.0,
-        optimiser=calibration.total(work.update),
+        optimiser=update + calibration.resumed(spec.world, update),
         memory=peak(run),
     )
+
+
+def _traffic(run: ResolvedRun) -> list[Traffic]:
+    """What a rank sends in a step: of a pipeline one in its middle, which has two neighbours.
+
+    A tied embedding, which the ends alone add up, comes after the passes.
+    """
+    ranks = dict(run.layout.axes).get(PIPELINE, 1)
+    if ranks < 3:
+        return list(predict_sent(run))
+    middle = next(
+        rank
+        for rank in range(run.layout.num_processes)
+        if run.layout.coordinate(rank)[PIPELINE] == ranks // 2
+    )
+    traffic = list(predict_sent(run, middle))
+    end, own = (
+        next(one for one in each if one.axis == PIPELINE) for each in (predict_sent(run), traffic)
+    )
+    tied = end.bytes - own.bytes * end.messages / own.messages
+    ends = Traffic(PIPELINE, "G of the tied embedding", tied, kind=ALL_REDUCE)
+    return traffic + [ends] * (tied > 0)
+
+
+def _resumed(
+    seconds: float,
+    traffic: Iterable[Traffic],
+    run: ResolvedRun,
+    pieces: int,
+    calibration: Calibration,
+) -> float:
+    """What the passes of a micro-batch, of so many seconds, take more for the waits within.
+
+    A node on emulated time waits between passes, around each collective, and while gradients are
+    sent during the backward pass wherever more than SMALL_SECONDS are to be paid for.
+    """
+    degrees = run.strategy.degrees(run.spec, run.layout)
+    stretches = 2.0 * (degrees.chunks if degrees else 1)
+    for one in traffic:
+        if one.overlap and one.kind == ALL_REDUCE:
+            stretches += 2 / 3 * seconds / (2 * SMALL_SECONDS) / pieces
+        elif one.axis != PIPELINE:
+            stretches += one.messages * (2 if one.kind == HALVES else 1) / pieces
+    return stretches * calibration.resumed(run.spec.world, seconds / stretches)
 
 
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:
@@ -195,7 +274,9 @@ def _seconds(
     overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
     hideable = overlap * backward * spare
     if sends.kind in (SEND, ANSWERED):
-        one_way = sends.messages * each(SEND, sends.bytes / sends.messages)
+        # Each rank of a pipeline sends to the next while it receives.
+        way = SHIFT if sends.axis == PIPELINE else SEND
+        one_way = sends.messages * each(way, sends.bytes / sends.messages)
         # Late ones begin with the forward pass, which takes half as long as the backward pass.
         late = max(0.0, one_way - 1.5 * hideable) if sends.overlap else one_way
         return late + (one_way if sends.kind == ANSWERED else 0.0)

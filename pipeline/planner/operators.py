@@ -94,6 +94,16 @@ def work_of(run: ResolvedRun) -> Work:
         for (kind, (first_size, *others)), n in work.items():
             own = first_size // cut if kind in TOKENWISE else first_size
             stages[-1][Operator(kind, narrow.get(kind, "float32"), (own, *others))] = n
+        if degrees and degrees.zero > 1:
+            # FSDP2's groups: each block, and the rest, which it never frees within a step.
+            shapes = sizes.parameter_shapes(spec.model)
+            numbers = sizes.layer_parameters(spec.model)
+            rest = models.num_parameters(spec.model) - spec.model.num_layers * numbers
+            tensors = sum(".0." in name for name in shapes)
+            outside = len(shapes) - spec.model.num_layers * tensors
+            group = (numbers // axes.get(TENSOR, 1), tensors, degrees.zero)
+            stages[-1][Operator("unit", "float32", group)] = layers
+            stages[-1][Operator("unit", "float32", (rest, outside, 2))] = 1
     parameters = models.num_parameters(spec.model)
     gradients = widths(spec.precision).gradient * parameters
     held = run.strategy.footprint(spec, run.layout, 0, gradients)

@@ -188,17 +188,18 @@ def _other_runs_beside(laid: Laid, path: Path) -> None:
 
 
 CALIBRATION: dict[str, Any] = {
-    "version": 2, "study": "smoke", "measured_at": "2026-01-01T00:00:00+00:00", "threads": 1,
+    "version": 3, "study": "smoke", "measured_at": "2026-01-01T00:00:00+00:00", "threads": 1,
     "git_commit": None, "cores_per_node": 1, "links": {"1gbit": {"name": "1gbit",
     "rate_mbits": 1000, "delay_us": 0}}, "host_seconds": 1e-5, "memory_bytes_per_second": 1e10,
     "operators": [
         {"kind": kind, "dtype": "float32", "sizes": [64, 64, 64], "seconds": 1e-4}
         for kind in ("product", "attention", "layer_norm", "gelu", "add", "cross_entropy",
-                     "embedding", "update")
+                     "embedding", "unit", "update")
     ],
+    "waits": [{"nodes": 4, "dilated_for": 4, "seconds": 1e-3, "more": 1e-4}],
     "collectives": [
         {"link": "1gbit", "ranks": ranks, "kind": kind, "bytes": size, "seconds": 1e-9 * size}
-        for kind in ("all_reduce", "reduce_scatter", "all_gather", "send")
+        for kind in ("all_reduce", "reduce_scatter", "all_gather", "send", "shift")
         for ranks in (2, 4) for size in (1024, 1 << 20)
     ],
 }  # fmt: skip

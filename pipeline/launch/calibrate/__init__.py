@@ -1,30 +1,33 @@
 """Measurements of this machine from which steps of a study are predicted (`calibrate`).
 
-Operators by size, memory and the host's time for an operator (`operators`), and collectives by size
-over the study's own network (`collectives`). No model is built, no step is made: what is predicted
-later was never timed.
+Operators by size, memory, the host's time for an operator, and what waits cost an emulated node
+(`operators`), and collectives by size over the study's own network (`collectives`). No model is
+built, no step is made: what is predicted later was never timed.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.emulation.dilation import dilate, places
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
 from pipeline.machine.facts import hardware
 from pipeline.machine.source import provenance
 from pipeline.planner.auto import layouts_of
-from pipeline.planner.operators import of_study, work_of
+from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
-VERSION = 2
+VERSION = 3
 SECONDS = 24.0
 """Of measuring, of which `SHARE` goes to operators."""
 SHARE = 0.5
+WAITS_SHARE = 0.15
+"""Of them, besides, for each number of nodes whose time is dilated."""
 
 
 def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> dict[str, Any]:
@@ -65,17 +68,50 @@ def figures(
     # As many threads as a rank of any run has at most.
     wanted, threads = of_study(computing), max(run.threads_on(len(cores)) for run in sending)
     # First what forks: this process has no torch yet, and its threads would not survive.
-    sent = collectives.measured([run.spec for run in sending], cores, seconds * (1 - SHARE))
+    sent = collectives.measured(sending, computing, cores, seconds * (1 - SHARE))
     rounds = operators.measured(wanted, cores, threads, seconds * SHARE)
-    timed = zip(wanted, zip(*(one["operators"] for one in rounds), strict=True), strict=True)
+    each = zip(*(one["operators"] for one in rounds), strict=True)
+    timed = dict(zip(wanted, map(statistics.median, each), strict=True))
     return {
         "threads": threads,
         "host_seconds": statistics.median(one["host_seconds"] for one in rounds),
         "memory_bytes_per_second": statistics.median(one["memory"] for one in rounds),
         "operators": [
-            {"kind": one.kind, "dtype": one.dtype, "sizes": list(one.sizes),
-             "seconds": statistics.median(each)}
-            for one, each in timed
+            {"kind": one.kind, "dtype": one.dtype, "sizes": list(one.sizes), "seconds": own}
+            for one, own in timed.items()
         ],
+        "waits": _after_waits(sending, timed, cores, seconds * WAITS_SHARE),
         "collectives": sent,
     }  # fmt: skip
+
+
+def _after_waits(
+    runs: Sequence[ResolvedRun],
+    timed: Mapping[Operator, float],
+    cores: Sequence[int],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """What a stretch of operators takes more after a wait than at once, by number of nodes.
+
+    Of worlds whose time is dilated, and whose CPU seconds no yardstick counts.
+    """
+    worlds = {
+        (world.dilated_for or world.nodes, world.nodes): world
+        for world in (run.spec.world for run in runs)
+        if world.link and not world.yardstick and dilate(world, len(cores)) > 1
+    }
+    if not worlds:
+        return []
+    alone = [[core] for core in cores]
+    at_once = operators.stretches(timed, alone, 1.0, seconds)
+    waits = []
+    for (dilated_for, nodes), world in sorted(worlds.items()):
+        own = places(nodes, world.cores_per_node or 1, cores)
+        ranks = [place for place in own for _ in range(world.ranks_per_node)]
+        took = operators.stretches(timed, ranks, dilate(world, len(cores)), seconds)
+        waits += [
+            {"nodes": nodes, "dilated_for": dilated_for, "seconds": least,
+             "more": max(0.0, paced - least)}
+            for least, paced in zip(at_once, took, strict=True)
+        ]  # fmt: skip
+    return waits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.emulation import links
 from pipeline.emulation.cores import awake
@@ -20,33 +21,55 @@ from pipeline.emulation.pacing import VARIABLE, Pacer
 from pipeline.machine.control_groups import cpu_quota
 from pipeline.machine.forks import measured_by, measuring
 from pipeline.models import FP32, num_parameters
+from pipeline.parallel.mesh import divisors
+from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 SMALLEST, LARGEST = 1 << 10, 1 << 24
 """Bytes. Between them sizes grow by 16; the gradients of the study are the last."""
 MOST_TIMES = 15
-LONGEST = 1.5
+LONGEST = 1.0
 """Seconds of the machine; sizes that are to take longer are left to the line through the others."""
-KINDS = ("all_reduce", "reduce_scatter", "all_gather", "send")
+KINDS = ("all_reduce", "reduce_scatter", "all_gather", "send", "shift")
+"""A shift is a message of each rank to the next one, as the stages of a pipeline send them."""
+SIDE = 512
+"""Numbers on a side of the matrices that ranks multiply before each: it follows computation there
+too, and finds its code and its data no longer in the caches."""
 
 
-def measured(runs: Sequence[RunSpec], cores: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """For each link, number of ranks, kind and size: the median of the slowest rank's seconds."""
-    cases = {}
+def measured(
+    runs: Sequence[ResolvedRun],
+    computing: Sequence[ResolvedRun],
+    cores: Sequence[int],
+    seconds: float,
+) -> list[dict[str, Any]]:
+    """Median seconds by link, number of ranks, kind and size, on the largest world of each link.
+
+    Groups of as many ranks as an axis of a run has, or of `computing`, are at work all at once.
+    """
+    largest = dict[Any, ResolvedRun]()
     for run in runs:
-        if run.world.size > 1:
-            cases[run.world.link, run.world.size] = run
+        before = largest.get(run.link)
+        if run.spec.world.size >= (before.spec.world.size if before else 2):
+            largest[run.link] = run
+    sizes = {size for run in (*runs, *computing) for _, size in run.layout.axes}
     timings = []
-    for (link, ranks), run in cases.items():
-        case = partial(_on_nodes, run, cores, seconds / len(cases))
+    for link, run in largest.items():
+        groups = [size for size in divisors(run.spec.world.size)[1:] if size in sizes]
+        case = partial(_on_nodes, run.spec, groups, cores, seconds / len(groups) / len(largest))
         timings += [
-            {"link": link.name if link else None, "ranks": ranks, **one}
+            {"link": link.name if link else None, **one}
             for one in measured_by(measuring(case, cores))
         ]
     return timings
 
 
-def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[str, Any]]:
+def _on_nodes(
+    run: RunSpec, groups: Sequence[int], cores: Sequence[int], seconds: float
+) -> list[dict[str, Any]]:
     """Build the nodes of a run below this process, and have a rank on each time all cases."""
     world, nodes = run.world, None
     dilation = dilate(world, len(cores)) if world.link else 1.0
@@ -61,14 +84,27 @@ def _on_nodes(run: RunSpec, cores: Sequence[int], seconds: float) -> list[dict[s
         ranks, meeting = [], f"file://{folder}/meeting"
         for rank in range(world.size):
             node = rank // world.ranks_per_node
-            work = partial(_times, meeting, rank, world.size, dilation, sizes, seconds)
+            work = partial(_times, meeting, rank, world.size, groups, dilation, sizes, seconds)
             ranks.append(measuring(partial(_inside, nodes, node, work), cores))
         each = [measured_by(one) for one in ranks]
-    return [
-        {"kind": same[0]["kind"], "bytes": same[0]["bytes"],
-         "seconds": max(one["seconds"] for one in same)}
-        for same in zip(*each, strict=True)
-    ]  # fmt: skip
+    return [_of_all(same, dilation) for same in zip(*each, strict=True)]
+
+
+def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
+    """One kind and size: from when its ranks began, in the mean, until the last one had ended.
+
+    Of a shift, after which each goes on by itself, until they had in the mean.
+    """
+    one = timings[0]
+    ranks, took = one["ranks"], list[float]()
+    for first in range(0, len(timings), ranks):
+        # Of a message the others know nothing.
+        group = timings[first : first + (2 if one["kind"] == "send" else ranks)]
+        for moments in zip(*(each.pop("moments") for each in group), strict=True):
+            begun, ended = zip(*moments, strict=True)
+            last = statistics.fmean(ended) if one["kind"] == "shift" else max(ended)
+            took.append((last - statistics.fmean(begun)) / dilation)
+    return one | {"seconds": statistics.median(took)}
 
 
 def _inside(
@@ -85,74 +121,87 @@ def _inside(
 
 
 def _times(
-    meeting: str, rank: int, size: int, factor: float, sizes: Sequence[int], seconds: float
+    meeting: str,
+    rank: int,
+    size: int,
+    groups: Sequence[int],
+    factor: float,
+    sizes: Sequence[int],
+    seconds: float,
 ) -> list[dict[str, Any]]:
-    """Be a rank: join the others, and time each kind and size a fixed number of times."""
+    """Be a rank: join the others, and time each size of group, kind and size several times."""
     if factor > 1:
         os.environ[VARIABLE] = str(factor)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # nodes have no names
     import torch
     import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
 
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
-    pacer = Pacer(factor)
+    pacer, matrix = Pacer(factor), torch.ones(SIDE, SIDE)
     pacer.start()
-    each = seconds / (len(sizes) * len(KINDS))
-    medians = []
-    for kind in KINDS:
+
+    def once(work: Callable[[], object]) -> tuple[float, float]:
+        """When a collective began and ended, which all ranks begin after computing."""
+        dist.barrier()
+        pacer.waited()
+        matrix @ matrix
+        pacer.settle()
+        before = time.perf_counter()
+        work()
+        pacer.waited()
+        return before, time.perf_counter()
+
+    each, timings = seconds / (len(sizes) * len(KINDS)), []
+    joined = [init_device_mesh("cpu", (size // ranks, ranks)).get_group(1) for ranks in groups]
+    for (ranks, group), kind in itertools.product(zip(groups, joined, strict=True), KINDS):
         for place, count in enumerate(sizes):
-            work = _work(kind, max(1, count // 4 // size), rank, size)
-            took = [_once(work, pacer) for _ in range(3)]
+            work = _work(kind, max(1, count // 4 // ranks), group)
+            once(work)
+            began, moments = time.perf_counter(), [once(work)]
+            whole, took = moments[0][1] - began, moments[0][1] - moments[0][0]
             # All ranks make as many, by what the slowest of them took.
-            most = torch.tensor([max(took[1:])])
+            most = torch.tensor([whole, took])
             dist.all_reduce(most, dist.ReduceOp.MAX)
-            again = int(each / (factor * float(most)))
-            took = took[1:] + [_once(work, pacer) for _ in range(min(MOST_TIMES, again))]
-            medians.append({"kind": kind, "bytes": count, "seconds": statistics.median(took)})
+            again = min(MOST_TIMES, int(each / float(most[0])))
+            moments += [once(work) for _ in range(again)]
+            timings.append({"ranks": ranks, "kind": kind, "bytes": count, "moments": moments})
             larger = sizes[min(place + 1, len(sizes) - 1)] / count
-            if place and factor * float(most) * larger > LONGEST:
+            if place and float(most[1]) * larger > LONGEST:
                 break
     dist.barrier()
     dist.destroy_process_group()
-    return medians
+    return timings
 
 
-def _once(work: Callable[[], object], pacer: Pacer) -> float:
-    """Seconds of the emulated cluster of one collective that all ranks begin together."""
-    import torch.distributed as dist
-
-    dist.barrier()
-    pacer.waited()
-    before = time.perf_counter()
-    work()
-    pacer.waited()
-    return (time.perf_counter() - before) / pacer.dilation
-
-
-def _work(kind: str, piece: int, rank: int, size: int) -> Callable[[], object]:
-    """One collective over `size` pieces of so many numbers."""
+def _work(kind: str, piece: int, group: ProcessGroup) -> Callable[[], object]:
+    """One collective of a group over as many pieces of so many numbers as it has ranks."""
     import torch
     import torch.distributed as dist
 
     from pipeline.parallel.group import ring_reduce_scatter
 
-    whole = torch.zeros(piece * size)
+    rank, size = group.rank(), group.size()
+    whole, incoming = torch.zeros(2, piece * size)
     own = torch.zeros(piece)
-    world = dist.group.WORLD
-    assert world is not None
     if kind == "all_reduce":
-        return lambda: dist.all_reduce(whole)
+        return lambda: dist.all_reduce(whole, group=group)
     if kind == "reduce_scatter":
-        return lambda: ring_reduce_scatter(whole, world)
+        return lambda: ring_reduce_scatter(whole, group)
     if kind == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, own)
+        return lambda: dist.all_gather_into_tensor(whole, own, group)
+    # To the next rank: of a message the first alone sends one, of a shift each does.
+    last = size - 1 if kind == "shift" else 1
+    messages = []
+    if rank < last:
+        messages.append(dist.P2POp(dist.isend, whole, group=group, group_peer=rank + 1))
+    if 0 < rank <= last:
+        messages.append(dist.P2POp(dist.irecv, incoming, group=group, group_peer=rank - 1))
 
     def send() -> None:
-        if rank == 0:
-            dist.send(whole, 1)
-        elif rank == 1:
-            dist.recv(whole, 0)
+        for message in dist.batch_isend_irecv(messages) if messages else ():
+            message.wait()
 
     return send

@@ -1,14 +1,20 @@
-"""Seconds of single operators in both passes, of an empty one, and the rate of memory."""
+"""Seconds of single operators in both passes, of an empty one, and the rate of memory.
+
+And what operators take more where a node on emulated time waits between stretches of them.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pipeline.emulation.pacing import Pacer
 from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.planner.operators import Operator
@@ -20,6 +26,12 @@ COPIES = 3
 """Sets of tensors that take turns: in a step no operator finds its own in the caches."""
 LEAST_TIMES = 5
 COPIED_BYTES = 1 << 26
+OF_PARAMETERS = ("unit", "update")
+"""Kinds of which a stretch of a pass has none."""
+STRETCHES = (5e-4, 2e-3, 8e-3, 32e-3)
+"""Seconds of operators between two waits."""
+IN_A_ROW = 4
+"""Times that a stretch is repeated; the first follows another one and does not count."""
 
 
 def measured(
@@ -30,6 +42,52 @@ def measured(
     figures = partial(_figures, wanted, threads, seconds)
     running = [measuring(figures, place) for place in places or [cores]]
     return [measured_by(child) for child in running]
+
+
+def stretches(
+    timed: Mapping[Operator, float],
+    places: Sequence[Sequence[int]],
+    factor: float,
+    seconds: float,
+) -> list[float]:
+    """CPU seconds of each of STRETCHES, in a process on each of the places, all at once.
+
+    A stretch is of operators drawn at random, which take its seconds by `timed`. After each the
+    process waits, as a rank does whose time is dilated by `factor`; with a factor of 1 it does not.
+    """
+    work = partial(_stretches, timed, factor, seconds)
+    each = [measured_by(child) for child in [measuring(work, place) for place in places]]
+    return [statistics.median(same) for same in zip(*each, strict=True)]
+
+
+def _stretches(timed: Mapping[Operator, float], factor: float, seconds: float) -> list[float]:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    keep_freed_memory()
+    drawn, made = random.Random(0), dict[Operator, Callable[[], object]]()
+    works = []
+    for length in STRETCHES:
+        short = [one for one in timed if timed[one] <= length and one.kind not in OF_PARAMETERS]
+        left, work = length, list[Callable[[], object]]()
+        while left > 0 and short:
+            one = drawn.choice(short)
+            work.append(made.setdefault(one, _in_turn(one)))
+            left -= timed[one]
+        works.append(work)
+    took: list[list[float]] = [[] for _ in works]
+    pacer, end = Pacer(factor), time.monotonic() + seconds
+    while not took[0] or time.monotonic() < end:
+        for work, own in zip(works, took, strict=True):
+            pacer.start()
+            for place in range(IN_A_ROW):
+                before = pacer.cpu_seconds()
+                for call in work:
+                    call()
+                own += [pacer.cpu_seconds() - before] * (place > 0)
+                pacer.settle()
+    return [statistics.median(own) for own in took]
 
 
 def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[str, Any]:
@@ -97,6 +155,8 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
     if kind == "cross_entropy":
         targets = torch.randint(0, sizes[1], sizes[:1])
         return _both(functional.cross_entropy, made(*sizes), targets)
+    if kind == "unit":
+        return _unit(*sizes)
     if kind == "embedding":
         tokens, width, vocabulary = sizes
         ids = torch.randint(0, vocabulary, (tokens,))
@@ -114,6 +174,57 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
         optimiser.step()
 
     return update
+
+
+def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
+    """What FSDP2 does in both passes around a module of so many numbers in so many tensors.
+
+    On one rank, which has them whole: nothing is sent, and the module itself computes nothing.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if not dist.is_initialized():
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+    class Through(torch.autograd.Function):
+        """Hands its input on; all parameters get a gradient."""
+
+        @staticmethod
+        def forward(context: Any, x: Tensor, *parameters: Tensor) -> Tensor:
+            context.shapes = [one.shape for one in parameters]
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Any:
+            return gradient, *(torch.zeros(shape) for shape in context.shapes)
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            each = [torch.zeros(max(1, numbers // tensors)) for _ in range(tensors)]
+            self.each = nn.ParameterList(map(nn.Parameter, each))
+
+        def forward(self, x: Tensor) -> Any:
+            return Through.apply(x, *self.each)  # type: ignore[no-untyped-call]
+
+    # Within another one, which is the root and reduces last.
+    whole = nn.Sequential(Module(), nn.Identity())
+    mesh = init_device_mesh("cpu", (1,))
+    fully_shard(whole[0], mesh=mesh, reshard_after_forward=stage > 2)
+    fully_shard(whole, mesh=mesh, reshard_after_forward=False)
+    one = torch.zeros(1, requires_grad=True)
+
+    def both() -> None:
+        whole(one).sum().backward()
+        whole.zero_grad()
+
+    return both
 
 
 def _both(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:

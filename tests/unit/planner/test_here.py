@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.cost.traffic import SEND
+from pipeline.cost.traffic import ALL_REDUCE, SEND
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.models import flops_per_token, num_parameters
-from pipeline.planner.here import Calibration, errors, predict, predict_study, shown
+from pipeline.planner.here import SHIFT, Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
@@ -35,6 +35,7 @@ def calibration(runs) -> Calibration:
     """A machine on which an operator takes as long as it has work, and 1 MB one ms."""
     single = work_of(resolve(next(run for run in runs if run.cell == "single")))
     kinds = {(one.kind, one.dtype): one for one in single.operators}
+    kinds |= {("unit", "float32"): Operator("unit", "float32", (1, 1, 2))}
     times = {one: 1e-9 * one.work for one in kinds.values()}
     line = [(1000, 2e-6), (1_000_000, 1e-3)]
     return Calibration(times, {("1gbit", 4, kind): line for kind in KINDS}, 1e9)
@@ -112,6 +113,39 @@ def test_ranks_that_share_a_node_are_not_priced_as_if_a_link_lay_between(runs, c
     two = replace(world, nodes=2, ranks_per_node=2)
     with pytest.raises(StudyError, match=r"2 ranks share a node, .* set ranks_per_node to 1"):
         of(runs, calibration, "hybrid", world=two)
+
+
+def test_a_node_in_dilated_time_computes_slower_after_each_wait(runs, calibration) -> None:
+    """One device waits after each pass and the update, a rank around each collective too."""
+    for cell, waits in (("single", 2), ("tensor", None), ("ddp", None)):
+        world = next(run.world for run in runs if run.cell == cell)
+        key = (world.dilated_for or world.nodes, world.nodes)
+        cold = replace(calibration, waits={key: [(1e-12, 1.0)]})
+        before, after = (of(runs, one, cell) for one in (calibration, cold))
+        assert after.optimiser == pytest.approx(before.optimiser + 1)
+        more = after.computation - before.computation
+        pieces = work(runs, cell).pieces
+        assert more == pytest.approx(waits * pieces) if waits else more > 2.1 * pieces
+        other = replace(calibration, waits={(16, 16): [(1e-12, 1.0)]})
+        assert of(runs, other, cell) == before
+
+
+def test_what_a_stretch_takes_more_lies_between_those_measured(runs, calibration) -> None:
+    world = replace(runs[0].world, nodes=4, dilated_for=None)
+    cold = replace(calibration, waits={(4, 1): [(1.0, 9.0)], (4, 4): [(1.0, 0.5), (3.0, 0.7)]})
+    found = [cold.resumed(world, seconds) for seconds in (0.5, 1.0, 2.0, 10.0)]
+    assert found == pytest.approx([0.25, 0.5, 0.6, 0.7])
+    assert cold.resumed(replace(world, nodes=1, dilated_for=4), 1.0) == 9.0
+
+
+def test_a_pipeline_waits_for_the_ranks_with_two_neighbours(runs, calibration) -> None:
+    """Two messages for each micro-batch, and once the sum of the tied embedding's gradients."""
+    spec = next(run for run in runs if run.cell == "pipe-4")
+    message = 4 * spec.global_batch_tokens * spec.model.width / 4
+    tied = 4 * spec.model.vocab_size * spec.model.width
+    seconds = 2 * 4 * calibration.collective("1gbit", 4, SHIFT, message)
+    seconds += calibration.collective("1gbit", 2, ALL_REDUCE, tied)
+    assert of(runs, calibration, "pipe-4").communication == pytest.approx(seconds)
 
 
 def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
@@ -204,7 +238,8 @@ def test_a_study_asks_for_each_operator_once(runs) -> None:
     found = of_study(map(resolve, runs))
     assert found == sorted(set(found))
     assert {one.kind for one in found} == {
-        "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update"
+        "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update",
+        "unit",
     }  # fmt: skip
 
 

@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
-from pipeline.launch.calibrate import measured
+from pipeline.launch import calibrate
+from pipeline.launch.calibrate import collectives, measured
+from pipeline.launch.calibrate.operators import STRETCHES
+from pipeline.planner.operators import Operator
+from pipeline.resolved import runs_of
 from pipeline.study.load import load_study
 
 ROOT = Path(__file__).parents[4]
@@ -52,7 +57,13 @@ def study(tmp_path_factory) -> Path:
     model = base["model"] | {"num_layers": 1, "width": 8, "num_heads": 1, "context": 8}
     cells = [
         {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
-        {"name": "zero3", "label": "ZeRO", "strategy": "sharded", "precision": "fp32"},
+        {
+            "name": "zero3",
+            "label": "ZeRO",
+            "strategy": "sharded",
+            "precision": "fp32",
+            "options": {"ranks": 2},
+        },
     ]
     whole = {**base, "study": "tiny", "cluster": cluster, "model": model, "cells": cells,
              "profile": {"steps": 4}}  # fmt: skip
@@ -92,6 +103,52 @@ def test_the_file_predicts_each_cell(calibrated, study, tmp_path, capsys) -> Non
     assert main(words.split()) == 0
     assert f"{tmp_path}/zero3/n1: 2 ranks, " in capsys.readouterr().out
     assert len(list(tmp_path.glob("*/n1/trace.*.et"))) == 4
+
+
+def test_collectives_of_each_kind_are_there(calibrated) -> None:
+    content = json.loads(calibrated[0].read_text())
+    assert {one["kind"] for one in content["collectives"]} == set(collectives.KINDS)
+    assert content["waits"] == []  # nodes on the loopback do not share time
+
+
+def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch) -> None:
+    """A study of one and four nodes, with axes of two and four ranks."""
+
+    def on_nodes(run, groups, *_: Any) -> list[dict[str, int]]:
+        return [{"nodes": run.world.nodes, "ranks": ranks} for ranks in groups]
+
+    monkeypatch.setattr(collectives, "_on_nodes", on_nodes)
+    runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/study.yaml"))
+    found = collectives.measured(runs, runs, sorted(os.sched_getaffinity(0)), 1.0)
+    assert found == [{"link": "1gbit", "nodes": 4, "ranks": ranks} for ranks in (2, 4)]
+
+
+def test_a_collective_lasts_from_the_mean_beginning_to_the_last_end() -> None:
+    def rank(begun: float, ended: float, kind: str) -> dict[str, Any]:
+        return {"ranks": 2, "kind": kind, "bytes": 4, "moments": [(begun, ended)]}
+
+    for kind, seconds in (("all_reduce", 4.0), ("send", 4.0), ("shift", 3.625)):
+        # Two groups at once, in time that is dilated twice.
+        each = [rank(0, 8, kind), rank(2, 9, kind), rank(4, 12, kind), rank(4, 10, kind)]
+        found = collectives._of_all(each, 2.0)
+        assert found == {"ranks": 2, "kind": kind, "bytes": 4, "seconds": seconds}
+
+
+def test_waits_are_timed_where_nodes_share_cores() -> None:
+    """On one core for two nodes: of one node at work and of two; none with a yardstick."""
+    smoke = load_study(ROOT / "workflow/config/smoke/study.yaml")
+    ddp = {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"}
+    timed = {Operator("add", "float32", (8, 8)): 1e-4}
+    for yardstick, nodes in ((False, [1, 2]), (True, [])):
+        cluster = smoke.to_dict()["cluster"] | {"nodes": [1, 2]}
+        if not yardstick:
+            del cluster["yardstick"], cluster["real_time"]
+        study = smoke.but(cluster=cluster, cells=[ddp], profile=None, claims=None, compares=None)
+        cores = [min(os.sched_getaffinity(0))]
+        waits = calibrate._after_waits(runs_of(study), timed, cores, 0.01)
+        assert sorted({one["nodes"] for one in waits}) == nodes
+        assert len(waits) == len(nodes) * len(STRETCHES)
+        assert all(one["dilated_for"] == 2 and one["more"] >= 0 for one in waits)
 
 
 def test_gpus_and_other_machines_are_refused() -> None:
