@@ -14,14 +14,7 @@ from dataclasses import replace
 
 from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
-from pipeline.claims.types import (
-    DECIDED,
-    NOT_TESTABLE,
-    UNDECIDED,
-    Claim,
-    NotTestableError,
-    Verdict,
-)
+from pipeline.claims.types import DECIDED, NOT_TESTABLE, UNDECIDED, Claim, NotTestableError, Verdict
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.text import listed, plural, significant
 

@@ -11,14 +11,7 @@ from typing import Any
 
 from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
-from pipeline.claims.types import (
-    DECIDED,
-    NOT_TESTABLE,
-    REPRODUCED,
-    VERDICTS,
-    Claim,
-    Verdict,
-)
+from pipeline.claims.types import DECIDED, NOT_TESTABLE, REPRODUCED, VERDICTS, Claim, Verdict
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
@@ -192,10 +185,7 @@ def finding(results: Results) -> str:
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
-    """A row for each claim that could be tested, and how many came out in each way.
-
-    `runs` says how many runs the study has.
-    """
+    """A row for each tested claim, and how many came out in each way; `runs` counts the study's."""
     rows = []
     for one in verdicts:
         if one["verdict"] != NOT_TESTABLE:
