@@ -222,10 +222,11 @@ def whole(tensor: Tensor, like: Tensor) -> Tensor:
 def placed_as(like: Tensor, value: Tensor) -> Tensor:
     """A copy of the whole `value` on the device of `like`, cut as `like` is; nothing is sent."""
     moved = value.to(like.device).clone()
-    cut = cut_of(like)
-    if cut is not None and moved.dim():
+    if not moved.dim():
+        return moved
+    if (cut := cut_of(like)) is not None:
         moved = cut.part(moved)
-    if not hasattr(like, "full_tensor") or not moved.dim():
+    if not hasattr(like, "full_tensor"):
         return moved
     from torch.distributed.tensor import DTensor, distribute_tensor  # slow, and seldom needed
 

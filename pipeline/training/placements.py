@@ -6,7 +6,6 @@ send nothing and give no meaningful numbers; so it works for thousands of ranks.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,10 +13,10 @@ import torch.distributed as dist
 
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.types import Batch
 from pipeline.precision import make_precision
 from pipeline.resolved import ResolvedRun
-from pipeline.training.optimiser import make_optimiser
+from pipeline.training.optimiser import parts_of
 
 Placements = dict[str, dict[str, list[str]]]
 """`parameters` and `boundaries`: by name, for each axis `replicate`, `shard DIM` or `partial`."""
@@ -38,14 +37,8 @@ def propagate(run: ResolvedRun) -> Placements:
     try:
         model = build_model(spec.model, spec.seed)
         recompute_blocks(model, spec.workload.recompute)
-        parts = Parts(
-            model,
-            partial(make_optimiser, spec.optimiser),
-            layout,
-            make_precision(spec.precision, "cpu"),
-            spec.optimiser.max_grad_norm,
-        )
-        trainable: Any = strategy.build(parts)
+        precision = make_precision(spec.precision, "cpu")
+        trainable: Any = strategy.build(parts_of(spec, model, layout, precision))
         if not hasattr(trainable, "propagate"):
             raise StudyError(
                 f"strategy {spec.strategy} places no tensors by propagation; "
