@@ -138,6 +138,9 @@ class Strategy(ABC):
     weighs: ClassVar[bool] = True
     """True where it takes batches with weights and segments, as the shared step does."""
 
+    precisions: ClassVar[tuple[str, ...]] = ()
+    """Precisions that it can train in; none named means all. The others are `unsupported`."""
+
     choices: ClassVar[Choices] = ()
     """Knobs that have few values, with these; all others are refused."""
 
@@ -156,16 +159,14 @@ class Strategy(ABC):
     """True where its knobs cut single operators, which `cut_operators` searches for; `knobs` are
     then of a layout in which every rank of a tensor axis has all of them whole."""
 
+    published: ClassVar[bool] = True
+    """False where no published step was made so, and the cost model has none of it."""
+
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 
     example: ClassVar[str] = ""
     """Name in `models.examples` of a small model that it trains; none where it trains the first."""
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """Precisions that it can train in; none named means all. The others are `unsupported`."""
-        return ()
 
     @property
     def period(self) -> int:
@@ -189,10 +190,7 @@ class Strategy(ABC):
 
     @property
     def cuts_weights(self) -> bool:
-        """True where `build` cuts a model without memory and then calls `Parts.materialise`.
-
-        The whole model then never exists on a rank.
-        """
+        """True where `build` cuts a model without memory, then calls `Parts.materialise`."""
         return False
 
     @property
@@ -245,7 +243,9 @@ class Strategy(ABC):
         return None
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """The layout as the cost model has it; None where no published step was made so."""
+        """The layout as the cost model has it; None where it has none, as unless `published`."""
+        if not self.published:
+            return None
         axes = dict(layout.axes)
         data, tensor, pipeline = (axes.get(axis, 1) for axis in (DATA, TENSOR, PIPELINE))
         return Degrees(data, tensor, pipeline, microbatches=self.pieces(spec, layout))
