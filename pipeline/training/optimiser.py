@@ -111,10 +111,7 @@ class Lamb(Optimizer):
 
 @collective
 def whole_norms(owners: list[Tensor], parts: list[Tensor]) -> Tensor:
-    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective.
-
-    One all-reduce of a number for each tensor, along each axis that cuts some.
-    """
+    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective."""
     squares = torch.stack(torch._foreach_norm(parts)).double() ** 2
     cut_over: dict[dist.ProcessGroup, list[int]] = {}
     for place, owner in enumerate(owners):
