@@ -131,10 +131,7 @@ def _require(claim: Claim, evidence: Evidence) -> None:
 
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
-    """Raise NotTestableError where a mixed precision that the claim times is not fast here.
-
-    By the peaks of matrix products that the ranks measured, each in the format of its run.
-    """
+    """Raise NotTestableError where a mixed precision that the claim times has no fast peak here."""
     timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and outcome.effect is not None
     if not timed or claim.kind == "memory_formula":
         return

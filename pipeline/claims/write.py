@@ -203,10 +203,7 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
 def update_readme(
     path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], results: Results
 ) -> None:
-    """Put the verdicts, and the finding where it has a place, between the marks of a file.
-
-    Raises SamestepError where the file has no mark for verdicts.
-    """
+    """Put verdicts, and a finding if it has marks, into a file; SamestepError without marks."""
     replace_marked(path, f"verdicts of {study}", block(study, verdicts, headline.planned(results)))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
         replace_marked(path, f"finding of {study}", finding(results))

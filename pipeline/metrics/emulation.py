@@ -34,10 +34,7 @@ HOW_TO_MEASURE = "set cluster.real_time to true to measure it, in a minute on tw
 
 
 def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:
-    """Step time in real time, and the emulated one over it, of each cell that finished both ways.
-
-    As rows of the cell, and that ratio; `records` are those of the runs in real time.
-    """
+    """Step time in real time, and emulated over it, as rows and ratio of each cell with both."""
     accurate = []
     for (cell, nodes), group in groups.items():
         real = [

@@ -128,10 +128,7 @@ def headline(results: Results) -> dict[str, Any]:
 
 
 def end_of_training(results: Results) -> str:
-    """Losses of the trainings that went to their end; empty where none did.
-
-    Their last losses are of text that no step before had, so they are held against its entropy.
-    """
+    """Losses of whole trainings against the entropy of their last, unseen text; or empty."""
     losses = results.pick("run", "unseen_loss")
     entropies = results.pick("run", "unigram_entropy").groupby("run_id")["value"].first()
     texts = []

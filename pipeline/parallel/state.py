@@ -122,10 +122,7 @@ def slots_of(state: SavedState) -> dict[str, list[str]]:
 
 
 def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
-    """Read this rank's boxes of a tensor that is cut as `like` is.
-
-    Raises KeyError where the state has no such name, StudyError where its shape is another one.
-    """
+    """Read this rank's boxes of a tensor cut as `like`; KeyError, or StudyError on its shape."""
     own, saved = held(tensor, like), state.wholes[name]
     if own.shape != saved.shape:
         raise StudyError(

@@ -251,10 +251,7 @@ class Strategy(ABC):
         return Degrees(data, tensor, pipeline, microbatches=self.pieces(spec, layout))
 
     def idle_share(self, spec: RunSpec) -> float | None:
-        """Share of a step's time in which a rank waits by design, None where none does.
-
-        A formula, for equal ranks and free communication.
-        """
+        """Share of a step that equal ranks wait by design, with free messages; None for none."""
         return None
 
     def check(self) -> None:

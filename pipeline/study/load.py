@@ -287,10 +287,7 @@ def load_spec(path: Path) -> RunSpec:
 
 
 def _check_texts(study: Study, where: Path | str) -> None:
-    """Titles and labels may hold any character that can be shown, and have to show one.
-
-    Two cells of one label would be one line of a figure to its reader.
-    """
+    """Raise StudyError for texts that show nothing, and for labels that look alike."""
     _check_text("title", study.title, where)
     labels = [arm.label for arm in study.arms]
     for number, label in enumerate(labels):

@@ -148,10 +148,7 @@ def weights_sha256(path: Path) -> str:
 
 
 def weights_files(path: Path) -> list[Path]:
-    """The safetensors of a path: the file itself, or those of a folder or an index.
-
-    Raises StudyError where there are none, and for a pickle by its name.
-    """
+    """The safetensors of a file, a folder or an index; StudyError without any, or for a pickle."""
     if path.is_dir():
         pickles = sorted(one for one in path.iterdir() if one.suffix in PICKLED)
         own = [path / name for name in (WEIGHTS, INDEX)]
