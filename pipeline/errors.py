@@ -5,9 +5,18 @@ Each message is one line: the value given, what was expected, and the fix.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class SamestepError(Exception):
     """Base of all expected errors; the CLI prints it as one line and exits with status 2."""
+
+
+def refuse(error: type[SamestepError], where: str, faults: Iterable[tuple[object, str]]) -> None:
+    """Raise the first fault that is there, each (is there, message), with `where` before it."""
+    for is_there, fault in faults:
+        if is_there:
+            raise error(where + fault)
 
 
 class StudyError(SamestepError):

@@ -160,8 +160,7 @@ def _bent(outcome: Outcome, region: Region, verdict: str, evidence: Evidence) ->
 def _contradicted(outcome: Outcome, region: Region, evidence: Evidence) -> str | None:
     """Objection of the planned comparisons, by which the paper speaks of faster, or None.
 
-    They test equality, so only a claim of more or less than 1 is asked of them: a claim of being
-    about equal, or twice as fast, is decided by its interval.
+    They test equality, so they are asked about claims of more or less than 1 alone.
     """
     assert outcome.effect is not None
     one = any(math.isclose(limit, 1.0, rel_tol=_AT_ONE) for limit in region.limits)

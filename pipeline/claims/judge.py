@@ -14,14 +14,7 @@ from dataclasses import replace
 
 from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
-from pipeline.claims.types import (
-    DECIDED,
-    NOT_TESTABLE,
-    UNDECIDED,
-    Claim,
-    NotTestableError,
-    Verdict,
-)
+from pipeline.claims.types import DECIDED, NOT_TESTABLE, UNDECIDED, Claim, NotTestableError, Verdict
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.text import listed, plural, significant
 
@@ -138,10 +131,7 @@ def _require(claim: Claim, evidence: Evidence) -> None:
 
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
-    """Raise NotTestableError where a mixed precision that the claim times is not fast here.
-
-    By the peaks of matrix products that the ranks measured, each in the format of its run.
-    """
+    """Raise NotTestableError where a mixed precision that the claim times has no fast peak here."""
     timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and outcome.effect is not None
     if not timed or claim.kind == "memory_formula":
         return

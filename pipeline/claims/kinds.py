@@ -134,9 +134,8 @@ def against_each(
 def robust(claim: Claim, evidence: Evidence) -> Outcome:
     """Worst place of `a` over one and several nodes, over that of the best of the others.
 
-    The place at one world is the throughput over that of the world's best cell, which may be the
-    cell itself. A run of `a` that broke settles the claim, where that cell had as many runs as any
-    decision needs.
+    The place at one world is the throughput over that of the world's best cell. A run of `a` that
+    broke settles the claim, where that cell had as many runs as any decision needs.
     """
     test = claim.test
     if (begin := evidence.study.begin_steps) is not None:
@@ -351,10 +350,9 @@ def _against_one_node(
 
 
 def trend(claim: Claim, evidence: Evidence) -> Outcome:
-    """Steepest or flattest step of a metric from one node count of a cell to the next.
+    """Ratio of a metric of a cell at a node count to that at the one before.
 
-    `above` a bound asks it of the smallest ratio of a node count to the one before, `below` of the
-    largest, so that the trend holds all along.
+    The smallest for a claim `above` a bound, else the largest, so that the trend holds all along.
     """
     test = claim.test
     ok = [p for p in evidence.places(test["a"]) if p.row["status"] == "ok"]

@@ -13,7 +13,7 @@ from pipeline.claims.predicted import configurations
 from pipeline.claims.types import Claim, Region, Scale, Selector
 from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
-from pipeline.errors import ClaimError, StudyError
+from pipeline.errors import ClaimError, StudyError, refuse
 from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, REPLICA, TENSOR
 from pipeline.schemas import describe, first_error
 from pipeline.study.spec import WorldSpec
@@ -84,25 +84,21 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
                     raise
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
-    known = sorted({APEX, *BACKENDS, *strategy.requires})
-    if selector.software is not None and selector.software.lower() not in known:
-        raise ClaimError(
-            f"{at}: no record of strategy {selector.strategy} says whether "
-            f"{selector.software[:80]!r} ran; expected one of {', '.join(known)}"
-        )
+    known, software = sorted({APEX, *BACKENDS, *strategy.requires}), selector.software
     known_axes = (DATA, REPLICA, PIPELINE, TENSOR, CONTEXT, EXPERT)
     axes = dict.fromkeys(known_axes, 0) | getattr(strategy, "axes", {})
-    if unknown := sorted(selector.axes.keys() - axes.keys()):
-        raise ClaimError(f"{at}: no axis {unknown[0][:80]!r}; expected {', '.join(axes)}")
-    if absent := [name for name in selector.points if name not in configurations()]:
-        raise ClaimError(
-            f"{at}: no published point {absent[0][:80]!r}; name a row of pipeline/reference/points"
-        )
-    if selector.min_batch_per_rank > selector.max_batch_per_rank:
-        raise ClaimError(
-            f"{at}: min_batch_per_rank {selector.min_batch_per_rank} is over max_batch_per_rank "
-            f"{selector.max_batch_per_rank}; no cell has both"
-        )
+    low, high = selector.min_batch_per_rank, selector.max_batch_per_rank
+    refuse(ClaimError, f"{at}: ", [
+        (software is not None and software.lower() not in known,
+         f"no record of strategy {selector.strategy} says whether {str(software)[:80]!r} ran; "
+         f"expected one of {', '.join(known)}"),
+        *((True, f"no axis {axis[:80]!r}; expected {', '.join(axes)}")
+          for axis in sorted(selector.axes.keys() - axes.keys())),
+        *((True, f"no published point {point[:80]!r}; name a row of pipeline/reference/points")
+          for point in selector.points if point not in configurations()),
+        (low > high,
+         f"min_batch_per_rank {low} is over max_batch_per_rank {high}; no cell has both"),
+    ])  # fmt: skip
     return selector
 
 
@@ -147,7 +143,7 @@ def _resolve(
 ) -> Mapping[str, Any]:
     """The test with names of cells replaced by their selectors."""
     tolerance, is_about = test.get("tolerance"), test.get("comparison", "about") == "about"
-    faults = [
+    refuse(ClaimError, f"{at}: ", [
         *((two in test and test[one] == test[two],
            f"{one} and {two} are both {test.get(one)!r}; name two cells") for one, two in _PAIRS),
         ("d" in test and (test["a"], test["b"]) == (test["c"], test["d"]),
@@ -159,10 +155,7 @@ def _resolve(
          "`about`"),
         (test.get("a") in test.get("others", ()),
          f"{test.get('a')!r} is one of its own others; leave it out there"),
-    ]  # fmt: skip
-    for is_there, fault in faults:
-        if is_there:
-            raise ClaimError(f"{at}: {fault}")
+    ])  # fmt: skip
     resolved = dict(test)
     for key in (*_ONE, *_SEVERAL):
         if key in test:

@@ -265,10 +265,7 @@ def _worlds(
 
 
 def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
-    """Reason why these places may not be compared, or None.
-
-    Precision may differ: most claims are about it.
-    """
+    """Reason why these places may not be compared, or None; their precision may differ."""
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"
         if row["status"] != "ok":

@@ -11,14 +11,7 @@ from typing import Any
 
 from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
-from pipeline.claims.types import (
-    DECIDED,
-    NOT_TESTABLE,
-    REPRODUCED,
-    VERDICTS,
-    Claim,
-    Verdict,
-)
+from pipeline.claims.types import DECIDED, NOT_TESTABLE, REPRODUCED, VERDICTS, Claim, Verdict
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
@@ -193,10 +186,7 @@ def finding(results: Results) -> str:
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
-    """A row for each claim that could be tested, and how many came out in each way.
-
-    `runs` says how many runs the study has.
-    """
+    """A row for each tested claim, and how many came out in each way; `runs` counts the study's."""
     rows = []
     for one in verdicts:
         if one["verdict"] != NOT_TESTABLE:
@@ -214,10 +204,7 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
 def update_readme(
     path: Path, study: str, verdicts: Sequence[Mapping[str, Any]], results: Results
 ) -> None:
-    """Put the verdicts, and the finding where it has a place, between the marks of a file.
-
-    Raises SamestepError where the file has no mark for verdicts.
-    """
+    """Put verdicts, and a finding if it has marks, into a file; SamestepError without marks."""
     replace_marked(path, f"verdicts of {study}", block(study, verdicts, headline.planned(results)))
     if marks(f"finding of {study}")[0] in path.read_text(encoding="utf-8"):
         replace_marked(path, f"finding of {study}", finding(results))

@@ -185,10 +185,7 @@ def _check_kept(spec: TokensSpec, folder: Path) -> None:
 
 
 def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Part of a manifest -> files of this machine that it is made from, in a fixed order.
-
-    A data set or a tokeniser in a folder is as much a text of one's own as a file is.
-    """
+    """Part of a manifest -> files of this machine that it is made from, in a fixed order."""
     text, tokens = list(corpus.get("paths", [])), Path(str(tokenizer.get("name", "")))
     if corpus["source"] == "hub" and (folder := Path(corpus["name"])).is_dir():
         visible = (one for one in folder.rglob("*") if "/." not in f"/{one.relative_to(folder)}")
@@ -207,11 +204,10 @@ def contents(paths: Sequence[str]) -> list[dict[str, Any]]:
 def changed(
     corpus: Mapping[str, Any], tokenizer: Mapping[str, Any], tokens: Path
 ) -> list[str] | None:
-    """Files of text or tokeniser that are other than when the shards in `tokens` were made.
+    """Files of text or tokeniser that have changed since the shards in `tokens` were made.
 
     None where there are no shards, or shards of other sources: they are to be made. A file that is
-    gone is not needed any more, and is no change; nor is one whose hash an earlier version of this
-    project did not note.
+    gone, or has no hash there, as in earlier versions, is no change.
     """
     try:
         manifest = read_made(tokens / MANIFEST_FILE, "manifest", CorpusError, "tokens")

@@ -2,9 +2,8 @@
 
 A document is encoded whole, because a tokeniser may treat the start of a text in its own way
 (GPT-2's `add_prefix_space`, Llama's first blank). Only one over `DOCUMENT_CHARACTERS` is cut, and
-each part is then encoded behind the end of the part before, whose tokens are dropped. So tokens
-depend neither on the size of a block nor on the number of threads, and memory is bounded whatever
-the size of the corpus.
+each part is encoded behind the end of the part before, whose tokens are dropped. So tokens depend
+on neither blocks nor threads, and memory is bounded.
 """
 
 from __future__ import annotations

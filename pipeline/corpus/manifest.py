@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.documents import MAX_MADE_BYTES, parse, read_document, read_made, read_text
-from pipeline.errors import CorpusError, SamestepError
+from pipeline.errors import CorpusError, SamestepError, refuse
 from pipeline.files import sha256_of_file, write_text
 from pipeline.schemas import AGAIN, validate
 
@@ -90,23 +90,22 @@ class Manifest:
         data = parse(text, f"{what} {path}", CorpusError, "JSON", _AGAIN)
         validate(data, "manifest", path, CorpusError)
         manifest = cls(**{**data, "shards": tuple(Shard(**shard) for shard in data["shards"])})
-        if manifest.to_json() != text:
-            raise CorpusError(f"{path} was edited: its text is not canonical; {_AGAIN}")
         total = sum(shard.num_tokens for shard in manifest.shards)
-        if total != manifest.num_tokens:
-            raise CorpusError(
-                f"{path} at $.num_tokens: {manifest.num_tokens} is not the sum {total} of its "
-                f"shards; {_AGAIN}"
-            )
+        refuse(CorpusError, f"{path} ", [
+            (manifest.to_json() != text, f"was edited: its text is not canonical; {_AGAIN}"),
+            (total != manifest.num_tokens,
+             f"at $.num_tokens: {manifest.num_tokens} is not the sum {total} of its shards; "
+             f"{_AGAIN}"),
+        ])  # fmt: skip
         for shard in manifest.shards:
             file, expected = folder / shard.file, shard.num_tokens * manifest.file_dtype.itemsize
-            if not file.is_file():
-                raise CorpusError(f"{file} does not exist; expected {expected} bytes, {_AGAIN}")
-            if (size := file.stat().st_size) != expected:
-                raise CorpusError(
-                    f"{file} has {size} bytes; expected {expected} "
-                    f"({shard.num_tokens} tokens of {manifest.dtype}), {_AGAIN}"
-                )
+            size = file.stat().st_size if file.is_file() else None
+            refuse(CorpusError, f"{file} ", [
+                (size is None, f"does not exist; expected {expected} bytes, {_AGAIN}"),
+                (size != expected,
+                 f"has {size} bytes; expected {expected} ({shard.num_tokens} tokens of "
+                 f"{manifest.dtype}), {_AGAIN}"),
+            ])  # fmt: skip
         if verify:
             manifest._check_hashes(folder)
         return manifest

@@ -136,8 +136,8 @@ class NextSentence:
 
     A sequence is [CLS] A [SEP] B [SEP] and padding. A begins the longest part of one document in
     its window, and B is the rest of it, or the beginning of that of a second window. The target of
-    [CLS] tells which, 0 or 1, and has the weight of the second loss. As Devlin et al. have it,
-    but that a segment ends between any two tokens, since tokens do not tell sentences.
+    [CLS] tells which, 0 or 1, and has the weight of the second loss. Unlike in Devlin et al., a
+    segment ends between any two tokens, since tokens do not tell sentences.
     """
 
     masked: Masked

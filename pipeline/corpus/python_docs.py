@@ -1,8 +1,7 @@
 """The prose that ships with every CPython: help topics and docstrings of the standard library.
 
-Nothing is imported: the sources are parsed, so the text depends only on the version of CPython and
-not on which extension modules were built. Parts that Linux distributions package separately are
-left out for the same reason.
+Sources are parsed, not imported, so the text depends on the version of CPython and not on the
+extension modules that were built. Parts that Linux distributions package separately are left out.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ def standard_library() -> Path:
 
 
 def units(root: Path) -> list[str]:
-    """Paths below `root` to read, in a fixed order: the help topics, then the modules by name.
-
-    Raises CorpusError where the interpreter ships without its help topics.
-    """
+    """Paths below `root`: help topics, then modules by name; CorpusError without the topics."""
     if not (root / TOPICS).is_file():
         raise CorpusError(
             f"{root / TOPICS} does not exist; expected the help topics that CPython ships, "

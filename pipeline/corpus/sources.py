@@ -138,10 +138,7 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
 
 
 def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
-    """Open every file that two sections of a study name; raises CorpusError, reads nothing.
-
-    What is to be fetched has a name that the hub can have.
-    """
+    """Open every file that two sections of a study name, and check names of the hub."""
     source_of(corpus)
     if corpus["source"] == "hub":
         _check_name(corpus["name"], "corpus.name", "data set")

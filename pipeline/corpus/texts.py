@@ -1,7 +1,6 @@
 """Files of text: opened, read as a JSON array of strings, and cut into pieces of bounded size.
 
-So memory does not grow with a file or a document. The pieces depend on the text alone, never on the
-chunks in which it arrived.
+So memory does not grow with a file or a document. Pieces do not depend on the chunks that are read.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from pipeline.corpus.sources import check_hub
 from pipeline.corpus.text_store import TextStore
 from pipeline.documents import read_document
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, refuse
 from pipeline.files import open_regular
 
 SEPARATOR, UNKNOWN = "<|endoftext|>", "<unk>"
@@ -85,10 +85,7 @@ def check_folder(section: Mapping[str, Any], model_vocab_size: int) -> None:
 
 
 def is_panic(error: BaseException) -> bool:
-    """True where the library, which is written in Rust, gave up: by an expression without end, say.
-
-    It is no Exception to Python, and no module holds its class.
-    """
+    """True for a panic of the library's Rust code: no Exception to Python, of a hidden class."""
     return type(error).__name__ == "PanicException"
 
 
@@ -112,9 +109,9 @@ def _train_bpe(store: TextStore, vocab_size: int) -> Tokeniser:
 def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
     """The special tokens, letters at the beginning of a word and within one, and what joins them.
 
-    The library numbers letters within words in the order of a hash table that is another in every
-    process, and of equally frequent pairs the one with the lower numbers is joined first. So they
-    are handed to it as tokens that it must keep, in an order of our own.
+    The library numbers letters within words in the order of a hash table, another in every process,
+    and joins of equally frequent pairs the one with lower numbers first. So it is given them as
+    tokens that it must keep, in an order of our own.
     """
     every = -(-store.num_characters // TRAINING_CHARACTERS)
     tokenizer = Tokenizer(models.WordPiece(unk_token=SPECIAL[1]))
@@ -143,7 +140,7 @@ def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
 def _by_frequency(texts: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Code points that occur, the most frequent first, and how often each of all code points does.
 
-    A stable sort of the negated counts leaves equally frequent ones in their order.
+    Equally frequent ones are in their own order.
     """
     counts: npt.NDArray[np.int64] = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
     for text in texts:
@@ -188,14 +185,14 @@ def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
             f"{file.name} of tokeniser {name!r} cannot be read ({reason}); expected a file of the "
             "`tokenizers` library, correct tokenizer.name"
         ) from None
-    if getattr(tokenizer.model, "dropout", None):
-        raise CorpusError(
-            f"tokeniser {name!r} has dropout {tokenizer.model.dropout:g}, so it makes other tokens "
-            "each time; set it to null in tokenizer.json"
-        )
+    dropout = getattr(tokenizer.model, "dropout", None)
     ids = list(tokenizer.get_vocab(with_added_tokens=True).values())
-    if len({*ids}) < len(ids):
-        raise CorpusError(f"tokeniser {name!r} gives one id to several tokens; give each its own")
+    refuse(CorpusError, f"tokeniser {name!r} ", [
+        (dropout,
+         f"has dropout {dropout or 0:g}, so it makes other tokens each time; set it to null in "
+         "tokenizer.json"),
+        (len({*ids}) < len(ids), "gives one id to several tokens; give each its own"),
+    ])  # fmt: skip
     tokenizer.no_truncation()
     tokenizer.no_padding()
     description = {"kind": "pretrained", "name": folder.name if folder.is_dir() else name}

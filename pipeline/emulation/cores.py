@@ -12,9 +12,6 @@ from pathlib import Path
 
 from pipeline.machine.forks import Child
 
-OWN, PACED = "own", "paced"
-"""Nodes that have cores of their own, and such that share some and are therefore paced."""
-
 
 @contextmanager
 def pinned(cores: Iterable[int]) -> Iterator[None]:
@@ -33,8 +30,7 @@ def _pin(cores: Iterable[int]) -> None:
 
 
 BUSY_SECONDS, NAP_SECONDS = 0.25, 0.002
-"""An idle core takes over work that waits at another one. Without naps a thread of the kernel once
-waited for minutes, and held a lock that a rank needed to end."""
+"""Without naps a thread of the kernel once waited for minutes, with a lock that a rank needed."""
 
 
 @contextmanager

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from pipeline.study.spec import WorldSpec
 
 LEAST = "SAMESTEP_LEAST_DILATION"
-"""Environment variable: dilate by this at least, so that factors can be held against each other."""
+"""Environment variable: dilate by this at least, to compare factors."""
 
 HEADROOM = 0.25
-"""A core that is busy all the time makes each of its ranks late by the turns of the others, and by
-whatever else runs there: 2 to 4 % of a step, and 0.5 to 2 % with this share of it idle."""
+"""Idle share of a core that ranks share. Turns of the others make a rank late by 0.5 to 2 % of a
+step with it, by 2 to 4 % on a core that is always busy."""
 
 YARDSTICK_HEADROOM, YARDSTICK_LEAST = 1.5, 5.0
-"""With a yardstick ranks wait for less than their own CPU seconds ask for, up to 1.4 times as many
-as undisturbed; and the threads of Horovod, on cores of their own in a cluster, need room next to
-the ranks that compute: on eight nodes on two cores its step takes 5 % longer at a headroom of 1,
-and as long at 1.5 as at 4. And every run is paced, those of one node too, by a factor at which two
-ranks share a core."""
+"""With a yardstick CPU seconds are up to 1.4 times as many as undisturbed, and Horovod's threads
+need room next to the ranks that compute: on eight nodes on two cores its step takes 5 % longer at a
+headroom of 1, and as long at 1.5 as at 4. Every run is paced, those of one node too, by a factor at
+which two ranks share a core."""
 
 
 def dilate(world: WorldSpec, cores: int) -> float:

@@ -8,21 +8,17 @@ MTU = 9_000
 """Bytes of a packet without its frame: jumbo frames, as are usual between the nodes of a GPU
 cluster."""
 
-HEADER_BYTES, FRAME_BYTES = 52, 14
-"""IPv4 and TCP with time stamps in every packet, Ethernet around it; the link counts them all."""
-
 SEGMENT_BYTES = 18_000
 """Largest packet that the kernel hands to a link at once; it must fit into the burst."""
 
 SIZE = f"gso_max_size {SEGMENT_BYTES}"
 
 LATE_SECONDS = 1.5e-4
-"""Seconds by which the timer may let the next segment go late: the burst covers what passes
-meanwhile, or the link never reaches its rate. Set by trial, from the rates that were reached."""
+"""Seconds by which the timer may release a segment late, by trial: the burst covers what passes
+meanwhile, or the link never reaches its rate."""
 
 MIN_BURST_BYTES = 20_000
-"""The burst is what an idle link sends at once, beyond its rate: little beside a gradient, so that
-small messages are slowed too."""
+"""What an idle link sends at once, beyond its rate: little, so that small messages are slowed."""
 
 QUEUE_BYTES = 64_000_000
 """Room of a link's queue: more than TCP keeps under way, so that the link loses nothing."""

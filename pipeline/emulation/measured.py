@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.emulation import links, probes
@@ -18,12 +16,11 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 
 LEAST_RATE = 0.7
-"""Share of a link's rate that must be reached: other work may take the rest, and the record has it.
-Below, the rate is not reached."""
+"""Share of a link's rate that must be reached; other work may take the rest."""
 
 LEAST_SHARE, REAL_TIME_SHARE = 0.7, 0.9
-"""Share of a node's cores that it must get: with less the machine is busy with something else. In
-real time there is no headroom: every other program makes the steps longer."""
+"""Share of its cores that a node must get, else something else keeps the machine busy. In real time
+there is no headroom: every other program makes the steps longer."""
 
 PATIENCE_SECONDS, PAUSE_SECONDS = 60.0, 1.0
 """Seconds to wait for a busy machine, and the polling interval meanwhile."""
@@ -36,8 +33,7 @@ ATTEMPTS = 3
 """Looks at a rate that is not reached although the nodes had their cores before and after."""
 
 TRIALS = (1, 2, 4, 8)
-"""Times that a probe of the rate is made as long, until the rate is reached: work that came by for
-a moment weighs less in a longer one."""
+"""Lengths of a probe, until the rate is reached: a moment's disturbance weighs less in a longer."""
 
 RATES_SECONDS = 600.0
 """Seconds for which a session's later runs may reuse rates that the same links reached."""
@@ -46,10 +42,9 @@ RATES_SECONDS = 600.0
 def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[str, Any]:
     """Shares and rates as set and as measured, in units of the emulated cluster.
 
-    While the nodes do not get their cores, something else works on the machine; that is waited for,
-    and `tell` gets a line on it. `disturbed_by` is that line where it did not end in time. Cores
-    are measured before every run; rates again after `RATES_SECONDS`, and `rates_measured_by` names
-    the run before which they were.
+    While the nodes do not get their cores, it waits for whatever else works on the machine, and
+    `tell` gets a line on it; `disturbed_by` is that line where this did not end in time. Cores are
+    measured before every run, rates once in `RATES_SECONDS`: before the run `rates_measured_by`.
     """
     link, width = spec.world.link, spec.world.cores_per_node
     assert link is not None and width is not None
@@ -65,10 +60,11 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
         if min(cores) >= least_share:
             if nodes.count > 1:
                 reached = before["rates"] if before else _rates(link, nodes)
-            if not _reached(reached, link):
+            is_reached = _reached(reached, link)
+            if not is_reached:
                 # Often not reached while they have their cores, it cannot be reached here.
                 attempts += min(_cores(width, nodes)) >= least_share
-            if attempts == ATTEMPTS or _reached(reached, link):
+            if is_reached or attempts == ATTEMPTS:
                 if disturber:
                     tell("the machine is quiet again")
                 disturber = ""
@@ -151,10 +147,7 @@ def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
 
 
 def _cores(width: int, nodes: Nodes) -> list[float]:
-    """Cores of each node, all of them having `width` busy threads.
-
-    At most all that it counts as having: headroom is not its own.
-    """
+    """Cores of each node with `width` busy threads, at most these: headroom is not its own."""
     spinning = [probes.spin] * nodes.count * width
     spun = probes.measure(spinning, lambda thread: nodes.on_cores(thread // width))
     return [
@@ -163,23 +156,14 @@ def _cores(width: int, nodes: Nodes) -> list[float]:
     ]
 
 
-@contextmanager
-def _inside(nodes: Nodes, node: int) -> Iterator[None]:
-    """Be in the network and on the cores of a node; a probe, in its own process, stays there."""
-    nodes.enter(node)
-    with nodes.on_cores(node):
-        yield
-
-
 def _latency(nodes: Nodes) -> float:
     """Microseconds of the cluster for one byte from a node to the next, nothing else on the way.
 
-    The kernel's work and its wake-ups take their own time at every factor, so the larger the
-    factor, the less of the cluster's time is left of them.
+    The kernel's work and wake-ups are not dilated, so the larger the factor, the less it is.
     """
     address = links.address(0)
     pair = [probes.echo(address), probes.ping(address)]
-    _, seconds = probes.measure(pair, partial(_inside, nodes))
+    _, seconds = probes.measure(pair, nodes.within)
     return round(seconds / nodes.dilation * 1e6, 2)
 
 
@@ -192,7 +176,7 @@ def _rates(link: LinkSpec, nodes: Nodes) -> list[float]:
             probes.ring(links.address(node), links.address((node + 1) % count), seconds)
             for node in range(count)
         ]
-        bits = probes.measure(ring, partial(_inside, nodes))
+        bits = probes.measure(ring, nodes.within)
         rates = [rate * nodes.dilation / 1e6 for rate in bits]
         if _reached(rates, link):
             break

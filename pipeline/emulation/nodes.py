@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, tcp
-from pipeline.emulation.cores import OWN, PACED, pinned
+from pipeline.emulation.cores import pinned
 from pipeline.errors import LaunchError
 from pipeline.machine import session
 from pipeline.machine.control_groups import cpu_quota
@@ -64,7 +64,6 @@ class Nodes:
     """Nodes at a switch, in a network of this process's own: their ways in, cores and time.
 
     `places` are the cores of each, `dilation` the seconds of this machine for one of the cluster.
-    Namespaces are held by file descriptors of this process and by whoever is inside.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Nodes:
     def kind(self) -> str:
         """`own` where no two nodes share a core, else `paced`."""
         cores = [core for place in self.places for core in place]
-        return OWN if len(cores) == len(set(cores)) else PACED
+        return "own" if len(cores) == len(set(cores)) else "paced"
 
     def on_cores(self, node: int) -> AbstractContextManager[None]:
         """Be on the cores of a node for a while, with all that is started there."""
@@ -95,6 +94,11 @@ class Nodes:
     def enter(self, node: int) -> None:
         """Move this thread into the network of a node."""
         _set(self._networks[node])
+
+    def within(self, node: int) -> AbstractContextManager[None]:
+        """Enter a node's network for good, and be on its cores for a while."""
+        self.enter(node)
+        return self.on_cores(node)
 
     @contextmanager
     def inside(self, node: int) -> Iterator[None]:

@@ -71,8 +71,8 @@ def speed_of(node: int, world: WorldSpec, seed: str) -> Speed:
     link = world.link
     if link is None:
         return Speed()
-    slow = link.straggler is not None and node == world.nodes - 1
-    return Speed(link.straggler or 1.0 if slow else 1.0, link.jitter or 0.0, seed)
+    is_last = node == world.nodes - 1
+    return Speed((is_last and link.straggler) or 1.0, link.jitter or 0.0, seed)
 
 
 class Pacer:
@@ -215,7 +215,6 @@ VARIABLE = "SAMESTEP_DILATION"
 
 PAUSE_SECONDS = 2.5e-4
 """Polling interval in dilated seconds: a small part of a step."""
-
 
 SPINNING: set[int] = set()
 """Clocks of the threads of this process that `find_spinning` found."""

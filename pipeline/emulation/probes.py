@@ -32,7 +32,7 @@ SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
 """Bytes a call; read in small pieces, so that a slow link is timed finely."""
 
 ROOM_BYTES = 1 << 17
-"""Bytes that may lie unread: those from before the clock started must not count for much."""
+"""Bytes that may lie unread when the clock starts."""
 
 PINGS = 200
 """Messages of one byte, there and back: some 20 ms of the machine."""

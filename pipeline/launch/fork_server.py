@@ -50,9 +50,9 @@ def start(words: Sequence[str], variable: str, environment: Mapping[str, str]) -
 def ask(variable: str, arguments: Sequence[str], *, again: bool = False) -> int | None:
     """Have the work done by the process that `variable` names; its exit status.
 
-    None where there is no fit one. When this process ends, however it ends, so does the work; an
-    interrupt is passed on to it. `again`: what the work starts may ask in turn. Raises
-    ConnectionError where it ended without an answer.
+    None where there is no such process, or it has other settings. The work ends with this process
+    and gets its interrupts. `again`: what the work starts may ask in turn. Raises ConnectionError
+    where it ended without an answer.
     """
     name = os.environ.get(variable)
     if not name:

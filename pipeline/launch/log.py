@@ -67,7 +67,7 @@ _SIGNS = (
 def cause(log: Path) -> Sign | None:
     """The first line of the last attempt in a log that names what the system refused, if any did.
 
-    For ends on which no rank had a word: the process that could have said it did not get so far.
+    For ends of which no rank told, since its process did not get so far.
     """
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     _, lost, attempt = text.rpartition(LOST)

@@ -150,19 +150,15 @@ def checked(record: RunRecord) -> RunRecord:
     The two clocks are read one after the other, and something ran between. Such a record cannot
     be written and would end the study, whose other runs are sound, so this one is tried again.
     """
-    if record.status != "ok" or "emulation" not in record.run["execution"]:
-        return record
-    if (line := next(cpu_seconds(record), None)) is None:
+    is_ok = record.status == "ok" and "emulation" in record.run["execution"]
+    if not is_ok or (line := next(cpu_seconds(record), None)) is None:
         return record
     reason = f"{line}; `make paper` tries this run again"
     return replace(record, run={**record.run, "status": "disturbed", "reason": reason, "ranks": []})
 
 
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
-    """The verdict on an ended run, by what was seen; raises LaunchError for a wrong input.
-
-    Raises StoppedError where the run ended at a checkpoint as it was asked to.
-    """
+    """The verdict on an ended run; LaunchError for a wrong input, StoppedError at a checkpoint."""
     errors = _loaded(paths.ranks, "rank*.error.json")
     killed: Judgement | None = None
     of_launchers = filter(None, map(processes.signal_of, ended.exit_codes))
@@ -222,12 +218,8 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
 
 
 def _loaded(folder: Path, pattern: str) -> list[Any]:
-    """The files of ranks that match, by rank."""
-
-    def rank_of(path: Path) -> int:
-        return int(path.name.partition(".")[0].removeprefix("rank"))
-
-    files = sorted(folder.glob(pattern), key=rank_of)
+    """The files `rank<r>.*` that match, by rank."""
+    files = sorted(folder.glob(pattern), key=lambda path: int(path.name.partition(".")[0][4:]))
     return [json.loads(path.read_text(encoding="utf-8")) for path in files]
 
 
@@ -237,17 +229,13 @@ def stalled(
     """One line on which step and node stalled: TCP timed out, or a step stands out.
 
     None where none did, or nothing was counted. Time-outs of connections that no step waits for
-    (Horovod's rendezvous) count as well, but where every step was shorter than a time-out, which
-    takes `rto_seconds` at least, none of them waited for one. Nothing is left out for it: the line
-    lets a reader look at the run first. `ranks` are those of a record, with `tcp` where nodes are
-    emulated.
+    (Horovod's rendezvous) count too, unless every step was shorter than the least time-out,
+    `rto_seconds`. The run counts all the same. `ranks` are those of a record, with `tcp` where
+    nodes are emulated.
     """
-
-    def time_outs(counters: Mapping[str, int]) -> int:
-        return counters.get(tcp.TIMEOUTS, 0)
-
     # Of a node's ranks the one with the most time-outs.
-    counting = sorted((r for r in ranks if "tcp" in r), key=lambda rank: time_outs(rank["tcp"]))
+    counting = [rank for rank in ranks if "tcp" in rank]
+    counting.sort(key=lambda rank: rank["tcp"].get(tcp.TIMEOUTS, 0))
     counted = {rank["node"]: rank["tcp"] for rank in counting}
     if not counted:
         return None
@@ -264,7 +252,7 @@ def stalled(
         took = f"{seconds[slow[0]]:.3g} s where the median is {usual:.3g} s"
         lines.append(f"step {slow[0]}{others} took {took}")
     waited = max(seconds.values(), default=0.0) >= rto_seconds
-    late = [node for node in sorted(counted) if waited and time_outs(counted[node])]
+    late = [node for node in sorted(counted) if waited and counted[node].get(tcp.TIMEOUTS)]
     for node in late:
         counters = ", ".join(f"{name} {n}" for name, n in counted[node].items() if n)
         lines.append(f"node {node} had {counters}")

@@ -57,10 +57,7 @@ def start_stages() -> None:
 
 
 def start_ranks(runs: Iterable[ResolvedRun], of_site: Mapping[str, str] | None = None) -> None:
-    """Start the processes with torch that these runs use, and name them to the jobs of this one.
-
-    `of_site` are the variables that the site file gives to their ranks.
-    """
+    """Start and name the processes with torch for these runs; `of_site`: the site's variables."""
     from pipeline.machine.control_groups import usable_cores
 
     cores = len(usable_cores())
@@ -86,10 +83,7 @@ def words(what: str, *, loaded: bool) -> tuple[str, ...]:
 
 
 def ask_stage(arguments: Sequence[str]) -> int | None:
-    """Have `python -m pipeline ARGUMENTS` done; its exit status, None where it is to be done here.
-
-    Where the process or its guard was killed, so was the stage, and it is done again here.
-    """
+    """Have `python -m pipeline ARGUMENTS` done; its exit status, None to do it here."""
     try:
         return fork_server.ask(STAGES, arguments)
     except ConnectionError as error:

@@ -105,9 +105,8 @@ def _attempts(
 ) -> RunRecord:
     """Start the run, again where it was lost; the record of its last start.
 
-    Each start has the whole time limit: one that counted the time of a lost start would make a
-    `timeout`, which is a result, of a fault from outside. Each has a port of its own, and asks anew
-    which network it gets.
+    Each start has the whole time limit, since a lost one is a fault from outside and a `timeout` a
+    result. Each has a port of its own, and asks anew which network it gets.
     """
     spec, notes = run.spec, list[str]()
     while True:
@@ -170,7 +169,7 @@ def check_tokens(spec: RunSpec, paths: RunPaths) -> Manifest:
 def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> None:
     """Raise CorpusError where the tokens are not those of `manifest` after ranks have read them.
 
-    What was trained on other tokens is dropped; tokens that only disappeared were read well before.
+    Checkpoints are dropped, unless the tokens only disappeared: then they were read before.
     """
     try:
         if Manifest.load(paths.tokens, verify=True).sha256 == manifest.sha256:
@@ -197,7 +196,7 @@ def follow(
 ) -> Ended:  # fmt: skip
     """Run the launchers to their end, or stop them: on time-out, on a signal, when one fails.
 
-    They are also stopped where the folder is no longer that of the start that has the `token`.
+    They are also stopped where a later start has taken the folder from that with the `token`.
     """
     begun = time.monotonic()
     deadline, next_look, next_line = begun + spec.timeout_seconds, begun, begun + PROGRESS_SECONDS
@@ -272,7 +271,7 @@ def _size(log: Path) -> int:
 
 
 def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPlace) -> None:
-    """Wait until what the ranks of other nodes wrote is seen here: their parts, or one's reason."""
+    """Wait until this node sees what ranks of other nodes wrote: their parts, or a reason."""
     if not place.scheduler or ended.timed_out:
         return
     pattern, count = "rank*[0-9].json", layout.num_processes
@@ -286,7 +285,7 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPl
 def _lost(spec: RunSpec, verdict: Judgement, attempt: int) -> str | None:
     """A line on a run that was lost while attempts are left; None where it ended for good.
 
-    Raises LostError inside a job: the scheduler sends it again, where the fault may be the node's.
+    Raises LostError inside a job, which the scheduler sends again, perhaps to other nodes.
     """
     if not verdict.lost or attempt >= ATTEMPTS:
         return None
@@ -300,10 +299,7 @@ def _lost(spec: RunSpec, verdict: Judgement, attempt: int) -> str | None:
 
 
 def _times(begun: float) -> tuple[str, str]:
-    """Now less the time since `begun` (of the monotonic clock), and now, in UTC.
-
-    The machine's clock may be set while a run trains, and then says nothing of how long it took.
-    """
+    """Start and end in UTC, by a monotonic `begun`: the machine's clock may be set meanwhile."""
     now, seconds = datetime.now(UTC), time.monotonic() - begun
     started = now - timedelta(seconds=seconds)
     return started.isoformat(timespec="seconds"), now.isoformat(timespec="seconds")

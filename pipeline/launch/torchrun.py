@@ -88,10 +88,9 @@ class RunPaths:
     def clear(self, layout: Layout, owner: str, *, keep_log: bool = False) -> tuple[int, list[str]]:
         """Drop what an earlier start left, but for good checkpoints of ours and their step files.
 
-        Good is a checkpoint that is whole, of `owner`, and has the rows of its steps in every
-        rank's file: a node that loses its power takes the rows with it that a shared folder did not
-        have yet. Returns the steps of the newest good one, 0 where there is none, and a line on
-        each that is not used. Raises SamestepError where the folder cannot be used.
+        A good checkpoint is whole, of `owner`, and has the rows of its steps in every rank's file,
+        which a node that lost its power may lack. Returns the steps of the newest good one, else 0,
+        and a line on each that is not used. Raises SamestepError where the folder cannot be used.
         """
         refused, good = list[str](), 0
         try:
@@ -143,37 +142,27 @@ def network_text(run: ResolvedRun) -> str:
 
 def why_unsupported(run: ResolvedRun, place: StartPlace) -> str | None:
     """Reason why the run cannot start: no allocation, too few cores, or too little memory."""
-    world, cores = run.spec.world, len(usable_cores())
-    if world.num_machines > 1 and not has_allocation(place.scheduler):
-        return (
-            f"needs {world.num_machines} machines (cluster.network real) and there is no "
-            "allocation; run it with `--profile workflow/profiles/slurm` or set cluster.network "
-            "to loopback"
-        )
-    needed = world.nodes * (world.cores_per_node or 1)
-    # Without dilation each node has cores of its own.
-    if world.real_time and (run.network != "emulated" or needed > cores):
-        there = f"{cores} may be used" if needed > cores else "no emulated network is here"
-        return (
-            f"{world.nodes} nodes in real time need {needed} cores of their own and emulated "
-            f"links, and {there}; how far emulated times are off is not measured"
-        )
-    if run.network == "emulated":
-        count = run.layout.num_processes
-        wanted, free = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
-        if wanted > free:
-            return (
-                f"{count} ranks on emulated nodes need about {wanted:.1f} GiB of memory and "
-                f"{free:.1f} are free; lower cluster.nodes"
-            )
-    return None
+    world, cores, count = run.spec.world, len(usable_cores()), run.layout.num_processes
+    is_emulated, needed = run.network == "emulated", world.nodes * (world.cores_per_node or 1)
+    there = f"{cores} may be used" if needed > cores else "no emulated network is here"
+    wanted, free = count * RANK_BYTES / 2**30, psutil.virtual_memory().available / 2**30
+    reasons = [
+        (world.num_machines > 1 and not has_allocation(place.scheduler),
+         f"needs {world.num_machines} machines (cluster.network real) and there is no allocation; "
+         "run it with `--profile workflow/profiles/slurm` or set cluster.network to loopback"),
+        # Without dilation each node has cores of its own.
+        (world.real_time and (needed > cores or not is_emulated),
+         f"{world.nodes} nodes in real time need {needed} cores of their own and emulated links, "
+         f"and {there}; how far emulated times are off is not measured"),
+        (is_emulated and wanted > free,
+         f"{count} ranks on emulated nodes need about {wanted:.1f} GiB of memory and {free:.1f} "
+         "are free; lower cluster.nodes"),
+    ]  # fmt: skip
+    return next((reason for is_so, reason in reasons if is_so), None)
 
 
 def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tuple[str, ...], ...]:
-    """One command for each node, or a single one of the scheduler or the emulation for all.
-
-    Raises LaunchError where the run's image cannot be had.
-    """
+    """One command for each node, or one of scheduler or emulation; LaunchError without image."""
     world, several = run.spec.world, run.spec.world.num_machines > 1
     if place.scheduler and not several:
         raise StudyError(
@@ -217,10 +206,7 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
 
 
 def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
-    """The ranks' environment; a runtime carries it into the image.
-
-    What the study states comes before what the site does.
-    """
+    """The ranks' environment: what the study states comes before what the site does."""
     stated = site.variables(os.environ, over_network=run.spec.world.num_machines > 1)
     stated |= {**run.spec.environment, **inherited.threads(threads)}
     if run.network == "loopback":
@@ -251,10 +237,7 @@ def has_allocation(scheduler: tuple[str, ...]) -> bool:
 
 
 def is_sent_again() -> bool:
-    """True in a job that its sender sends again where it is lost.
-
-    An allocation alone is none: a shell inside of one is, too.
-    """
+    """True in a job that is sent again where it is lost; a shell in an allocation is none."""
     return inherited.SENT_AGAIN in os.environ
 
 

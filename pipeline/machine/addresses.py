@@ -8,8 +8,7 @@ import socket
 from pipeline.errors import LaunchError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Gloo's own variable: where workflow/site.yaml names the interface between the nodes, it holds
-for all."""
+"""Gloo's own variable, by which workflow/site.yaml names the interface between nodes, for all."""
 
 ANYWHERE = "192.0.2.1"
 """An address of no machine (RFC 5737): the way to it is the default route. Nothing is sent."""
@@ -57,9 +56,8 @@ def interface_of(address: str) -> str:
     import psutil
 
     for interface, entries in psutil.net_if_addrs().items():
-        for entry in (entry for entry in entries if entry.family == socket.AF_INET):
-            both_loop = is_loopback(address) and is_loopback(entry.address)
-            if entry.address == address or both_loop:
+        for other in (entry.address for entry in entries if entry.family == socket.AF_INET):
+            if other == address or (is_loopback(address) and is_loopback(other)):
                 return str(interface)
     raise LaunchError(
         f"no network interface holds {address}; name the one that reaches the other nodes as "

@@ -63,9 +63,8 @@ def cpu_quota() -> float | None:
 def usable_cores() -> list[int]:
     """Numbers of the cores that this process may keep busy: its affinity, cut to its quota.
 
-    Of a core that runs two threads at once the first one counts: a busy neighbour would slow it
-    down, and nodes on one core would be slower than a node that has one to itself. A quota of 2.5
-    cores gives two; under one core it gives one.
+    Of a core's hardware threads the first counts: a busy second one would slow it down. A quota of
+    2.5 cores gives two; under one core it gives one.
     """
     first: dict[str, int] = {}
     for thread in sorted(os.sched_getaffinity(0)):

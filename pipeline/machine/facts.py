@@ -97,10 +97,7 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
 
 
 def virtualisation() -> str | None:
-    """Maker of the virtual machine, by its firmware; None where the processor shows no hypervisor.
-
-    A container shares its machine's kernel and shows as that machine does.
-    """
+    """Maker of the virtual machine, by its firmware; None without a hypervisor."""
     flags = _read(CPU_INFO)
     if " hypervisor" not in flags and not _read(HYPERVISOR):
         return None
@@ -108,10 +105,7 @@ def virtualisation() -> str | None:
 
 
 def placement() -> dict[str, Any]:
-    """The cores that this process may run on, and the clock of the slowest of them in MHz.
-
-    None for the clock where the kernel tells none; a virtual machine may tell a nominal one.
-    """
+    """Cores that this process may run on, and the clock of the slowest in MHz, where it is told."""
     cores, clocks, core = sorted(os.sched_getaffinity(0)), list[float](), None
     for line in _read(CPU_INFO).splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))
@@ -135,11 +129,7 @@ def _read(path: Path) -> str:
 
 
 def _device(device: Any) -> dict[str, str | None]:
-    """Name, driver and NCCL of a GPU, each None where there is none to ask.
-
-    A fact that cannot be had must not end a run that has trained, and each driver has errors of its
-    own.
-    """
+    """Name, driver and NCCL of a GPU, each None where it cannot be had: that must end no run."""
     gpu: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "nccl"))
     if device.type != "cuda":
         return gpu

@@ -1,4 +1,4 @@
-"""Children that this process forks: they do some work, and never outlive whom they work for."""
+"""Children that this process forks; they never outlive it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def stay_with(parent: int) -> None:
 
 
 class Child:
-    """A forked process that does `work`, ends with its exit status, and with this process at last.
+    """A forked process that does `work` and ends with its status, or with this process.
 
-    With `at_exit` it also runs what modules have left to do at the end of a process: Horovod shuts
-    down there, and without it its peers would see an abort. But what this process itself has left
-    to do would run in the child too.
+    With `at_exit` it runs the exit handlers, by which Horovod shuts down (else its peers see an
+    abort), but also those that this process had before.
     """
 
     def __init__(self, work: Callable[[], object], *, at_exit: bool = True) -> None:

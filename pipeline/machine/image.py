@@ -50,9 +50,9 @@ def locked_digest(image: Path) -> str:
 def facts(image: Path) -> dict[str, Any]:
     """Facts that `make image` has written beside an image; raises LaunchError without it.
 
-    In `versions` are `unmet`: locked packages that the base's own torch or NumPy keeps from working
-    inside (training needs none of them, and the other stages run on the host), and `strategies`:
-    each with the reason why its cells are unsupported inside, or None.
+    In `versions`, `unmet` are locked packages that do not work with the base's own torch or NumPy
+    (training needs none of them), `strategies` the reasons why cells are unsupported inside, or
+    None.
     """
     lock = image.with_suffix(".json")
     # Inside, the file itself may be out of sight: often it is a link into a store of images.
@@ -92,9 +92,8 @@ def enter(
     """The start of a command that runs inside `image`, with `folders` at their own paths.
 
     `variables` are set there over the image's own. The project's folder is home and working folder,
-    so that nothing of the user's own home counts; `--nv` brings the GPUs' driver in. Of pyxis they
-    are options of the `srun` that starts the command. Raises LaunchError without a runtime, or for
-    an image that it cannot read.
+    so that the user's own home does not count; `--nv` brings the GPUs' driver in. For pyxis it is
+    options of `srun`. Raises LaunchError without a runtime, or for an image that it cannot read.
     """
     here = Path.cwd()
     outside = {str(path) for path in folders if not path.is_relative_to(here)}

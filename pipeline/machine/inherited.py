@@ -118,8 +118,8 @@ def _with_names(stated: Mapping[str, str]) -> dict[str, str]:
 def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | None:
     """One line on what matters in `environment` and is not `kept`; None where nothing is.
 
-    Of Python's own variables only those with other packages are worth a word. Of a shell's none is,
-    since many sites export some.
+    A shell's variables are left out, since many sites export some, and Python's too unless they
+    add packages.
     """
     names = sorted(
         name
@@ -136,10 +136,10 @@ def removed(environment: Mapping[str, str], kept: Mapping[str, str]) -> str | No
 
 
 def begin(on_purpose: Mapping[str, str] | None = None) -> None:
-    """Start this program again without what a stage does not take over.
+    """Start this program again without what a stage does not take over, unless it is so already.
 
-    With `on_purpose` it measures as ranks do, and has what a rank has. Nothing happens where its
-    environment is so already. Libraries and Python read much of it as they start.
+    Libraries and Python read much of it as they start. With `on_purpose` the program measures as
+    ranks do, and gets a rank's environment.
     """
     _usual_signals()
     if on_purpose is None:
@@ -156,18 +156,15 @@ def begin(on_purpose: Mapping[str, str] | None = None) -> None:
 
 
 def _usual_signals() -> None:
-    """Signals come and children can be waited for, whatever the caller has blocked or ignored.
-
-    Of a child whose end is ignored Python says that it ended well.
-    """
+    """Undo what the caller ignores or blocks: an ignored child's end looks like success."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def clean() -> None:
-    """Take out of this process's environment what the stages that it starts do not take over.
+    """Remove from this process's environment what the stages that it starts do not take over.
 
-    What a job is told of itself is no matter of who begins a workflow, also from a shell in a job.
+    And what a job was told of itself, since a shell within a job may begin a workflow.
     """
     _usual_signals()
     for name in (STATED, SENT_AGAIN):
@@ -180,7 +177,7 @@ def clean() -> None:
 
 
 def reserved(names: Iterable[str], *, of_site: bool = False) -> list[str]:
-    """Those of the variables of a study, or of a site file, that are not its to set."""
+    """Those of these variables that a study, or a site file, may not set."""
     ours = () if of_site else INTERFACES
     return sorted(name for name in names if name in ours or _RESERVED.fullmatch(name))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.errors import LaunchError
+from pipeline.errors import LaunchError, refuse
 from pipeline.machine import control_groups
 
 FILES = 64
@@ -30,23 +30,18 @@ SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDR
 
 
 def check(ranks: int) -> None:
-    """Raise LaunchError where `ranks` on this machine could not start or never meet.
-
-    Where they may, the soft limit of open files is raised to the hard one.
-    """
+    """Raise LaunchError where `ranks` could not start or meet here; raise the limit of files."""
     least, have = ranks * RANK_BYTES, psutil.virtual_memory().total
-    if least > have:
-        raise LaunchError(
-            f"{ranks} ranks on one machine need {least / 2**30:,.0f} GiB at least, it has "
-            f"{have / 2**30:,.0f}; lower cluster.nodes or cluster.ranks_per_node"
-        )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = FILES + 4 * ranks
-    if resource.RLIM_INFINITY not in (soft, hard) and hard < needed:
-        raise LaunchError(
-            f"a process may open {hard} files here, {ranks} ranks need {needed} each; raise the "
-            "limit (`ulimit -n`)"
-        )
+    refuse(LaunchError, "", [
+        (least > have,
+         f"{ranks} ranks on one machine need {least / 2**30:,.0f} GiB at least, it has "
+         f"{have / 2**30:,.0f}; lower cluster.nodes or cluster.ranks_per_node"),
+        (resource.RLIM_INFINITY not in (soft, hard) and hard < needed,
+         f"a process may open {hard} files here, {ranks} ranks need {needed} each; raise the "
+         "limit (`ulimit -n`)"),
+    ])  # fmt: skip
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     free_port()
@@ -63,10 +58,7 @@ def check(ranks: int) -> None:
 
 
 def free_port(address: str = LOOPBACK) -> int:
-    """A TCP port that nobody listens on at this moment.
-
-    Raises LaunchError where this machine does not reach it there.
-    """
+    """A free TCP port; raises LaunchError where this machine does not reach it there."""
     try:
         with socket.socket() as listener:
             listener.bind((address, 0))

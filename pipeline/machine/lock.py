@@ -28,16 +28,14 @@ POLL_SECONDS = 0.2
 def timed_alone(run_id: str, out: Path = Path()) -> Iterator[None]:
     """Hold this user's machine-wide lock; waits while another run is timed, and says for which.
 
-    `out` is the folder of the run's record. An earlier start of the same run that is stopped is
-    continued: it then sees that this one took over, and ends. Of a stopped start of another run it
-    is said how to continue it.
+    `out` is the folder of the run's record. A stopped earlier start of the same run is continued,
+    so that it sees that this one took over, and ends; of another run a note says how to.
     """
     path, about = _own_folder() / FILE, f", for {one_line(str(out.resolve()))}"
     with contextlib.ExitStack() as stack:
         try:
-            # The kernel lets go of it when the last holder of the descriptor ends, however it ends;
-            # ranks do not inherit it. The file stays: whoever waits has it open, and a new one of
-            # the name would be another lock.
+            # The kernel lets go of it when the last holder of the descriptor ends; ranks do not
+            # inherit it. The file stays, since a new one of the name would be another lock.
             stream = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             stack.callback(os.close, stream)
             _take(stream, run_id, about)

@@ -17,9 +17,8 @@ MOST_NAMED = 3
 def busy_programs(seconds: float, cores: Iterable[int]) -> str:
     """`another program uses core 1: python (process 4242)`, found in so many seconds.
 
-    This process and what it started are left out. `cores`, those that are known to be busy, are
-    named where /proc shows no program, that of another guest or container for example, and where
-    one uses more than the core that it was seen on.
+    This process and its children are left out. `cores`, those that are known to be busy, are named
+    where /proc shows no program (another guest's, for example) or one uses more than its own core.
     """
     _used()
     time.sleep(seconds)

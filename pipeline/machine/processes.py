@@ -54,7 +54,7 @@ def end_as(status: int) -> NoReturn:
 
 
 def is_stopped(pid: int) -> bool:
-    """True where a process is stopped (SIGSTOP, SIGTSTP), so that it waits for SIGCONT for ever."""
+    """True where a process is stopped (SIGSTOP, SIGTSTP) and waits for SIGCONT."""
     import psutil  # whoever asks a preloaded process does without
 
     try:
@@ -64,7 +64,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def stopped_below(pids: Sequence[int]) -> list[int]:
-    """Those of these processes, and of all that they started, that are stopped."""
+    """The stopped ones among these processes and all that they started."""
     import psutil
 
     family = {*pids}

@@ -1,7 +1,7 @@
 """Measurements that forks of one process share, so that later ones need not repeat them.
 
-`begin` is called before the forks. Without it, in a process that does one thing and ends, nothing
-is kept. It lies in memory of the kernel that ends with its last process, so no file is left.
+`begin` is called before the forks; without it nothing is kept. They lie in a memory file of the
+kernel that ends with its last process.
 """
 
 from __future__ import annotations

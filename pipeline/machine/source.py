@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def provenance(root: Path = ROOT) -> dict[str, Any]:
     """The commit, and whether the source was changed since; None where git does not tell.
 
-    A commit without this file is one of something else that is kept in the same folder. A strategy
-    that was dropped in is a change.
+    A commit without this file is that of another project. A new strategy's file is a change.
     """
     tracked = _git(root, "ls-tree", "--name-only", "HEAD", FILE.as_posix())
     commit = _git(root, "rev-parse", "HEAD") if tracked else None

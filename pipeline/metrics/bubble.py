@@ -33,10 +33,7 @@ Pass = Sequence[Any]
 
 
 def bubble(lines: Mapping[int, Sequence[Pass]]) -> float:
-    """Idle time of the ranks of one pipeline / time of their passes; ranks by any number.
-
-    Raises RecordError where the passes wait for one another for ever.
-    """
+    """Idle time of a pipeline's ranks / time of their passes; RecordError on a deadlock."""
     # All ranks are there until the last one ends, and what they do not compute they wait.
     busy = sum(seconds for own in lines.values() for *_, seconds in own)
     return len(lines) * makespan(lines) / busy - 1 if busy else 0.0

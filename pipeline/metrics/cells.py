@@ -106,8 +106,8 @@ def cell_rows(groups: Groups) -> list[Rows]:
             base, first = find_base(group, groups), find_own_base(group, groups)
             if base is not None:
                 if first is not None:
-                    name, ratio = base_name(first.context), _over(group, first)
-                    values.append(interval_row("own_speedup", "1", ratio, base=name))
+                    name = base_name(first.context)
+                    values.append(interval_row("own_speedup", "1", _over(group, first), base=name))
                 ideal = group.context["world_size"] / base.context["world_size"]
                 name, ratio = base_name(base.context), _over(group, base)
                 values += [
@@ -181,10 +181,7 @@ def find_own_base(group: CellRuns, groups: Groups) -> CellRuns | None:
 
 
 def find_plain(group: CellRuns, groups: Groups) -> CellRuns | None:
-    """The group of the same arm, nodes and link without conditions, if its runs finished.
-
-    None for a group that is under no condition itself.
-    """
+    """The finished group of the same arm, nodes and link, without this one's conditions."""
     links = {
         other.link: other
         for other in groups.values()
@@ -215,9 +212,8 @@ LOSS_STEPS = 50
 def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
     """Rows of level `cell`: steps and node hours until the loss falls to `target` (nats).
 
-    The steps are those of a run to the end of equal work, but for its precision; the time of a step
-    is the cell's own. No rows for a cell of which no such run gets there, or that takes another
-    step on purpose.
+    The steps are those of a whole run of equal work, in whatever precision; the time of a step is
+    the cell's own. No rows for a cell of which no such run gets there.
     """
     reached: list[tuple[CellRuns, int]] = []
     for group in groups.values() if target is not None else ():

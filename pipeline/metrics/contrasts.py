@@ -42,10 +42,7 @@ FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few r
 
 
 def contrast_rows(
-    groups: Groups,
-    declared: Collection[str],
-    parity: Iterable[Rows],
-    bias: float | None = None,
+    groups: Groups, declared: Collection[str], parity: Iterable[Rows], bias: float | None
 ) -> list[Rows]:
     """Rows of all comparisons; `declared` are fields of equal work that the study lets differ.
 
@@ -53,7 +50,7 @@ def contrast_rows(
     """
     # Cells and node counts of which some verdict of parity is one of `UNEQUAL`.
     unequal = {
-        (str(part.shared["cell"]), int(part.shared["nodes"]))
+        (part.shared["cell"], part.shared["nodes"])
         for part in parity
         if not {*UNEQUAL}.isdisjoint(part.column("text"))
     }
@@ -181,14 +178,13 @@ def _values(
     else:
         verdict = UNDECIDED
     # The least p-value and the largest effect that so few runs can give say how to read the others.
-    n, apart_at_best = test.n, "if the two did not overlap at all"
+    n, at_best = test.n, "if the two did not overlap at all"
     effect = largest_effect_size(len(one.ok), len(other.ok))
-    corrected = f"{RANK_SUM}, corrected for {family} (Holm)"
     return [
         interval_row("rate_ratio", "1", ratio),
-        row("p_value", "1", p_value, n=n, text=corrected),
-        row("smallest_p_value", "1", smallest, n=n, text=f"{apart_at_best}, corrected"),
+        row("p_value", "1", p_value, n=n, text=f"{RANK_SUM}, corrected for {family} (Holm)"),
+        row("smallest_p_value", "1", smallest, n=n, text=f"{at_best}, corrected"),
         row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
-        row("largest_effect_size", "1", effect, n=n, text=apart_at_best),
+        row("largest_effect_size", "1", effect, n=n, text=at_best),
         row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
     ]

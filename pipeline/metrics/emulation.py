@@ -34,10 +34,7 @@ HOW_TO_MEASURE = "set cluster.real_time to true to measure it, in a minute on tw
 
 
 def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:
-    """Step time in real time, and the emulated one over it, of each cell that finished both ways.
-
-    As rows of the cell, and that ratio; `records` are those of the runs in real time.
-    """
+    """Step time in real time, and emulated over it, as rows and ratio of each cell with both."""
     accurate = []
     for (cell, nodes), group in groups.items():
         real = [
@@ -83,16 +80,14 @@ def at_yardstick_speed(run: Run) -> Run:
     return replace(run, seconds=run.seconds - added)
 
 
-def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float = 0.0) -> float | None:
+def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float) -> float | None:
     """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
 
-    `accurate` are emulated times over those in real time, of one cell each (`accuracies`).
-
-    All times of a study share the level of its yardstick, the speed of the emulated processor,
-    which a ratio does not have; so cells are held against one another, and a single one against
-    itself in real time. `uncertainty` is that of a yardstick's passes against each other, which
-    two nodes do not show. None where no cell on several nodes has the repeats that an interval
-    needs.
+    `accurate` are emulated times over those in real time, of one cell each (`accuracies`). The
+    level of the yardstick cancels in a ratio of two emulated times; so cells are held against one
+    another, and a single one against itself in real time. `uncertainty` is that of a yardstick's
+    passes against each other, which two nodes do not show. None where no cell on several nodes has
+    the repeats that an interval needs.
     """
     measured = [one for one in accurate if one[1].n >= MIN_REPEATS]
     # One node alone says nothing of what sharing cores and links does to a step.
@@ -124,10 +119,9 @@ def are_in_real_time(records: Iterable[RunRecord]) -> bool:
 def load_uncertainty(path: Path | None) -> float:
     """By how much the passes of a yardstick may be off against each other; 0 without a file.
 
-    All runs of a study have the same yardstick, so that an error which all its passes share changes
-    what the emulated processor is, and no comparison. What is left is how far each pass is off the
-    geometric mean of all passes of its round: the largest half-width of their medians' 95 %
-    intervals.
+    An error that all passes share changes what the emulated processor is, and no comparison. What
+    is left is how far each is off the geometric mean of its round: the largest half-width of the
+    medians' 95 % intervals.
     """
     if path is None:
         return 0.0

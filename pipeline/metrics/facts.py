@@ -1,7 +1,5 @@
 """Environment of a run, as its record has it: rows of level `run`.
 
-Versions, hardware, network, provenance and what the ranks tell of their machines.
-
 Repeats of a cell are one sample only where network, processor, software and source were the same.
 Where they were not, the cell is marked: rows of metric `mixed`, whose text names what differs.
 """
@@ -137,10 +135,7 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Circumstances with several values, such as `torch 2.12 and 2.13`; empty without any.
-
-    What a record lacks is no value.
-    """
+    """Circumstances with several known values, such as `torch 2.12 and 2.13`; empty without any."""
     values: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         for name, value in circumstances(run).items():

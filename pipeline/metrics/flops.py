@@ -57,11 +57,10 @@ def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, fl
     if peak is None:
         return None
     spec, computed = record.spec, float(record.run["model"]["flops_per_token"])
-    sizes = family(spec.model)
-    what = spec.workload.recompute
-    again = spec.recomputed_share * sizes.recomputed_flops_per_token(spec.model)
+    recomputed, what = family(spec.model).recomputed_flops_per_token, spec.workload.recompute
+    again = spec.recomputed_share * recomputed(spec.model)
     if what == ATTENTION:
-        again = sizes.recomputed_flops_per_token(spec.model, what)
+        again = recomputed(spec.model, what)
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
     return flops_per_token(record) * rate, (computed + again) * rate
 

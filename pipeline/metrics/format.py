@@ -9,11 +9,11 @@ from pipeline.text import NONE, significant
 _LEAST_DECIMAL = 1e-3
 
 
-def with_interval(value: float, low: float, high: float, digits: int = 3) -> str:
+def with_interval(value: float, low: float, high: float) -> str:
     """`value [low, high]`, all with the decimals of the value; `value` alone without bounds."""
     if not math.isfinite(value + low + high) or value == 0:
-        return significant(value, digits)
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
+        return significant(value)
+    decimals = max(2 - math.floor(math.log10(abs(value))), 0)
     return f"{value:,.{decimals}f} [{low:,.{decimals}f}, {high:,.{decimals}f}]"
 
 

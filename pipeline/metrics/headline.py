@@ -8,7 +8,7 @@ decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -112,14 +112,11 @@ def headline(results: Results) -> dict[str, Any]:
             texts[label] += f" ({named})" if of_rank.sum() == 1 and len(same) <= FEW + 1 else ""
     why = []
     if sent:
-        most_sent = few_or_ends(sent, lambda name, _: texts[name])
-        why.append(f"In a step the rank that sends most sent {most_sent}.")
+        why.append(f"In a step the rank that sends most sent {few_or_ends(sent, texts)}.")
     if shares:
-        most_exposed = few_or_ends(
-            shares,
-            lambda name, is_first: f"{shares[name]:.0f} %{' of a step' * is_first} in {name}",
-        )
-        why.append(f"Exposed communication, which no computing hides, was {most_exposed}.")
+        exposure = few_or_ends(shares, {name: f"{s:.0f} % in {name}" for name, s in shares.items()})
+        exposure = exposure.replace(" %", " % of a step", 1)
+        why.append(f"Exposed communication, which no computing hides, was {exposure}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
         "measured_on": measured_on(results),
@@ -134,10 +131,7 @@ def headline(results: Results) -> dict[str, Any]:
 
 
 def end_of_training(results: Results) -> str:
-    """Losses of the trainings that went to their end; empty where none did.
-
-    Their last losses are of text that no step before had, so they are held against its entropy.
-    """
+    """Losses of whole trainings against the entropy of their last, unseen text; or empty."""
     losses = results.pick("run", "unseen_loss")
     entropies = results.pick("run", "unigram_entropy").groupby("run_id")["value"].first()
     texts = []
@@ -205,10 +199,7 @@ def planned(results: Results) -> str:
 
 
 def unfinished(results: Results, level: str = "run") -> dict[Any, tuple[str, str]]:
-    """Runs that did not finish: a sentence and a reason for each cell, status and reason.
-
-    The keys say of which runs that is. `level` is `run` or `profile`.
-    """
+    """Sentence and reason for the runs of a `level` that did not finish, by cell and ending."""
     status = results.pick(level, "status")
     endings: dict[Any, tuple[str, str]] = {}
     keys = ["cell_order", "cell", "label", "text", "reason"]
@@ -344,13 +335,9 @@ def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str
     return winner, (rest + unlike).strip()
 
 
-def few_or_ends(values: Mapping[str, float], text: Callable[[str, bool], str]) -> str:
-    """All of up to four values, of more the least and the most, each as its `text`.
-
-    That is a function of a value's name and of whether it stands first.
-    """
-    names, are_many = [*values], len(values) > FEW + 1
-    if are_many:
-        names = [min(names, key=values.__getitem__), max(names, key=values.__getitem__)]
-    texts = [text(name, name == names[0]) for name in names]
-    return f"from {' to '.join(texts)}" if are_many else listed(texts)
+def few_or_ends(values: Mapping[str, float], texts: Mapping[str, str]) -> str:
+    """The texts of all of up to four values, of more those of the least and the most."""
+    if len(values) <= FEW + 1:
+        return listed(texts[name] for name in values)
+    least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    return f"from {texts[least]} to {texts[most]}"

@@ -3,8 +3,8 @@
 Data-parallel nodes all need the sum of the gradients of all. Whatever the algorithm, N nodes send
 2 (N - 1) gradients in all, N - 1 to combine the parts and N - 1 to spread the sum, so one of them
 sends at least 2 (N - 1) / N (Patarasuk & Yuan 2009). A step takes no less than that over the rate
-of a link, however well it is hidden behind computation. Layouts that cut the
-model, and links of unknown rate, have no such bound.
+of a link, however well it is hidden behind computation. Layouts that cut the model, and links of
+unknown rate, have no such bound.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ def least_step_seconds(group: CellRuns) -> float | None:
         return None
     for run in group.ok:
         record, world = run.record.run, run.record.spec.world
-        if [name for name, _ in record["execution"]["layout"].get("axes", [("data", 1)])] != [
-            "data"
-        ]:
+        if dict(record["execution"]["layout"].get("axes", ())).keys() - {"data"}:
             return None
         speeds = [rank.get("environment", {}).get("interface_mbits") for rank in record["ranks"]]
         network = record["execution"]["network"]

@@ -74,10 +74,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
 
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Steps at which a loss scaler skipped the update, shape (steps,).
-
-    There the scaled gradient overflowed and the loss did not.
-    """
+    """Steps (steps,) that a loss scaler skipped: the scaled gradient overflowed, the loss not."""
     scaled = bool((run.record.run["precision"] or {}).get("loss_scaling"))
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
@@ -151,10 +148,9 @@ def parity_rows(groups: Groups) -> list[Rows]:
     deviations = []
     for group in finished:
         held_against, context = references(group, groups), {**group.context, "level": "cell"}
-        deviations += _step_deviations(
-            group, next((reference for reference, _ in held_against), None)
-        )
-        if not held_against:
+        if held_against:
+            deviations += _step_deviations(group, held_against[0][0])
+        else:
             none = f"{NOT_COMPARED}: no single-device run in this precision"
             frames.append(rows(context, [_verdict(none)]))
         for reference, band in held_against:
@@ -200,8 +196,8 @@ def _verdict(text: str) -> dict[str, Any]:
 def _deterministic(group: CellRuns) -> list[dict[str, Any]]:
     """Bit-equality of losses and norms between runs of one seed; `n` counts such runs.
 
-    No row where every run has a seed of its own. Who sums in an order that depends on what is ready
-    when, as Horovod does on several ranks, may differ here.
+    No row where every run has a seed of its own. Horovod on several ranks may differ here, since it
+    sums gradients in the order in which they are ready.
     """
     by_seed: dict[int, list[Run]] = {}
     for run in group.ok:
@@ -231,16 +227,12 @@ def _same_seed(run: Run, reference: CellRuns) -> Run | None:
     return next(iter(exact or same), None)
 
 
-def _step_deviations(group: CellRuns, reference: CellRuns | None) -> list[Rows]:
+def _step_deviations(group: CellRuns, reference: CellRuns) -> list[Rows]:
     """Relative deviation of each run's loss at every step, against the cell's first reference."""
-    if reference is None or reference is group or unequal_training_work(group, reference):
+    if reference is group or unequal_training_work(group, reference):
         return []
-    about = {
-        "level": "step",
-        "metric": "loss_deviation",
-        "unit": "1",
-        "base": base_name(reference.context),
-    }
+    about = {"level": "step", "metric": "loss_deviation", "unit": "1"}
+    about["base"] = base_name(reference.context)
     parts = []
     for run in group.ok:
         other = _same_seed(run, reference)

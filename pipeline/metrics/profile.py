@@ -89,8 +89,7 @@ def slowest(steps: pd.DataFrame) -> pd.DataFrame:
 def _sent(run: Run) -> list[dict[str, Any]]:
     """Bytes that each rank sends in a step along each axis: by its strategy's formula and counted.
 
-    A record that counted nothing, as older ones, has the formula alone. What an axis that no
-    formula names sends is counted under its own name.
+    A record that counted nothing, as older ones, has the formula alone.
     """
     values = []
     for rank in run.record.run["ranks"]:

@@ -1,8 +1,7 @@
 """Results of a study: its table of metrics, and what every reader of it asks, derived once.
 
-Figures, tables, claims, paper and page are handed one `Results`. What follows from the
-whole table, such as cells, links and comparisons, is made when it is first asked for, and kept: the
-table behind it is never changed.
+Figures, tables, claims, paper and page are handed one `Results`. What follows from the whole table,
+such as cells, links and comparisons, is made at the first use and kept: the table never changes.
 """
 
 from __future__ import annotations
@@ -177,10 +176,7 @@ class Results:
 
     @cached_property
     def speedup_name(self) -> str:
-        """Name of the ratio of two throughputs: under weak scaling it is a scaled speedup.
-
-        There the batch grows with the devices, so the two did not do the same work in a step.
-        """
+        """`scaled speedup` under weak scaling, where the batch grows with the devices."""
         scaling = set(self.table["scaling"].dropna())
         if scaling == {"weak"}:
             return "scaled speedup"

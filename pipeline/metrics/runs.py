@@ -83,10 +83,7 @@ class Run:
 
     @property
     def tails(self) -> dict[str, float]:
-        """Step times beside the median: the slowest one, and P95 where there are steps for it.
-
-        Also that of freely running steps where the record has some.
-        """
+        """The slowest step, P95 where there are steps for it, and a freely running step if any."""
         seconds = self.timed_seconds
         times = {"largest_step_seconds": float(seconds.max())}
         if len(seconds) >= STEPS_FOR_P95:
@@ -98,8 +95,8 @@ class Run:
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
     """The step series of a record, taken from rank 0 and from the slowest rank."""
-    first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
     # Loss and norm are those of the whole batch, and so the same on all ranks.
+    first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
     slowest: dict[int, float] = {}
     for one in record.steps:
         slowest[one.step] = max(one.seconds, slowest.get(one.step, 0.0))
@@ -141,9 +138,9 @@ def run_rows(run: Run) -> list[Rows]:
     peak = float(max(rank["peak_memory_bytes"] for rank in ranks))
     values += [
         interval_row("step_seconds", "s", timed),
-        interval_row("tokens_per_second", "tokens/s", rate)
-        if not run.freely
-        else row("tokens_per_second", "tokens/s", rate.value, text=FREELY),
+        row("tokens_per_second", "tokens/s", rate.value, text=FREELY)
+        if run.freely
+        else interval_row("tokens_per_second", "tokens/s", rate),
         row("peak_memory_bytes", "bytes", peak, text="largest rank"),
     ]
     # Where the ranks measured a peak.

@@ -61,16 +61,15 @@ class Interval:
 
     def times(self, factor: float) -> Interval:
         """This value and its bounds times a positive factor."""
-        ends = {name: factor * getattr(self, name) for name in ("value", "low", "high")}
-        return replace(self, **ends)
+        value, low, high = factor * self.value, factor * self.low, factor * self.high
+        return replace(self, value=value, low=low, high=high)
 
 
-def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
+def median_interval(values: Floats) -> Interval:
     """Median of `values` with a distribution-free interval from order statistics.
 
-    The ranks are the narrowest symmetric pair whose binomial coverage is at least `confidence`.
-    With too few values for that (under 6 at 95 %), the bounds are the extremes; `how` says in each
-    case what they cover.
+    The ranks are the narrowest symmetric pair whose binomial coverage is at least `CONFIDENCE`.
+    With too few values for that, the bounds are the extremes; `how` says what they cover.
     """
     from scipy.stats import binom
 
@@ -80,15 +79,13 @@ def median_interval(values: Floats, confidence: float = CONFIDENCE) -> Interval:
         raise ValueError("median_interval of no values; filter out empty runs before")
     # Each value is below the true median with probability 1/2, so the number of those that are is
     # binomial, whatever the distribution of the values.
-    below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    below = int(binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
     # ppf is the first k with cdf >= alpha/2, so the k-th order statistic is safe at k, not k + 1.
     low_index = max(below - 1, 0)
     coverage = 1.0 - 2.0 * float(binom.cdf(low_index, n, 0.5))
     how = f"order statistics of {n} steps, {100 * coverage:.1f} % coverage"
-    return Interval(
-        float(np.median(ordered)), float(ordered[low_index]), float(ordered[n - 1 - low_index]),
-        n, how,
-    )  # fmt: skip
+    low, high = float(ordered[low_index]), float(ordered[n - 1 - low_index])
+    return Interval(float(np.median(ordered)), low, high, n, how)
 
 
 def interpolated_bounds(values: Floats) -> tuple[float, float]:
@@ -133,21 +130,16 @@ def repeats_interval(runs: Sequence[Floats]) -> Interval:
 
 
 def values_interval(values: Sequence[float]) -> Interval:
-    """Median of one value per repeat, with the interval that `repeats_interval` gives it.
-
-    For what a run has one of: a peak of memory, a share, the spread of its steps.
-    """
-    n, ordered = len(values), np.asarray(values, dtype=np.float64)
+    """Median of one value per repeat, such as a peak of memory; interval as `repeats_interval`."""
+    n = len(values)
     if n == 0:
         raise ValueError("values_interval of no values; filter out empty cells before")
-    if n == 1:
-        only = float(ordered[0])
-        return Interval(only, only, only, 1, NO_INTERVAL)
-    (low, high), value = interpolated_bounds(ordered), float(np.median(ordered))
+    value = float(np.median(values))
+    low, high = interpolated_bounds(np.asarray(values)) if n > 1 else (value, value)
     how = f"{_PERCENT} interval from order statistics of {n} repeats"
-    how = how if n >= MIN_REPEATS else NO_INTERVAL
     # Rounding of the interpolation may bring a bound past the median.
-    return Interval(value, min(low, value), max(high, value), n, how)
+    bounds = min(low, value), max(high, value)
+    return Interval(value, *bounds, n, how if n >= MIN_REPEATS else NO_INTERVAL)
 
 
 def log_slope(sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -156,10 +148,7 @@ def log_slope(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def interval_of_ratio(one: Interval, other: Interval) -> Interval:
-    """`one` over `other`, both positive and from independent runs, with its interval.
-
-    Of MOVER (Zou & Donner 2008), on the logarithm.
-    """
+    """`one` over `other`, positive and of independent runs, by MOVER (Zou & Donner 2008)."""
     # Distances of the bounds from the value, on the logarithm: a ratio is a difference there.
     first, second = (
         (math.log(part.value / part.low), math.log(part.high / part.value)) for part in (one, other)
@@ -184,8 +173,8 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     up = math.hypot(first[1] * scale[0], second[0] * scale[1])
     value, n = one.value / other.value, min(one.n, other.n)
     how = f"{_PERCENT} interval of a ratio of medians of {one.n} and {other.n} repeats"
-    how = how if n >= MIN_REPEATS else NO_INTERVAL
-    return Interval(value, value * math.exp(-down), value * math.exp(up), n, how)
+    bounds = value * math.exp(-down), value * math.exp(up)
+    return Interval(value, *bounds, n, how if n >= MIN_REPEATS else NO_INTERVAL)
 
 
 @dataclass(frozen=True)

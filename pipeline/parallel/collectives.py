@@ -29,11 +29,10 @@ METHODS = (
 """With which, but for underscores, the names of a process group's collectives begin."""
 
 PEER_TO_PEER = ("send", "recv")
-"""Methods whose messages the flight recorder of Gloo leaves out; the listener counts them."""
+"""Methods whose messages the flight recorder of Gloo leaves out; `Phases.counted` has them."""
 
 EXCHANGES = ("all_to_all_single", "alltoall_base")
-"""Methods whose pieces, which may differ, the flight recorder leaves out; older torch has the last.
-The listener counts them."""
+"""The same of methods whose pieces, which may differ, it leaves out; older torch has the last."""
 
 FUNCTIONAL, ANY_DEVICE = "_c10d_functional", "CompositeExplicitAutograd"
 
@@ -76,10 +75,11 @@ def heard_by(phases: Phases) -> Iterator[None]:
 
 def _heard(name: str, original: Any) -> Callable[..., Any]:
     def call(self: Any, *given: Any, **named: Any) -> Any:
-        if name in PEER_TO_PEER:
-            _listener.message(name, self, *given[:2])
-        elif name in EXCHANGES:
-            _listener.exchange(self, given[1], given[3])
+        counted = _listener.counted
+        if counted is not None and name in PEER_TO_PEER:
+            counted.message(name, self, *given[:2])
+        elif counted is not None and name in EXCHANGES:
+            counted.exchange(self, given[1], given[3])
         with _listener.during(COMMUNICATION):
             return original.__get__(self)(*given, **named)
 

@@ -4,7 +4,7 @@ Collectives are read from torch's flight recorder, which every process group of 
 as it runs, whoever called it: Python, DDP's reducer or FSDP2. It names the algorithm that ran:
 Gloo's reduce-scatter stands there as an all-reduce. It has no messages of Gloo between two ranks,
 nor pieces of an all-to-all, of which `collectives` tells; of what torch does not see (Horovod) the
-strategy tells by `Phases.sent`. Nothing of the training is changed or waited for.
+strategy tells by `sent`. Nothing of the training is changed or waited for.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Counted:
             self._steps[-1].noted += [self._call(kind, range(size), count) for count in payloads()]
 
     def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
-        """A message to or from a peer of the group, whose axis counts: a ring may be of several."""
+        """Tensors go to (`way` is `send`) or come from a peer of the group, whose axis counts."""
         pair = (self.rank, dist.get_global_rank(group, peer))
         count = sum(tensor.nbytes for tensor in tensors)
         kind = SEND if way == "send" else RECEIVE
@@ -184,10 +184,7 @@ class Counted:
 
 
 def kind_of(profiling_name: str) -> str:
-    """`all_reduce` of `gloo:all_reduce` or `nccl:all_reduce_coalesced`; else the name as it is.
-
-    The recorder's names differ by backend: `_all_gather_base` and `all_gather` are one kind.
-    """
+    """`all_reduce` of `gloo:all_reduce` or `nccl:all_reduce_coalesced`; else the name as it is."""
     name = profiling_name.partition(":")[2].replace("allreduce", "all_reduce")
     longest_first = sorted(SHARES, key=len, reverse=True)
     return next((kind for kind in longest_first if kind in name), name)

@@ -60,9 +60,8 @@ class Cut:
 
     def whole(self, part: Tensor) -> Tensor:
         """The whole of which every rank gives its part. Collective."""
-        shape = list(part.shape)
-        shape[self.dim] = self.length
-        whole, rank = part.new_zeros(shape), self.ranks.rank()
+        whole = part.new_zeros(_with(tuple(part.shape), self.dim, self.length))
+        rank = self.ranks.rank()
         own = [run[rank] for run in self._pieces(whole)]
         lengths = [piece.shape[self.dim] for piece in own]
         for piece, values in zip(own, torch.split(part, lengths, self.dim), strict=True):
@@ -167,7 +166,7 @@ def held(tensor: Tensor, like: Tensor) -> Held:
     if cut is not None and shape:
         axes.add(cut.axis)
         boxes = list(_uncut(boxes[0], cut))
-        shape = (*shape[: cut.dim], cut.length, *shape[cut.dim + 1 :])
+        shape = _with(shape, cut.dim, cut.length)
     return Held(part, shape, tuple(box for box in boxes if 0 not in box.shape), frozenset(axes))
 
 

@@ -83,10 +83,10 @@ class Group(Ranks):
         return value / self.size
 
     def leave(self) -> None:
-        """Barrier first: without it Gloo can abort when a peer's socket closes early.
+        """Leave after a barrier (else Gloo can abort as a peer's socket closes) and a pause.
 
-        Then a pause without the GIL. Gloo's thread needs the GIL to drop the last collective, and
-        the group's destructor, which holds it, waits for that thread: a deadlock.
+        Gloo's thread needs the GIL to drop the last collective, and the group's destructor, which
+        holds it, waits for that thread: without the pause a deadlock.
         """
         if not self.owned:
             return
@@ -139,8 +139,7 @@ def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
 
 def buckets(tensors: Iterable[T], fp32_bytes: float = BUCKET_BYTES) -> Iterator[list[T]]:
     """Consecutive tensors that travel together, of so many bytes in fp32 or a little more."""
-    bucket: list[T] = []
-    size = 0
+    bucket, size = list[T](), 0
     for tensor in tensors:
         bucket.append(tensor)
         size += FP32 * tensor.numel()

@@ -121,7 +121,7 @@ class Layout:
         return after // self.processes_per_node != rank // self.processes_per_node
 
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
-        """First and past-the-last sequence that `rank` reads of a batch that `check_batch` took."""
+        """First and past-the-last sequence that `rank` reads of a batch."""
         share = global_batch // self.data_parallel
         place, sizes, slice_number = self.coordinate(rank), dict(self.axes), 0
         for axis in READING:
@@ -129,11 +129,7 @@ class Layout:
         return slice_number * share, (slice_number + 1) * share
 
     def check_batch(self, spec: RunSpec) -> None:
-        """Raise StudyError where a rank's part of the batch is no whole number of micro-batches.
-
-        Data-parallel ranks and the devices of a process cut the batch; along other axes it is
-        shared.
-        """
+        """Raise StudyError where a rank's part of the batch is no whole number of micro-batches."""
         work, parts = spec.workload, self.data_devices
         pieces = parts * work.accumulation_steps
         if work.global_batch % pieces:

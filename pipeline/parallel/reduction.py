@@ -1,7 +1,7 @@
 """Gradients reduced bucket by bucket, each as soon as the backward pass has its last one.
 
-torch's DistributedDataParallel does so for gradients of the type of their weights. Megatron-LM's,
-whose wider gradients these buckets take too, does it in Python as here.
+As torch's DistributedDataParallel does it, and for gradients that are wider than their weights, as
+Megatron-LM does it in Python.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Reduction:
         self.buckets, self._next = list(buckets), 0
         self._missing = [0] * len(self.buckets)
         for index, bucket in enumerate(self.buckets):
-            for parameter in bucket.parameters:
-                any_parameter: Any = parameter
-                any_parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
+            parameters: Any = bucket.parameters
+            for parameter in parameters:
+                parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
 
     def begin(self, passes: int) -> None:
         """A step of so many backward passes begins, in the last of which buckets are reduced."""
@@ -73,12 +73,9 @@ class MeanBucket:
     """
 
     def __init__(
-        self,
-        parameters: list[nn.Parameter],
-        ranks: dist.ProcessGroup,
-        reduced_as: Any = None,
+        self, parameters: list[nn.Parameter], ranks: dist.ProcessGroup, reduced_as: Any,
         count: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, reduced_as
         self.count = count or ranks.size()
         self._sent: tuple[Tensor, torch.dtype, Any] | None = None

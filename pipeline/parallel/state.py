@@ -122,10 +122,7 @@ def slots_of(state: SavedState) -> dict[str, list[str]]:
 
 
 def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
-    """Read this rank's boxes of a tensor that is cut as `like` is.
-
-    Raises KeyError where the state has no such name, StudyError where its shape is another one.
-    """
+    """Read this rank's boxes of a tensor cut as `like`; KeyError, or StudyError on its shape."""
     own, saved = held(tensor, like), state.wholes[name]
     if own.shape != saved.shape:
         raise StudyError(
@@ -222,10 +219,11 @@ def whole(tensor: Tensor, like: Tensor) -> Tensor:
 def placed_as(like: Tensor, value: Tensor) -> Tensor:
     """A copy of the whole `value` on the device of `like`, cut as `like` is; nothing is sent."""
     moved = value.to(like.device).clone()
-    cut = cut_of(like)
-    if cut is not None and moved.dim():
+    if not moved.dim():
+        return moved
+    if (cut := cut_of(like)) is not None:
         moved = cut.part(moved)
-    if not hasattr(like, "full_tensor") or not moved.dim():
+    if not hasattr(like, "full_tensor"):
         return moved
     from torch.distributed.tensor import DTensor, distribute_tensor  # slow, and seldom needed
 

@@ -71,9 +71,9 @@ class Stepper:
         self.data_parallel = parts.layout.data_parallel
         self.place = parts.layout.coordinate(group.rank)
         self.reduce, self.accumulating = reduce, accumulating
-        self.faults, self.phases = faults, parts.phases
+        self.faults, self.phases, self.reduction = faults, parts.phases, reduction
         self.after_gradients: str | None = None
-        self.reduction, self.sharded = reduction, sharded
+        self.sharded = sharded
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -154,9 +154,8 @@ class Stepper:
     def weighed(self, microbatches: Sequence[Batch]) -> Sequence[Batch]:
         """Micro-batches with weights such that means over the ranks, of sums, are global means.
 
-        Each is divided by that of its loss in the global batch over the ranks, wherever in it they
-        are. Then those of all losses are put together, since no two weigh the same target.
-        Collective; without weights nothing changes.
+        Each is divided by `mean_weight` of its loss; then the losses' weights are added, since no
+        two weigh the same target. Collective; without weights nothing changes.
         """
         some = [batch.weights for batch in microbatches if batch.weights is not None]
         if not some:
@@ -167,10 +166,9 @@ class Stepper:
         return [batch._replace(weights=weights) for batch, weights in pairs]
 
     def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
-        """Weight of each loss in the global batch over its ranks, (losses,). Collective.
+        """Weight of each loss in the global batch over the number of ranks, (losses,). Collective.
 
-        Ranks of the same sequences count alike. Where nothing has a weight the sums are zero, and
-        one is as good.
+        Where nothing has a weight all sums are zero, whatever positive number divides them.
         """
         weight = torch.stack([each.sum(dim=(0, 2)) for each in weights]).sum(dim=0)
         return self.group.mean(weight).clamp(min=1 / self.data_parallel)

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pipeline.errors import UnsupportedError
+from pipeline.errors import UnsupportedError, refuse
 from pipeline.parallel.mesh import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.distributed import ProcessGroup
     from torch.optim import Optimizer
 
+    from pipeline.parallel.counted import Counted
     from pipeline.precision import Precision, PrecisionInfo
 
 WEIGHTS, SLOTS = "weights", "optimiser"
@@ -119,6 +119,9 @@ class Phases:
     too: its step is then communication, which `collectives` marks, and `rest`.
     """
 
+    counted: Counted | None = None
+    """Counts what no recorder of torch's sees, in a profiled run."""
+
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """From now on the step is in `phase`, and once the last gradient is there in the other.
 
@@ -126,10 +129,7 @@ class Phases:
         """
 
     def during(self, phase: str) -> AbstractContextManager[None]:
-        """In `phase` for as long as the context lasts, then again in the one before.
-
-        A context within another changes nothing.
-        """
+        """In `phase` for as long as the context lasts; a context within another does nothing."""
         return nullcontext()
 
     def passing(self, kind: str, stage: int, microbatch: int) -> None:
@@ -143,18 +143,6 @@ class Phases:
 
     def untimed(self) -> None:
         """Leave all to `rest`: where collectives overlap no mark can see what they take."""
-
-    def message(self, way: str, group: ProcessGroup, tensors: list[Tensor], peer: int) -> None:
-        """Tensors go to (`way` is `send`) or come from (`recv`) a peer of the group."""
-
-    def exchange(self, group: ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
-        """Every rank of the group gets a piece of the tensor, of so many rows; none say: equal."""
-
-    def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
-        """Collectives of a kind among all ranks, by a library whose own torch does not see.
-
-        `payloads` gives the bytes of each and is called where somebody counts.
-        """
 
 
 NOT_PROFILED = Phases()
@@ -180,15 +168,14 @@ class Faults:
 
         On a CPU there is no cache to empty; torch's GradScaler steps once for each unscaling.
         """
-        if self.optimiser_steps > 1 and precision.loss_scaling and precision.library == "torch":
-            raise UnsupportedError(
-                f"optimiser_steps {self.optimiser_steps} cannot run with torch's loss scaling "
-                f"({precision.name}); use fp32, bf16 or apex_o1"
-            )
-        if self.empty_cache and device != "cuda":
-            raise UnsupportedError(
-                f"empty_cache needs a CUDA device, given {device}; remove the option"
-            )
+        scales = precision.loss_scaling and precision.library == "torch"
+        refuse(UnsupportedError, "", [
+            (self.optimiser_steps > 1 and scales,
+             f"optimiser_steps {self.optimiser_steps} cannot run with torch's loss scaling "
+             f"({precision.name}); use fp32, bf16 or apex_o1"),
+            (self.empty_cache and device != "cuda",
+             f"empty_cache needs a CUDA device, given {device}; remove the option"),
+        ])  # fmt: skip
 
 
 NO_FAULTS = Faults()
@@ -218,10 +205,7 @@ class Parts:
     materialise: Callable[[], None] = already
 
     def prepare(self, *, narrow: bool = True) -> Prepared:
-        """Make the optimiser of the model as it is now; the precision narrows the weights.
-
-        Not where `narrow` is false, as FSDP2's policy narrows them.
-        """
+        """Make the optimiser of the model; the precision narrows the weights, unless FSDP2 does."""
         self.materialise()
         optimiser = self.make_optimiser(self.model.parameters())
         return self.prepared(self.precision.prepare(self.model, optimiser) if narrow else optimiser)
@@ -265,10 +249,7 @@ class Trainable(Protocol):
         """True where `good` is true on every rank; outside of the clock."""
 
     def shards(self) -> Shards:
-        """This rank's pieces of the state after the last step: no rank holds all of it.
-
-        Of ranks that hold the same, the first alone has it among its pieces.
-        """
+        """This rank's pieces of the state; of ranks that hold the same, the first alone has it."""
 
     def load(self, state: SavedState) -> None:
         """Continue from `state`, of which every rank reads what it holds."""

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from pipeline import models
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.strategies.base import SYMBOLS, Strategy
 from pipeline.study.spec import (
     ATTENTION,
@@ -158,50 +158,41 @@ def check(runs: Iterable[RunSpec]) -> None:
     """Raise StudyError for a run whose model, strategy, options or world do not go together."""
     for run in runs:
         models.check(run.model, run.objective)
-        strategy = load(run.strategy, run.options)
-        if run.objective is not None and not strategy.weighs:
-            raise StudyError(
-                f"{run.run_id}: weights and borders of tokens are not taken; objective "
-                f"{run.objective.kind} has them, and strategy {run.strategy} averages over all "
-                "tokens alike: use another strategy"
-            )
+        strategy, work, what = load(run.strategy, run.options), run.workload, run.objective
+        last = work.recompute[-1] if isinstance(work.recompute, tuple) and work.recompute else -1
+        layers, where = run.model.num_layers, f"{run.run_id}: "
+        refuse(StudyError, where, [
+            (what is not None and not strategy.weighs,
+             f"weights and borders of tokens are not taken; objective {what and what.kind} has "
+             f"them, and strategy {run.strategy} averages over all tokens alike: use another "
+             "strategy"),
+            (last >= layers,
+             f"workload.recompute names block {last}, and the model has blocks 0 to {layers - 1}"),
+        ])  # fmt: skip
         models.num_parameters(run.model)  # raises where its family cannot make it
-        if run.workload.recompute == ATTENTION:  # raises where it cannot be told apart
+        if work.recompute == ATTENTION:  # raises where it cannot be told apart
             models.family(run.model).recomputed_flops_per_token(run.model, ATTENTION)
-        blocks = run.workload.recompute if isinstance(run.workload.recompute, tuple) else ()
-        if blocks and blocks[-1] >= run.model.num_layers:
-            raise StudyError(
-                f"{run.run_id}: workload.recompute names block {blocks[-1]}, and the model has "
-                f"blocks 0 to {run.model.num_layers - 1}"
-            )
         for _, phase in run.phases():
             strategy.check_spec(phase)
             strategy.layout(run.world).check_batch(phase)
-        if run.workload.checkpoint_every and not strategy.resumes:
-            raise StudyError(
-                f"{run.run_id}: workload.checkpoint_every {run.workload.checkpoint_every}, but "
-                f"strategy {run.strategy} with these options keeps a state that no checkpoint "
-                "holds; set it to 0"
-            )
-        count, what = strategy.unlike
-        if (untimed := run.workload.first_timed()) < count:
-            raise StudyError(
-                f"{run.run_id}: steps before step {count} {what}, and {untimed} are untimed; "
-                f"raise workload.untimed_steps to {count}"
-            )
-        if (timed := run.workload.steps - run.workload.first_timed()) % strategy.period:
-            raise StudyError(
-                f"{run.run_id}: {timed} timed steps are no whole rounds of {strategy.period}, of "
-                f"which strategy {run.strategy} sends in one alone; set "
-                f"{'profile.steps' if run.profile else 'workload.steps less untimed_steps'} to a "
-                "multiple"
-            )
-        if run.world.yardstick and not strategy.whole_forward:
-            raise StudyError(
-                f"{run.run_id}: cluster.yardstick needs forward passes of the whole model, which "
-                f"strategy {run.strategy} does not have; set it to null in the study, and CPU "
-                "seconds count as they are"
-            )
+        untimed, (count, unlike) = work.first_timed(), strategy.unlike
+        timed = work.steps - untimed
+        steps = "profile.steps" if run.profile else "workload.steps less untimed_steps"
+        refuse(StudyError, where, [
+            (work.checkpoint_every and not strategy.resumes,
+             f"workload.checkpoint_every {work.checkpoint_every}, but strategy {run.strategy} with "
+             "these options keeps a state that no checkpoint holds; set it to 0"),
+            (untimed < count,
+             f"steps before step {count} {unlike}, and {untimed} are untimed; raise "
+             f"workload.untimed_steps to {count}"),
+            (timed % strategy.period,
+             f"{timed} timed steps are no whole rounds of {strategy.period}, of which strategy "
+             f"{run.strategy} sends in one alone; set {steps} to a multiple"),
+            (run.world.yardstick and not strategy.whole_forward,
+             "cluster.yardstick needs forward passes of the whole model, which strategy "
+             f"{run.strategy} does not have; set it to null in the study, and CPU seconds count as "
+             "they are"),
+        ])  # fmt: skip
 
 
 def load(name: str, options: Mapping[str, Any]) -> Strategy:
@@ -216,35 +207,28 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             + "; `plan --auto` chooses one" * (name == "auto")
         )
     kind = _kind(_module(name))
-    knobs = {field.name for field in fields(kind)}
-    for option in options:
-        if option not in knobs:
-            raise StudyError(
-                f"strategy {name} has no option {option!r}; "
-                f"use one of {', '.join(sorted(knobs)) or 'none'}"
-            )
+    knobs = sorted(field.name for field in fields(kind))
+    refuse(StudyError, f"strategy {name} has no option ", [
+        (option not in knobs, f"{option!r}; use one of {', '.join(knobs) or 'none'}")
+        for option in options
+    ])  # fmt: skip
     try:
         strategy, defaults = kind(**options), kind()
     except TypeError as error:
         raise _broken(name, "makes no strategy", error) from error
     for option, value in options.items():
         wanted = type(getattr(defaults, option))
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise StudyError(
-                f"strategy {name} option {option} = {value!r} is no {wanted.__name__}; "
-                "fix the cell's options"
-            )
+        is_one = type(value) is wanted or (wanted is float and type(value) is int)
         least, most = {knob: limits for knob, *limits in kind.ranges}.get(option, (0, MAX_KNOB))
-        if wanted in (int, float) and not least <= value <= most:
-            raise StudyError(
-                f"strategy {name} option {option} = {value!r} is not from {least} to {most}; "
-                "fix the cell's options"
-            )
-        if value not in (known := dict(kind.choices).get(option, (value,))):
-            raise StudyError(
-                f"strategy {name} option {option} {value!r} is unknown; use one of "
-                + ", ".join(map(str, known))
-            )
+        is_number = is_one and wanted in (int, float)
+        known = dict(kind.choices).get(option, (value,))
+        refuse(StudyError, f"strategy {name} option {option} ", [
+            (not is_one, f"= {value!r} is no {wanted.__name__}; fix the cell's options"),
+            (is_number and not least <= value <= most,
+             f"= {value!r} is not from {least} to {most}; fix the cell's options"),
+            (value not in known,
+             f"{value!r} is unknown; use one of {', '.join(map(str, known))}"),
+        ])  # fmt: skip
     return strategy
 
 

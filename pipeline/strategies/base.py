@@ -138,6 +138,9 @@ class Strategy(ABC):
     weighs: ClassVar[bool] = True
     """True where it takes batches with weights and segments, as the shared step does."""
 
+    precisions: ClassVar[tuple[str, ...]] = ()
+    """Precisions that it can train in; none named means all. The others are `unsupported`."""
+
     choices: ClassVar[Choices] = ()
     """Knobs that have few values, with these; all others are refused."""
 
@@ -159,16 +162,14 @@ class Strategy(ABC):
     cuts_experts: ClassVar[bool] = False
     """True where its `knobs` are of layouts that cut experts, and those of all others are not."""
 
+    published: ClassVar[bool] = True
+    """False where no published step was made so, and the cost model has none of it."""
+
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 
     example: ClassVar[str] = ""
     """Name in `models.examples` of a small model that it trains; none where it trains the first."""
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """Precisions that it can train in; none named means all. The others are `unsupported`."""
-        return ()
 
     @property
     def period(self) -> int:
@@ -192,10 +193,7 @@ class Strategy(ABC):
 
     @property
     def cuts_weights(self) -> bool:
-        """True where `build` cuts a model without memory and then calls `Parts.materialise`.
-
-        The whole model then never exists on a rank.
-        """
+        """True where `build` cuts a model without memory, then calls `Parts.materialise`."""
         return False
 
     @property
@@ -248,16 +246,15 @@ class Strategy(ABC):
         return None
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """The layout as the cost model has it; None where no published step was made so."""
+        """The layout as the cost model has it; None where it has none, as unless `published`."""
+        if not self.published:
+            return None
         axes = dict(layout.axes)
         data, tensor, pipeline = (axes.get(axis, 1) for axis in (DATA, TENSOR, PIPELINE))
         return Degrees(data, tensor, pipeline, microbatches=self.pieces(spec, layout))
 
     def idle_share(self, spec: RunSpec) -> float | None:
-        """Share of a step's time in which a rank waits by design, None where none does.
-
-        A formula, for equal ranks and free communication.
-        """
+        """Share of a step that equal ranks wait by design, with free messages; None for none."""
         return None
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, divisors, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -35,11 +35,7 @@ class Hybrid(Pipelined):
     axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
     """
 
-    choices = (
-        *Pipelined.choices,
-        ("zero_stage", (0, 1, 2, 3)),
-        ("inside", (TENSOR, PIPELINE)),
-    )
+    choices = (*Pipelined.choices, ("zero_stage", (0, 1, 2, 3)), ("inside", (TENSOR, PIPELINE)))
     ranges = (("pipeline", 1, 1_000_000), ("tensor", 1, 1_000_000))
     variants = (
         {"tensor": 1, "zero_stage": 1},
@@ -81,27 +77,22 @@ class Hybrid(Pipelined):
 
     def _check_fsdp(self, data: int) -> None:
         """Raise StudyError where FSDP2 cannot cut the stages over so many data ranks."""
-        zero = f"hybrid option zero_stage {self.zero_stage}"
-        if self.pipeline == 1:
-            raise StudyError(
-                f"{zero}: strategy tensor has it where there are no stages; use that with ranks "
-                f"{self.tensor}, zero_stage {self.zero_stage}, or set pipeline to 2 or more"
-            )
-        if self.zero_stage == 3:
-            raise StudyError(
-                f"{zero}: beside {self.pipeline} pipeline ranks torch frees gathered weights only "
-                "after a forward pass; set zero_stage to 2, which gathers them once a step"
-            )
-        if data == 1:
-            sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
-            most = "tensor" if self.tensor > 1 else "pipeline"
-            fewer = divisors(sizes[most])[-2]
-            near = (sizes | {most: fewer, "data": sizes[most] // fewer}).items()
-            raise StudyError(
-                f"{zero}: pipeline {self.pipeline} x tensor {self.tensor} x data 1 has no data "
-                f"axis to cut over; the nearest is {' x '.join(f'{axis} {n}' for axis, n in near)}"
-                ", or set zero_stage to 0"
-            )
+        sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
+        most = "tensor" if self.tensor > 1 else "pipeline"
+        fewer = divisors(sizes[most])[-2:][0]
+        near = sizes | {most: fewer, "data": sizes[most] // fewer}
+        refuse(StudyError, f"hybrid option zero_stage {self.zero_stage}: ", [
+            (self.pipeline == 1,
+             f"strategy tensor has it where there are no stages; use that with ranks {self.tensor}"
+             f", zero_stage {self.zero_stage}, or set pipeline to 2 or more"),
+            (self.zero_stage == 3,
+             f"beside {self.pipeline} pipeline ranks torch frees gathered weights only after a "
+             "forward pass; set zero_stage to 2, which gathers them once a step"),
+            (data == 1,
+             f"pipeline {self.pipeline} x tensor {self.tensor} x data 1 has no data axis to cut "
+             f"over; the nearest is {' x '.join(f'{axis} {n}' for axis, n in near.items())}, or "
+             "set zero_stage to 0"),
+        ])  # fmt: skip
 
     def check(self) -> None:
         """Besides what FSDP2 needs of torch."""

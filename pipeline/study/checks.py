@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.study.spec import RunSpec
 
 LEAST_PAIR = 5
@@ -15,73 +15,51 @@ def check(spec: RunSpec) -> None:
     """Raise StudyError where the numbers contradict one another."""
     world, model, work = spec.world, spec.model, spec.workload
     backend = {"cpu": "gloo", "cuda": "nccl"}[world.device]
-    if world.backend != backend:
-        raise StudyError(
-            f"{spec.run_id}: backend {world.backend} does not serve device {world.device}; set "
-            f"cluster.backend to {backend}"
-        )
-    if world.network == "emulated" and world.device != "cpu":
-        raise StudyError(
-            f"{spec.run_id}: emulated nodes have no GPUs; set cluster.device to cpu or "
-            "cluster.network to real"
-        )
-    if world.network != "real" and world.nodes > NODES_OF_ONE_MACHINE:
-        raise StudyError(
-            f"{spec.run_id}: one machine cannot be {world.nodes} nodes, at most "
-            f"{NODES_OF_ONE_MACHINE}, the addresses of one /24 network; lower cluster.nodes or "
-            "set cluster.network to real"
-        )
-    if model.width % model.num_heads:
-        raise StudyError(
-            f"model.width {model.width} is not a multiple of model.num_heads {model.num_heads}; "
-            "change one of them"
-        )
+    longest = max((part.context for part in work.phases), default=0)
+    last_steps = work.steps - work.earlier_steps
+    refuse(StudyError, f"{spec.run_id}: ", [
+        (world.backend != backend,
+         f"backend {world.backend} does not serve device {world.device}; set cluster.backend to "
+         f"{backend}"),
+        (world.network == "emulated" and world.device != "cpu",
+         "emulated nodes have no GPUs; set cluster.device to cpu or cluster.network to real"),
+        (world.network != "real" and world.nodes > NODES_OF_ONE_MACHINE,
+         f"one machine cannot be {world.nodes} nodes, at most {NODES_OF_ONE_MACHINE}, the "
+         "addresses of one /24 network; lower cluster.nodes or set cluster.network to real"),
+        (model.width % model.num_heads,
+         f"model.width {model.width} is not a multiple of model.num_heads {model.num_heads}; "
+         "change one of them"),
+        (longest > model.context,
+         f"a phase has {longest} positions, the model {model.context}; raise model.context, or "
+         "lower the phase's context"),
+        (work.phases and world.yardstick,
+         "cluster.yardstick measures passes of one shape, and phases have several; set it to null"),
+        (work.untimed_steps >= last_steps,
+         f"untimed_steps {work.untimed_steps} leaves none of {last_steps} steps to time; lower "
+         "workload.untimed_steps or raise workload.steps"),
+    ])  # fmt: skip
     for _, phase in spec.phases():
         _check_objective(phase)
-    for part in work.phases:
-        if part.context > model.context:
-            raise StudyError(
-                f"{spec.run_id}: a phase has {part.context} positions, the model "
-                f"{model.context}; raise model.context, or lower the phase's context"
-            )
-    if work.phases and world.yardstick:
-        raise StudyError(
-            f"{spec.run_id}: cluster.yardstick measures passes of one shape, and phases have "
-            "several; set it to null"
-        )
-    if work.earlier_steps + work.untimed_steps >= work.steps:
-        raise StudyError(
-            f"{spec.run_id}: untimed_steps {work.untimed_steps} leaves none of "
-            f"{work.steps - work.earlier_steps} steps to time; lower workload.untimed_steps or "
-            "raise workload.steps"
-        )
 
 
 def _check_objective(spec: RunSpec) -> None:
-    """Raise StudyError where special tokens or what is hidden do not fit the model and the batch.
-
-    `spec` is a phase: each has its own batch and context.
-    """
+    """Raise StudyError where a phase's objective does not fit its model and batch."""
     objective, model = spec.objective, spec.model
     if objective is None or objective.kind == "causal":
         return
-    for key, token in objective.tokens.items():
-        if token >= model.vocab_size:
-            raise StudyError(
-                f"{spec.run_id}: objective.{key} {token} is not below model.vocab_size "
-                f"{model.vocab_size}; lower it or raise model.vocab_size"
-            )
-    if len({*objective.tokens.values()}) < len(objective.tokens):
-        raise StudyError(f"{spec.run_id}: {objective.tokens} are not all different; make them so")
-    if objective.kind == "masked_next_sentence" and model.context < LEAST_PAIR:
-        raise StudyError(
-            f"{spec.run_id}: model.context {model.context} has no room for two segments and three "
-            f"special tokens; set it to {LEAST_PAIR} or more"
-        )
+    tokens, pairs = objective.tokens, objective.kind == "masked_next_sentence"
     hidden = objective.share * spec.global_batch_tokens
-    if hidden < 1:
-        raise StudyError(
-            f"{spec.run_id}: objective.share {objective.share:g} hides {hidden:.2g} of the "
-            f"{spec.global_batch_tokens} tokens of a step, so most steps would train on nothing; "
-            "raise it"
-        )
+    refuse(StudyError, f"{spec.run_id}: ", [
+        *((token >= model.vocab_size,
+           f"objective.{key} {token} is not below model.vocab_size {model.vocab_size}; lower it or "
+           "raise model.vocab_size") for key, token in tokens.items()),
+        (len({*tokens.values()}) < len(tokens),
+         f"{tokens} are not all different; make them so"),
+        (pairs and model.context < LEAST_PAIR,
+         f"model.context {model.context} has no room for two segments and three special tokens; "
+         f"set it to {LEAST_PAIR} or more"),
+        (hidden < 1,
+         f"objective.share {objective.share:g} hides {hidden:.2g} of the "
+         f"{spec.global_batch_tokens} tokens of a step, so most steps would train on nothing; "
+         "raise it"),
+    ])  # fmt: skip

@@ -4,9 +4,9 @@ A figure or table declares in `COMPARES` the fields that it is about, a study in
 other one of `FIELDS` must agree over all rows that are compared. Under weak scaling the global
 batch grows with the world by definition, so there it is the batch per rank that must agree.
 
-Everything that they ask can be said of the specs already, so a study that would train for hours and
-then be refused is refused before its first job (`check_equal_work`). Precision is not asked there:
-every figure that compares cells lets it differ, since their labels name it.
+Specs tell all of it already, so a study that breaks the rule is refused before its first job
+(`check_equal_work`). Precision is not asked there: every figure that compares cells lets it differ,
+since their labels name it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ FIELDS = ("global_batch", "schedule", "updates_per_step", "precision", "data", "
 def unequal_work(
     one: Mapping[str, Any], other: Mapping[str, Any], allowed: Collection[str]
 ) -> list[str]:
-    """Fields in which two cells did not do equal work, without those that are `allowed` to differ.
-
-    `one` and `other` are rows of the table of metrics.
-    """
+    """Fields in which two rows of metrics are not of equal work, but for those `allowed`."""
     weak = one["scaling"] == other["scaling"] == "weak"
 
     def value(context: Mapping[str, Any], field: str) -> object:

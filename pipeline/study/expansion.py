@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Cell, Study
@@ -55,34 +55,25 @@ def expand(study: Study, repeats: int | None = None) -> tuple[RunSpec, ...]:
 
 
 def _check_names_and_links(study: Study, names: list[str], most_nodes: int) -> None:
-    """Raise StudyError unless cells and links have names of their own and conditions can hold.
-
-    A cell has its own also where it falls back to the loopback.
-    """
-    several = {"cell name": names, "link name": [link.name for link in study.cluster.links]}
-    for what, given in several.items():
-        for name, count in Counter(given).items():
-            if count > 1:
-                raise StudyError(f"{what} {name!r} stands {count} times; make it unique")
-    if any(link.name == FALLBACK for link in study.cluster.links):
-        raise StudyError(f"link name {FALLBACK!r} is that of no link; give it another name")
-    for arm in study.arms if study.cluster.links else ():
-        if fallback_name(arm.name) in names:
-            raise StudyError(
-                f"cell name {fallback_name(arm.name)!r} is that of {arm.name!r} where it "
-                "is run on the loopback; give it another name"
-            )
-    for link in study.cluster.links:
-        if link.receive_mbits == link.rate_mbits:
-            raise StudyError(
-                f"link {link.name!r} receives at its rate_mbits {link.rate_mbits:g}; leave "
-                "receive_mbits out"
-            )
-        for name in link.conditions if most_nodes < 2 else ():
-            raise StudyError(
-                f"link {link.name!r}: {name} needs a cell on 2 nodes or more; leave it out or "
-                "raise cluster.nodes"
-            )
+    """Raise StudyError for names that stand twice and for links whose conditions cannot hold."""
+    links = study.cluster.links
+    several = {"cell name": names, "link name": [link.name for link in links]}
+    fallbacks = {fallback_name(arm.name): arm.name for arm in study.arms if links}
+    refuse(StudyError, "", [
+        *((count > 1, f"{what} {name!r} stands {count} times; make it unique")
+          for what, given in several.items() for name, count in Counter(given).items()),
+        *((link.name == FALLBACK,
+           f"link name {FALLBACK!r} is that of no link; give it another name") for link in links),
+        *((name in names,
+           f"cell name {name!r} is that of {arm!r} where it is run on the loopback; give it "
+           "another name") for name, arm in fallbacks.items()),
+        *((link.receive_mbits == link.rate_mbits,
+           f"link {link.name!r} receives at its rate_mbits {link.rate_mbits:g}; leave "
+           "receive_mbits out") for link in links),
+        *((most_nodes < 2,
+           f"link {link.name!r}: {name} needs a cell on 2 nodes or more; leave it out or raise "
+           "cluster.nodes") for link in links for name in link.conditions),
+    ])  # fmt: skip
 
 
 def fallback_name(arm: str) -> str:
@@ -177,19 +168,12 @@ def _run(study: Study, cell: Cell, nodes: int, most: int, repeat: int) -> RunSpe
 
 
 def data_devices(strategy: str, options: Mapping[str, Any], world: WorldSpec) -> int:
-    """Devices that compute sequences of their own; raises StudyError where the layout cannot be.
-
-    Along an axis that cuts the model, ranks share theirs.
-    """
+    """Devices that compute sequences of their own; StudyError where the layout cannot be."""
     return int(plugin(strategy, options).layout(world).data_devices)
 
 
 def plugin(strategy: str, options: Mapping[str, Any]) -> Any:
-    """The strategy of that name, a `pipeline.strategies.Strategy`; raises StudyError.
-
-    Only a strategy knows its axes and what its knobs do, and it is a plug-in that is found by its
-    name: nothing in this package imports one.
-    """
+    """The strategy of that name, found by it: nothing here imports one. Raises StudyError."""
     return importlib.import_module("pipeline.strategies").load(strategy, options)
 
 
@@ -222,10 +206,10 @@ def run_order(runs: Sequence[RunSpec]) -> list[RunSpec]:
 def in_real_time(study: Study) -> tuple[RunSpec, ...]:
     """The runs in real time, against which times of emulated nodes are held; none by default.
 
-    A study asks for them by `cluster.real_time: true`. Two nodes fit a machine with as many cores
-    without dilation, each on its own: so its cells on two nodes (where it has none, on the fewest
-    of several) and the single device, the base of speedups, run again without dilation, in as many
-    repeats. An emulated step should take as long; these times are used for nothing else.
+    A study asks for them by `cluster.real_time: true`. Two nodes fit a machine of two cores without
+    dilation: so its cells on two nodes (or on the fewest of several) and the single device, the
+    base of speedups, run again without it, in as many repeats. An emulated step should take as
+    long; these times are used for nothing else.
     """
     runs = expand(study)
     several = [spec for spec in runs if spec.world.nodes > 1]
@@ -253,9 +237,8 @@ def profiled(study: Study) -> tuple[RunSpec, ...]:
     """The profiled runs, which say what a step's time is spent on; none by default.
 
     A study asks for them by `profile: {steps: N, repeats: R}`. Profiling disturbs what it measures,
-    so they are apart from the timed runs: R (1 by default) for each cell and node count. R may be
-    over the number of timed ones, where a study is about bubbles; with `cells: [NAME]` only these
-    have R and each other cell has one, which is enough for its bytes.
+    so they are apart from the timed runs: R (1 by default) for each cell and node count; with
+    `cells: [NAME]` only these have R, and each other cell one, which is enough for its bytes.
 
     They train the untimed steps and then N more with the learning rates of the whole run, so their
     losses are the first ones of the timed run. Raises StudyError where that is longer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
-from pipeline.errors import StudyError, without_fix
+from pipeline.errors import StudyError, refuse, without_fix
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.model_files import with_files
@@ -82,13 +83,10 @@ def extended(
 ) -> Any:
     """The content of a study file over that of the study which its key `extends` names.
 
-    Keys of `MERGED` are taken one by one, every other one whole, those of `OWN` are not taken over,
-    and a null leaves a key out. Of a `profile` with `cells` the steps alone are taken over, since
-    its repeats serve that study's claims. Relative paths become paths from the working folder, and
-    files that `model` names are read (`model_files`). Other content is returned as it is. `below`
-    are the files that extend this one, and `above` is the name in the first. Raises StudyError
-    where there is no such study, where one extends itself, or where one has the name of a study
-    that it extends.
+    See `_merged`. Relative paths become paths from the working folder, and files that `model` names
+    are read (`model_files`). Content that is no mapping is returned as it is. `below` are the files
+    that extend this one, and `above` is the name in the first. Raises StudyError where there is no
+    such study, where one extends itself, or where one has the name of a study that it extends.
     """
     if not isinstance(content, dict):
         return content
@@ -130,7 +128,10 @@ def extended(
 
 
 def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping `whole` with what `content` states in its place; null leaves a key out."""
+    """The mapping `whole` with what `content` states in its place; null leaves a key out.
+
+    Keys of `MERGED` are taken one by one, every other one whole; those of `OWN` are not taken over.
+    """
     whole_schema: Any = validator("config").schema
     schema = whole_schema["properties"]
     made = {key: value for key, value in whole.items() if key not in OWN}
@@ -138,7 +139,7 @@ def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, A
         if key in MERGED and isinstance(value, dict) and isinstance(whole.get(key), dict):
             value = _without_nulls(whole[key] | value, schema[key]["properties"])
         made[key] = value
-    # Named cells have several profiled runs for the claims of that study, which are its own too.
+    # Named cells have several profiled runs for the claims of that study, which are not taken over.
     profile = whole.get("profile")
     if "profile" not in content and isinstance(profile, dict) and "cells" in profile:
         made["profile"] = {key: profile[key] for key in profile if key == "steps"}
@@ -242,33 +243,28 @@ def check_study(content: Any, where: Path | str) -> Study:
         raise StudyError(f"{where} {describe(error)}; {mend}")
     study = Study.of(content)
     _check_texts(study, where)
-    vocabulary = study.tokenizer.get("vocab_size", 0)
-    if vocabulary > study.model.vocab_size:
-        raise StudyError(
-            f"{where}: tokenizer.vocab_size {vocabulary} is over model.vocab_size "
-            f"{study.model.vocab_size}; raise model.vocab_size"
-        )
-    for arm in study.arms:
-        if arm.optimiser.schedule == "constant" and arm.optimiser.schedule_steps is not None:
-            raise StudyError(
-                f"{where}: {arm.name}: optimiser.schedule_steps {arm.optimiser.schedule_steps} "
-                "belongs to the schedule linear, given constant; leave it out"
-            )
-    if study.begin_steps is not None and study.begin_steps >= study.workload.steps:
-        raise StudyError(
-            f"{where}: beginnings.steps {study.begin_steps} are no beginning of "
-            f"{study.workload.steps} steps; lower it or raise workload.steps"
-        )
-    places = [f"{arm.name}/n{nodes}" for arm in study.arms for nodes in arm.nodes]
-    if unknown := [place for place in study.whole if place not in places]:
-        raise StudyError(
-            f"{where}: beginnings.whole names {unknown[0]!r}; use one of {', '.join(places)}"
-        )
+    vocabulary, model = study.tokenizer.get("vocab_size", 0), study.model
+    begin, steps = study.begin_steps, study.workload.steps
     arms = [arm.name for arm in study.arms]
-    if unknown := [name for name in study.profile_cells if name not in arms]:
-        raise StudyError(
-            f"{where}: profile.cells names {unknown[0]!r}; use one of {', '.join(arms)}"
-        )
+    places = [f"{arm.name}/n{nodes}" for arm in study.arms for nodes in arm.nodes]
+    lengths = {arm.name: arm.optimiser.schedule_steps for arm in study.arms
+               if arm.optimiser.schedule == "constant"}  # fmt: skip
+    refuse(StudyError, f"{where}: ", [
+        (vocabulary > model.vocab_size,
+         f"tokenizer.vocab_size {vocabulary} is over model.vocab_size {model.vocab_size}; raise "
+         "model.vocab_size"),
+        *((length is not None,
+           f"{arm}: optimiser.schedule_steps {length} belongs to the schedule linear, given "
+           "constant; leave it out") for arm, length in lengths.items()),
+        (begin is not None and begin >= steps,
+         f"beginnings.steps {begin} are no beginning of {steps} steps; lower it or raise "
+         "workload.steps"),
+        *((place not in places,
+           f"beginnings.whole names {place!r}; use one of {', '.join(places)}")
+          for place in study.whole),
+        *((name not in arms, f"profile.cells names {name!r}; use one of {', '.join(arms)}")
+          for name in study.profile_cells),
+    ])  # fmt: skip
     # Every run is made once: what is impossible in one of them is an error of the study.
     expand(study)
     profiled(study)
@@ -291,32 +287,24 @@ def load_spec(path: Path) -> RunSpec:
 
 
 def _check_texts(study: Study, where: Path | str) -> None:
-    """Titles and labels may hold any character that can be shown, and have to show one.
-
-    Two cells of one label would be one line of a figure to its reader.
-    """
-    texts = {"title": study.title}
-    texts |= {f"cells.{n}.label": arm.label for n, arm in enumerate(study.arms)}
-    for key, text in texts.items():
-        _check_text(key, text, where)
+    """Raise StudyError for texts that show nothing, and for labels that look alike."""
+    _check_text("title", study.title, where)
     labels = [arm.label for arm in study.arms]
-    alike = [seen(label) for label in labels]
-    for label, look in zip(labels, alike, strict=True):
-        if labels.count(label) > 1:
-            raise StudyError(
-                f"{where}: cell label {label!r} stands {labels.count(label)} times; make it unique"
-            )
-        if alike.count(look) > 1:
-            raise StudyError(
-                f"{where}: {alike.count(look)} cell labels look alike, as {look!r}; make them "
-                "differ in more than blanks and what nobody sees"
-            )
+    for number, label in enumerate(labels):
+        _check_text(f"cells.{number}.label", label, where)
+    looks = Counter(map(seen, labels))
+    refuse(StudyError, f"{where}: ", [
+        *((count > 1, f"cell label {label!r} stands {count} times; make it unique")
+          for label, count in Counter(labels).items()),
+        *((count > 1,
+           f"{count} cell labels look alike, as {look!r}; make them differ in more than blanks and "
+           "what nobody sees") for look, count in looks.items()),
+    ])  # fmt: skip
 
 
 def _check_text(key: str, text: str, where: Path | str) -> None:
-    if wrong := unprintable(text):
-        raise StudyError(
-            f"{where}: {key} {text!r} holds {wrong!r}, which cannot be printed; leave it out"
-        )
-    if not is_visible(text):
-        raise StudyError(f"{where}: {key} {text!r} is blank; write what readers should see")
+    wrong = unprintable(text)
+    refuse(StudyError, f"{where}: {key} {text!r} ", [
+        (wrong, f"holds {wrong!r}, which cannot be printed; leave it out"),
+        (not is_visible(text), "is blank; write what readers should see"),
+    ])  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pipeline.documents import read_document
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.files import sha256_of_file, sha256_once
 
 SIZES = {
@@ -80,15 +80,15 @@ def with_files(model: Mapping[str, Any], folder: Path, *, extends: bool) -> dict
 def _check_pin(model: Mapping[str, Any]) -> None:
     """Raise StudyError unless the hub's repository is named with a commit, and with no file."""
     hub, revision = model.get("hub"), model.get("revision")
-    if not isinstance(hub, str) or not hub.strip():
-        raise StudyError(f"model.hub {hub!r} is no name of the hub; give `owner/name`")
-    if not isinstance(revision, str) or not re.fullmatch(r"[0-9a-f]{40}", revision, re.ASCII):
-        raise StudyError(
-            f"model.revision {revision!r} is no commit, and a branch or tag may move; give the 40 "
-            f"hexadecimal digits of a commit of {hub}"
-        )
-    if model.get("config") is not None:
-        raise StudyError("model.hub has a configuration, and model.config is another; give one")
+    refuse(StudyError, "model.", [
+        (not isinstance(hub, str) or not hub.strip(),
+         f"hub {hub!r} is no name of the hub; give `owner/name`"),
+        (not isinstance(revision, str) or not re.fullmatch(r"[0-9a-f]{40}", revision, re.ASCII),
+         f"revision {revision!r} is no commit, and a branch or tag may move; give the 40 "
+         f"hexadecimal digits of a commit of {hub}"),
+        (model.get("config") is not None,
+         "hub has a configuration, and model.config is another; give one"),
+    ])  # fmt: skip
 
 
 def _of_config(model: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
@@ -148,10 +148,7 @@ def weights_sha256(path: Path) -> str:
 
 
 def weights_files(path: Path) -> list[Path]:
-    """The safetensors of a path: the file itself, or those of a folder or an index.
-
-    Raises StudyError where there are none, and for a pickle by its name.
-    """
+    """The safetensors of a file, a folder or an index; StudyError without any, or for a pickle."""
     if path.is_dir():
         pickles = sorted(one for one in path.iterdir() if one.suffix in PICKLED)
         own = [path / name for name in (WEIGHTS, INDEX)]

@@ -280,10 +280,7 @@ class RunSpec:
 
     @property
     def folder(self) -> str:
-        """`<cell>/n<nodes>/r<repeat>` below `results/<study>/runs`.
-
-        `p` in place of `r` in a profiled run, `t` in one in real time.
-        """
+        """Below `runs`: `<cell>/n<nodes>/r<repeat>`, or `p` if profiled, `t` in real time."""
         letter = {TIMED: "r", PROFILED: "p", REAL_TIME: "t"}[self.kind]
         return f"{self.cell}/n{self.world.nodes}/{letter}{self.repeat}"
 

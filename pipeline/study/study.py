@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import ModelSpec, ObjectiveSpec, OptimiserSpec, WorkloadSpec
 
@@ -143,17 +143,16 @@ class Study:
 def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
     network = content["network"]
     emulated = network == "emulated"
-    for key in ("links", "cores_per_node"):
-        if emulated != (key in content):
-            raise StudyError(
-                f"cluster.network {network} {'needs' if emulated else 'has no'} cluster.{key}; "
-                f"{'add it' if emulated else 'leave it out, or set network to emulated'}"
-            )
-    for key in ("yardstick", "real_time"):
-        if key in content and not emulated:
-            raise StudyError(
-                f"cluster.{key} belongs to cluster.network emulated, given {network}; leave it out"
-            )
+    needs, fix = "has no", "leave it out, or set network to emulated"
+    if emulated:
+        needs, fix = "needs", "add it"
+    refuse(StudyError, "cluster.", [
+        *((emulated != (key in content), f"network {network} {needs} cluster.{key}; {fix}")
+          for key in ("links", "cores_per_node")),
+        *((key in content and not emulated,
+           f"{key} belongs to cluster.network emulated, given {network}; leave it out")
+          for key in ("yardstick", "real_time")),
+    ])  # fmt: skip
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
     return ClusterSpec(**{**content, "nodes": tuple(content["nodes"]), "links": links})
 

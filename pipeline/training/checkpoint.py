@@ -4,10 +4,8 @@ Every rank writes its own pieces of the state, and reads, under whatever layout,
 rank needs memory for the whole model. So all nodes share the folder. It is written under a
 temporary name, and rank 0 renames it when all ranks have written.
 
-It holds the SHA-256 of each of its files, which is compared before a checkpoint is used: a disk or
-a copy may damage what was written whole. So the newest two of a run are kept, and on the disk is
-room for three while one is written. Hashes are taken of files in blocks, so that they need no
-memory besides the state itself.
+The SHA-256 of each file is compared before a checkpoint is used: a disk or a copy may damage what
+was written whole. So the newest two of a run are kept, and the disk has three while one is written.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 def key(identity: str, manifest_sha256: str, network: str) -> str:
-    """Owner of a checkpoint: a training (`RunSpec.identity`), its tokens and its network.
-
-    A record tells of one network, so no run resumes on another one than it began on.
-    """
+    """Owner of a checkpoint: a training, its tokens, and its network: a record tells of one."""
     return f"{identity}:{manifest_sha256}:{network}"
 
 

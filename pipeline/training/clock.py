@@ -56,14 +56,10 @@ class Clock:
         return result, Spent((time.perf_counter() - start) / self.pacer.dilation, cpu_seconds)
 
     def overhead(self) -> float:
-        """Seconds that timing itself takes: the median of `EMPTY_TIMINGS` timings of nothing.
-
-        They are the machine's own and unpaced, since pacing waits and costs no CPU seconds.
-        """
+        """Seconds that timing itself takes, unpaced: the median of `EMPTY_TIMINGS` of nothing."""
         unpaced = Clock(self.device)
-        return statistics.median(
-            unpaced.time(lambda: None)[1].seconds for _ in range(EMPTY_TIMINGS)
-        )
+        timings = [unpaced.time(lambda: None) for _ in range(EMPTY_TIMINGS)]
+        return statistics.median(spent.seconds for _, spent in timings)
 
     def stamp(self) -> Any:
         """A moment in the device's own order of work: an event on a GPU, else the time now."""

@@ -89,13 +89,14 @@ def choose(run: ResolvedRun) -> Any:
     if run.spec.world.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        if image.digest_from_within() and list(FILES.glob("nvidia[0-9]*")):
+        has_gpu = bool(list(FILES.glob("nvidia[0-9]*")))
+        if has_gpu and image.digest_from_within():
             raise LaunchError(
                 "the machine has a GPU, but the container was started without its driver; add "
                 "`--nv` (the profile workflow/profiles/container does)"
             )
         words = why_no_cuda()
-        if list(FILES.glob("nvidia[0-9]*")) or "too old" in words:
+        if has_gpu or "too old" in words:
             # The machine could do it, so nothing is kept that says that it cannot.
             raise LaunchError(
                 f"the machine has a GPU that torch cannot use: {words}; mend its driver, or "

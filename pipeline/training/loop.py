@@ -20,13 +20,13 @@ from pipeline.models.deferred import deferred_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise, read_weights
-from pipeline.parallel.types import NOT_PROFILED, Batch, Parts, SavedState, Trainable, already
+from pipeline.parallel.types import NOT_PROFILED, Batch, SavedState, Trainable, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
 from pipeline.study.spec import RunSpec
 from pipeline.training.clock import Clock
-from pipeline.training.optimiser import make_optimiser
+from pipeline.training.optimiser import parts_of
 from pipeline.training.phases import Paced, PhaseTimer
 from pipeline.training.sampler import Sampler, memory_bytes
 
@@ -78,15 +78,7 @@ class Loop:
         paced = clock.pacer.paces or clock.pacer.has_yardstick
         self.listener = self.phases or (Paced(clock.pacer) if paced else NOT_PROFILED)
         self.trainable = strategy.build(
-            Parts(
-                self.model,
-                partial(make_optimiser, spec.optimiser),
-                self.layout,
-                self.precision,
-                spec.optimiser.max_grad_norm,
-                self.listener,
-                fill,
-            )
+            parts_of(spec, self.model, self.layout, self.precision, self.listener, fill)
         )
 
     def run(self, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
@@ -193,18 +185,14 @@ class Loop:
         """One step, its phases recorded where the run is a profiled one."""
         step = partial(self.trainable.step, microbatches)
         with heard_by(self.listener):
-            if self.phases is None or self.counted is None:
+            if self.phases is None:
                 step()
             else:
-                with self.counted.step():
-                    self.phases.record(step)
+                self.phases.record(step)
 
 
 def by_block(squares: Mapping[str, float]) -> dict[str, float] | None:
-    """Sums over the parameters of each block, `h.0`, and of each module outside of them.
-
-    None where this rank holds none, or one is not finite.
-    """
+    """Sums over each block, `h.0`, and each other module; None without any, or if not finite."""
     sums: dict[str, float] = {}
     for name, square in squares.items():
         block = re.sub(r"^(.*?\.\d+)\..*|\.[^.]*$", r"\1", name)

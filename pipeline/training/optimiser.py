@@ -1,8 +1,9 @@
-"""The optimiser of every run: AdamW by torch, and LAMB, which is written here."""
+"""The optimiser of every run, AdamW by torch or LAMB, which is written here, and its parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,21 @@ from torch.optim import AdamW, Optimizer
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import holders
+from pipeline.parallel.mesh import Layout
+from pipeline.parallel.types import NOT_PROFILED, Parts, Phases, already
+from pipeline.precision import Precision
 from pipeline.precision.master import local
-from pipeline.study.spec import OptimiserSpec
+from pipeline.study.spec import OptimiserSpec, RunSpec
+
+
+def parts_of(
+    spec: RunSpec, model: nn.Module, layout: Layout, precision: Precision,
+    phases: Phases = NOT_PROFILED, materialise: Callable[[], None] = already,
+) -> Parts:  # fmt: skip
+    """The parts of a run's training, which its strategy spreads over ranks."""
+    make = partial(make_optimiser, spec.optimiser)
+    norm = spec.optimiser.max_grad_norm
+    return Parts(model, make, layout, precision, norm, phases, materialise)
 
 
 def make_optimiser(chosen: OptimiserSpec, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -97,10 +111,7 @@ class Lamb(Optimizer):
 
 @collective
 def whole_norms(owners: list[Tensor], parts: list[Tensor]) -> Tensor:
-    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective.
-
-    One all-reduce of a number for each tensor, along each axis that cuts some.
-    """
+    """L2 norms, in float64, of the wholes of `parts`, which are cut as `owners` are. Collective."""
     squares = torch.stack(torch._foreach_norm(parts)).double() ** 2
     cut_over: dict[dist.ProcessGroup, list[int]] = {}
     for place, owner in enumerate(owners):

@@ -18,8 +18,7 @@ def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float
     """Best rate of square matrix products in the run's own number format, 2 x size^3 FLOPs each.
 
     `compute_dtype` is torch's name of a type, or `tf32`. On CUDA `REPEATS` products of `SIZE` timed
-    together, after as many that warm the device up. The clock is never dilated: a product on a core
-    that nodes share runs at full speed.
+    together, after as many to warm up. Never dilated: on a shared core a product has full speed.
     """
     dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
     clock = Clock(device)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, TypeVar
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline.emulation.pacing import Pacer
@@ -93,7 +92,7 @@ class PhaseTimer(Paced):
 
     def __init__(self, clock: Clock, counted: Counted | None = None) -> None:
         super().__init__(clock.pacer)
-        self._clock, self._counted = clock, counted
+        self._clock, self.counted = clock, counted
         self._marks: list[tuple[str, Any, float]] = []
         self._last_gradient: tuple[int, Any, float] | None = None
         self._passes: list[tuple[str, int, int, int]] = []
@@ -105,9 +104,10 @@ class PhaseTimer(Paced):
         self._marks.clear()
         self._passes.clear()
         self._last_gradient = None
-        self.begin(REST)
-        result = step()
-        self.begin(REST)
+        with nullcontext() if self.counted is None else self.counted.step():
+            self.begin(REST)
+            result = step()
+            self.begin(REST)
         return result
 
     def split(self, seconds: float, data_seconds: float) -> dict[str, float]:
@@ -177,21 +177,6 @@ class PhaseTimer(Paced):
             yield
         self._communicated(start)
 
-    def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
-        """Count a message between two ranks."""
-        if self._counted is not None:
-            self._counted.message(way, group, tensors, peer)
-
-    def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
-        """Count what goes from this rank to each other one."""
-        if self._counted is not None:
-            self._counted.exchange(group, tensor, pieces)
-
-    def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
-        """Count collectives of a library that torch's recorder does not see."""
-        if self._counted is not None:
-            self._counted.sent(kind, payloads)
-
     def _gradient_ready(self, *, last: bool) -> None:
         super()._gradient_ready(last=last)
         if self._after_gradients is not None:
@@ -210,8 +195,8 @@ class PhaseTimer(Paced):
         self._marks += [(reducing if name == BACKWARD else name, *at) for name, *at in later]
 
     def _communicated(self, start_ns: int) -> None:
-        if self._counted is not None:
-            self._counted.communication(start_ns, time.time_ns())
+        if self.counted is not None:
+            self.counted.communication(start_ns, time.time_ns())
 
     def _mark(self, phase: str) -> None:
         name = REST if self._untimed else phase

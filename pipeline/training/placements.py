@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -21,10 +20,10 @@ from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.machine.forks import Teller, measured_by
 from pipeline.models.build import build_model, recompute_blocks
-from pipeline.parallel.types import Batch, Parts
+from pipeline.parallel.types import Batch
 from pipeline.precision import make_precision
 from pipeline.resolved import ResolvedRun, resolve
-from pipeline.training.optimiser import make_optimiser
+from pipeline.training.optimiser import parts_of
 
 Placements = dict[str, dict[str, list[str]]]
 """By kind and name, for each axis `replicate`, `shard DIM` or `partial`.
@@ -97,13 +96,8 @@ def _passed(run: ResolvedRun, passes: int = 1) -> tuple[Any, list[float]]:
     try:
         model = build_model(spec.model, spec.seed)
         recompute_blocks(model, spec.workload.recompute)
-        parts = Parts(
-            model,
-            partial(make_optimiser, spec.optimiser),
-            layout,
-            make_precision(spec.precision, "cpu"),
-            spec.optimiser.max_grad_norm,
-        )
+        precision = make_precision(spec.precision, "cpu")
+        parts = parts_of(spec, model, layout, precision)
         marks = [time.process_time()]
         trainable: Any = strategy.build(parts)
         if not hasattr(trainable, "propagate"):

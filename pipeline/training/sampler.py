@@ -51,9 +51,8 @@ class Sampler:
         # NVML has no utilisation of a slice of a GPU (MIG, vGPU).
         with suppress(RuntimeError, ImportError, pynvml.NVMLError):
             self._gpu_percents.append(float(torch.cuda.utilization(self.device)))
-        # Memory of this process with NCCL's buffers and the CUDA context. NVML does not tell it of
-        # a process in a container with numbers of its own. torch and NVML have errors of their
-        # own; no fact of a run must end it.
+        # Memory of this process with NCCL's buffers and the CUDA context; none in a container with
+        # process numbers of its own. Whatever error torch or NVML raise, no fact must end a run.
         with suppress(Exception):
             pynvml.nvmlInit()
             uuid = f"GPU-{torch.cuda.get_device_properties(self.device).uuid}"
@@ -63,11 +62,9 @@ class Sampler:
             self._process_bytes += [used for used in own if used is not None]
 
     def summary(self) -> dict[str, Any]:
-        """`peak_memory_bytes`, `mean_utilisation` and, on CUDA, `peak_reserved_bytes`.
+        """Memory, utilisation, `steal_share` and `placement`, as the schema of a record has them.
 
-        The utilisation is None where NVML gives none, and `peak_process_bytes`, the most after a
-        step, is left out. `steal_share` is the part of all cores' time that the host of a virtual
-        machine took; besides, the cores of the timed steps and their clock at the first one.
+        The utilisation is None, and `peak_process_bytes` is left out, where NVML gives none.
         """
         cpu, wall, stolen = 0.0, 0.0, 0.0
         if self._start and self._stop:
@@ -89,5 +86,5 @@ class Sampler:
         }
 
     def _reading(self) -> tuple[float, float, float]:
-        """CPU seconds of the process in nanoseconds' steps, the clock, and what the host took."""
+        """CPU seconds of the process, the clock, and seconds that the host took."""
         return time.process_time(), time.monotonic(), steal_seconds()

@@ -220,10 +220,9 @@ def train(
 
 
 def unseen_text(loop: Loop) -> dict[str, float] | None:
-    """Entropy of the text of the last steps, whose losses are of text that no step before had.
+    """Entropy of the text of the last steps, which no step before had; by rank 0.
 
-    Told by rank 0; None for few steps, after the first epoch, and for other objectives than the
-    next token.
+    None for few steps, after the first epoch, and for other objectives than the next token.
     """
     work, objective = loop.spec.workload, loop.spec.objective
     causal = objective is None or objective.kind == "causal"

@@ -111,12 +111,8 @@ def _inside(
     nodes: Nodes | None, node: int, work: Callable[[], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Do the work of a rank in the network and on the cores of its node."""
-    if nodes is None:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        return work()
-    nodes.enter(node)
-    os.environ["GLOO_SOCKET_IFNAME"] = links.INTERFACE
-    with nodes.on_cores(node):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE
+    with nullcontext() if nodes is None else nodes.within(node):
         return work()
 
 

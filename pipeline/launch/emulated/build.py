@@ -88,11 +88,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
 def running(
     run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace
 ) -> Iterator[list[Child]]:
-    """Fork the ranks of a run, each into the network of its node; kill what is left.
-
-    The first of the processes is not a rank but their meeting place. `forward_seconds` is what the
-    yardstick says of a rank's forward pass, None without one.
-    """
+    """Fork a run's meeting place and its ranks, each in its node's network; kill what is left."""
     layout = run.layout
 
     def meet() -> int:
@@ -140,17 +136,14 @@ def running(
 
 
 def follow(started: Sequence[Child]) -> int:
-    """Wait for the ranks, which come after their meeting place, and return an exit status.
-
-    It is 0 where all of them ended well, 128 + n after a kill by signal n, else 1.
-    """
+    """Wait for the ranks after their meeting place: 0, 128 + n after a kill by signal n, else 1."""
     store, *ranks = started
     while None in (codes := [rank.poll() for rank in ranks]):
         if any(codes) or store.poll() is not None:
             # The others get a moment to say their own reason.
             deadline = time.monotonic() + GRACE_SECONDS
             while time.monotonic() < deadline and None in (rank.poll() for rank in ranks):
-                time.sleep(0.05)
+                time.sleep(POLL_SECONDS)
             break
         time.sleep(POLL_SECONDS)
     codes = [rank.poll() for rank in (*ranks, store)]

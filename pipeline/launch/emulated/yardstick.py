@@ -32,7 +32,7 @@ from pipeline.machine.facts import hardware
 from pipeline.machine.forks import measured_by, measuring
 from pipeline.machine.processes import keep_freed_memory
 from pipeline.machine.source import provenance
-from pipeline.parallel.types import Batch, Parts, Phases
+from pipeline.parallel.types import Batch, Phases
 from pipeline.resolved import ResolvedRun
 from pipeline.study.profiling import FORWARD
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -68,9 +68,7 @@ def measured(
 ) -> dict[str, Any]:
     """Measure what all runs that have the yardstick need, on these cores, for so many seconds.
 
-    By default it takes `SHAPE_SECONDS` for each precision and size of a micro-batch.
-
-    Raises LaunchError where no run has it.
+    By default `SHAPE_SECONDS` for each shape. Raises LaunchError where no run has the yardstick.
     """
     having = {shape_of(run): run.spec for run in runs if run.spec.world.yardstick}
     if not having:
@@ -224,19 +222,11 @@ def _trainable(run: RunSpec, listener: Phases) -> Trainable:
     """The study's model on one device, built as the training loop builds it."""
     from pipeline.models.build import build_model, compile_model
     from pipeline.precision import make_precision
-    from pipeline.training.optimiser import make_optimiser
+    from pipeline.training.optimiser import parts_of
 
     single = strategies.load("single", {})
-    model = build_model(run.model, run.seed)
+    layout = single.layout(WorldSpec(1, 1, "cpu", "gloo", "loopback"))
+    model, precision = build_model(run.model, run.seed), make_precision(run.precision, "cpu")
     if run.compile:
         compile_model(model)
-    return single.build(
-        Parts(
-            model,
-            partial(make_optimiser, run.optimiser),
-            single.layout(WorldSpec(1, 1, "cpu", "gloo", "loopback")),
-            make_precision(run.precision, "cpu"),
-            run.optimiser.max_grad_norm,
-            listener,
-        )
-    )
+    return single.build(parts_of(run, model, layout, precision, listener))

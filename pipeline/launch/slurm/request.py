@@ -102,7 +102,7 @@ def request(run: ResolvedRun, site: Site) -> Request:
 def allocation(site: Site, nodes: int, requests: Sequence[Request]) -> tuple[str, ...]:
     """The command sbatch for a job on so many nodes that holds all these runs, without its script.
 
-    Its time is the partition's where the site names no longest: it is queued again at its end.
+    Without `max_minutes` its time is the partition's. It is queued again at its end.
     """
     most = max(requests, key=lambda one: one.gpus)
     memory = max(one.memory_mb for one in requests)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic, ring
-from pipeline.errors import StudyError
-from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Degrees, Layout, axis_size, nearest
+from pipeline.errors import StudyError, refuse
+from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -29,6 +29,7 @@ class Context(Strategy):
     """`ranks`: size of the context axis, 0 for all ranks; the rest are data-parallel."""
 
     variants = ({"ranks": 4},)
+    published = False
     use = "activations of long sequences do not fit one device"
     split = "activations, by positions of each sequence"
 
@@ -39,28 +40,23 @@ class Context(Strategy):
         size = axis_size("context", CONTEXT, self.ranks, world)
         return Layout.of(world, (DATA, world.size // size), (CONTEXT, size))
 
-    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None: the cost model has no such axis."""
-        return None
-
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the model's sequences are not cut, or not into equal pieces."""
         size, tokens = dict(self.layout(spec.world).axes)[CONTEXT], spec.model.context
         able = False
         with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
             able = models.axis_cuts(spec.model).sequences
-        if not able:
-            raise StudyError(
-                f"{spec.run_id}: strategy context cuts sequences, which family "
-                f"{spec.model.family} does not know how to do; use another strategy"
-            )
-        if tokens % (PIECES * size):
+        near = ""
+        if tokens % PIECES == 0:
             near = f"the nearest option ranks is {nearest(size, tokens // PIECES)}, or "
-            raise StudyError(
-                f"{spec.run_id}: {size} context ranks with {PIECES} pieces each do not divide "
-                f"{tokens} tokens of a sequence; {near * (tokens % PIECES == 0)}set model.context "
-                f"to a multiple of {PIECES * size}"
-            )
+        refuse(StudyError, f"{spec.run_id}: ", [
+            (not able,
+             f"strategy context cuts sequences, which family {spec.model.family} does not know how "
+             "to do; use another strategy"),
+            (tokens % (PIECES * size),
+             f"{size} context ranks with {PIECES} pieces each do not divide {tokens} tokens of a "
+             f"sequence; {near}set model.context to a multiple of {PIECES * size}"),
+        ])  # fmt: skip
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Its tokens' share of activations, and keys and values of all tokens.

@@ -30,8 +30,8 @@ INSTALL = (
 
 PERSISTENT, LIVE = 100_000, 1_000_000_000
 """Numbers: stage 3 keeps a tensor of so many until the update, and any that is used again within so
-many others until the end of the passes (its settings stage3_param_persistence_threshold and
-stage3_max_reuse_distance, as they are by default).
+many until the passes end (its defaults of stage3_param_persistence_threshold and
+stage3_max_reuse_distance).
 """
 
 BUCKET = 500_000_000

@@ -31,13 +31,12 @@ SLOTS = ("exp_avg", "exp_avg_sq")
 
 
 def load(device: str) -> Any:
-    """The package, with what it does at its start on a CPU held back.
+    """The package, without the extension that it would compile on a CPU.
 
-    There it would compile an extension for collectives in shared memory, for minutes, and a process
-    that is killed meanwhile leaves a lock on which later starts wait for ever. `LOCAL_SIZE`, which
-    it reads as a sign of that extension's launcher, is unset. On GPUs it takes the one whose index
-    is LOCAL_RANK, which is 0 on every node, also where nodes share a machine: it is told the one
-    that this rank has.
+    That is for collectives in shared memory and takes minutes, and a process that is killed
+    meanwhile leaves a lock on which later starts wait for ever. `LOCAL_SIZE`, a sign of its
+    launcher, is unset. Of GPUs it takes that of LOCAL_RANK, which is 0 on every node, also where
+    nodes share a machine: so that is set to this rank's own.
     """
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -59,7 +58,7 @@ class DeepSpeedStepper(Stepper):
     def __init__(self, parts: Parts, stage: int) -> None:
         """Import DeepSpeed and let its engine wrap model and optimiser. Collective.
 
-        Batch sizes are of no meaning to it here: the caller says which micro-batch is the last. The
+        Its batch sizes mean nothing here: `accumulate` says which micro-batch is the last. The
         model enters autocast itself, because the engine leaves the one around it.
         """
         group = Group.join(parts.layout)
@@ -107,11 +106,10 @@ class DeepSpeedStepper(Stepper):
         return {}
 
     def shards(self) -> Shards:
-        """Rows of all weights and slots, by DeepSpeed's own accessors. Collective.
+        """Rows of all weights and slots, by DeepSpeed's accessors, which give wholes. Collective.
 
-        DeepSpeed cuts one flat tensor of many parameters, and what it documents gives a whole slot.
-        So tensors are put together one after the other, and each rank keeps a copy of its rows on
-        the host; a scalar is the root's.
+        So tensors are put together one after the other, and each rank keeps its rows on the host; a
+        scalar is the root's.
         """
         from deepspeed.utils import safe_get_full_optimizer_state
 
@@ -139,10 +137,7 @@ class DeepSpeedStepper(Stepper):
         return Shards(pieces, {})
 
     def load(self, state: SavedState) -> None:
-        """Continue from weights and slots, of which one is read whole at a time.
-
-        Nothing of a checkpoint of DeepSpeed is read.
-        """
+        """Continue from weights and slots, of which one is read whole at a time."""
         counts = set()
         self._make_slots()
         with reading(state):

@@ -57,10 +57,7 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
 
 
 def _meet() -> dict[str, str]:
-    """Agree through torchrun's store on a rendezvous server, which rank 0 starts.
-
-    It is a thread that ends with the process.
-    """
+    """Agree through torchrun's store on a rendezvous server, a thread of rank 0."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     launcher_store, _, _ = next(iter(rendezvous("env://")))

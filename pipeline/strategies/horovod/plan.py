@@ -29,7 +29,6 @@ from pipeline.study.spec import RunSpec, WorldSpec
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """File of the environment's folder in which envs/build_horovod.py leaves the reason."""
 
-
 TUNING = {
     "HOROVOD_AUTOTUNE": "1",
     **dict.fromkeys(
@@ -66,11 +65,7 @@ class Horovod(Strategy):
     use = "as `ddp`, by another library"
     lost_peer = ("horovodinternalerror",)
 
-    changes_the_step = (
-        "clip_before_synchronise",
-        "compression",
-        "optimiser_steps",
-    )
+    changes_the_step = ("clip_before_synchronise", "compression", "optimiser_steps")
     lossy_wire = (("compression", "fp16"),)
     choices = (("compression", ("none", "fp16")),)
     # Every rank has a buffer of the threshold, at most over thirty times Horovod's own; a step
@@ -158,8 +153,7 @@ class Horovod(Strategy):
 def settled(log: str, dilation: float) -> dict[str, float]:
     """Settings that Horovod's search keeps: the row of its log after those of the points it tried.
 
-    Raises LaunchError where there is none. In a cluster's milliseconds, of which `dilation` pass
-    here.
+    Raises LaunchError where there is none. Milliseconds are the cluster's, by `dilation`.
     """
     rows = list(csv.DictReader(log.splitlines(), skipinitialspace=True))
     if len(rows) <= TUNED_POINTS:

@@ -50,7 +50,7 @@ def distribute(parts: Parts, compression: Any) -> Prepared:
     """The parts with Horovod's optimiser, which averages gradients during the backward pass.
 
     Apex patches the very object that steps, so it comes after the wrapping; torch's own precisions
-    return an optimiser, which is then wrapped.
+    come before it.
     """
 
     def wrap(optimiser: Optimizer) -> Any:
@@ -136,7 +136,8 @@ class HorovodStepper(Stepper):
         """Wait for the mean gradients; the study's first code clipped its own ones before."""
         if self.faults.clip_before_synchronise:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
-        self.phases.sent("all_reduce", self.payloads)
+        if self.phases.counted is not None:
+            self.phases.counted.sent("all_reduce", self.payloads)
         with self.phases.during(COMMUNICATION):
             wait_asleep([handle for handle, _ in self.distributed._handles.values()])
             self.distributed.synchronize()
@@ -184,8 +185,7 @@ class HorovodStepper(Stepper):
 def wait_asleep(handles: Iterable[int | None]) -> None:
     """Where nodes are emulated, wait for these collectives without keeping the core busy.
 
-    Horovod's own wait spins. On a core of its own that costs nothing; on one that nodes share it
-    takes the time in which the awaited node would work. Elsewhere Horovod waits as it does.
+    Horovod's own wait spins, which on a shared core takes the time of the node that it waits for.
     """
     for handle in handles:
         if handle is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
 from pipeline.study.spec import RunSpec
@@ -29,6 +29,7 @@ class LocalSgd(Strategy):
 
     whole_forward = True
     precisions = PLAIN
+    published = False
     algorithm = "local steps"
     changes_the_step = ("inner_steps", "outer_learning_rate", "outer_momentum")
     variants = ({"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0},)
@@ -48,10 +49,6 @@ class LocalSgd(Strategy):
     def one_graph(self, spec: RunSpec) -> bool:
         """True: backward passes reduce nothing."""
         return True
-
-    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None: no published step was made so."""
-        return None
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The weights of the last synchronisation, the outer momentum, and a bucket on its way."""

@@ -14,14 +14,7 @@ from pipeline.parallel.cut import ROWS_NAME, RowRange
 from pipeline.parallel.group import Group, buckets, flattened, mesh_of
 from pipeline.parallel.state import fill, pieces_of, reading, slots_of
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import (
-    Parts,
-    SavedState,
-    Shards,
-    StepResult,
-    slot_name,
-    weight_name,
-)
+from pipeline.parallel.types import Parts, SavedState, Shards, StepResult, slot_name, weight_name
 from pipeline.strategies.local_sgd.plan import LocalSgd
 
 LOCAL, OUTER, ALONE = "local", "outer_", "steps_alone"
@@ -50,7 +43,7 @@ class LocalStepper(Stepper):
         )
 
     def mean_weight(self, weights: Sequence[Tensor]) -> Tensor:
-        """Weight of this rank's own share, which no other rank's gradients join."""
+        """Weight of this rank's own share: no other rank's gradients are added."""
         return torch.stack([each.sum(dim=(0, 2)) for each in weights]).sum(dim=0).clamp(min=1)
 
     def update(self) -> Tensor:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from pipeline import models
 from pipeline.cost.traffic import ANSWERED, SEND, Traffic
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.models import FP32
-from pipeline.parallel.mesh import DATA, Degrees, Layout
+from pipeline.parallel.mesh import DATA, Layout
 from pipeline.parallel.types import Faults, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import PLAIN, Footprint, Strategy
@@ -32,6 +32,7 @@ class ParameterServer(Strategy):
     """
 
     whole_forward = True
+    published = False
     split = "optimiser state, which the root alone holds"
     use = "to compare with: the root's link carries everything"
     choices = (("engine", ("process_group", "data_parallel")), ("staleness", (0, 1, 2)))
@@ -55,16 +56,14 @@ class ParameterServer(Strategy):
         """One rank per device, or one process with all of a node's devices."""
         if self.engine == "process_group":
             return super().layout(world)
-        if self.staleness:
-            raise StudyError(
-                f"parameter_server staleness {self.staleness} needs engine process_group; "
-                "torch.nn.DataParallel waits for all gradients; set that, or staleness 0"
-            )
-        if world.nodes != 1:
-            raise StudyError(
-                f"parameter_server engine data_parallel is one process on one node, given "
-                f"{world.nodes} nodes; set the cell's nodes to [1] or use engine process_group"
-            )
+        refuse(StudyError, "parameter_server ", [
+            (self.staleness,
+             f"staleness {self.staleness} needs engine process_group; torch.nn.DataParallel waits "
+             "for all gradients; set that, or staleness 0"),
+            (world.nodes != 1,
+             f"engine data_parallel is one process on one node, given {world.nodes} nodes; set the "
+             "cell's nodes to [1] or use engine process_group"),
+        ])  # fmt: skip
         return Layout(
             axes=((DATA, 1),),
             processes_per_node=1,
@@ -83,17 +82,14 @@ class ParameterServer(Strategy):
         And for late gradients that are narrow, or have a loss scale: when they arrive it may be
         another one.
         """
-        if self.staleness and name not in PLAIN:
-            raise UnsupportedError(
-                f"parameter_server staleness {self.staleness} takes fp32 weights and gradients "
-                f"without a loss scale, which {name} has not; use {', '.join(PLAIN)}, or "
-                "staleness 0"
-            )
-        if self.engine == "data_parallel" and widths(name).wide_gradients:
-            raise UnsupportedError(
-                f"engine data_parallel adds gradients up in the type of the weights, and {name} in "
-                "fp32; use engine process_group, or precision bf16"
-            )
+        refuse(UnsupportedError, "", [
+            (self.staleness and name not in PLAIN,
+             f"parameter_server staleness {self.staleness} takes fp32 weights and gradients "
+             f"without a loss scale, which {name} has not; use {', '.join(PLAIN)}, or staleness 0"),
+            (self.engine == "data_parallel" and widths(name).wide_gradients,
+             f"engine data_parallel adds gradients up in the type of the weights, and {name} in "
+             "fp32; use engine process_group, or precision bf16"),
+        ])  # fmt: skip
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The root's flat sum, what comes in, and the mean; a worker flattens once.
@@ -110,10 +106,6 @@ class ParameterServer(Strategy):
         late = gradients * (layout.num_processes if is_root else 1)
         weights = FP32 * models.num_parameters(spec.model) if self.staleness == 2 else 0
         return Footprint(gradients, optimiser_share=slots, gathered_bytes=late + weights)
-
-    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """No published step was made with a star."""
-        return None
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """The weights from the root to each other rank, and their gradients to the root.

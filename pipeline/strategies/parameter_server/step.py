@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import DataParallel
 
-from pipeline.errors import UnsupportedError
+from pipeline.errors import UnsupportedError, refuse
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import Group, flattened, unflatten
 from pipeline.parallel.step import Stepper, Within
@@ -94,8 +94,7 @@ class LateStar(Star):
 
     In step t the gradients of step t - 1 make version t of the weights, and the passes have version
     t - `staleness`: with 1 they wait for the newest weights, with 2 these travel meanwhile too.
-    All messages of a step begin and end in it, so none is sent outside of the clock. The gradients
-    of the last step are not taken.
+    All messages of a step begin and end within its clock. The last gradients are not taken.
     """
 
     def __init__(self, parts: Parts, faults: Faults, staleness: int) -> None:
@@ -175,16 +174,14 @@ class LateStar(Star):
 
 def data_parallel(parts: Parts, faults: Faults) -> Stepper:
     """The engine `data_parallel`: torch.nn.DataParallel, whose first device is the root."""
-    if parts.layout.device != "cuda":
-        raise UnsupportedError(
-            f"engine data_parallel needs CUDA devices, given {parts.layout.device}; "
-            "use engine process_group"
-        )
-    if any(module._compiled_call_impl is not None for module in parts.model.modules()):
-        raise UnsupportedError(
-            "engine data_parallel copies modules, and copies of compiled ones run on the first "
-            "device; set compile to false or use engine process_group"
-        )
+    compiled = [one for one in parts.model.modules() if one._compiled_call_impl is not None]
+    refuse(UnsupportedError, "engine data_parallel ", [
+        (parts.layout.device != "cuda",
+         f"needs CUDA devices, given {parts.layout.device}; use engine process_group"),
+        (compiled,
+         "copies modules, and copies of compiled ones run on the first device; set compile to "
+         "false or use engine process_group"),
+    ])  # fmt: skip
     # It runs a thread for each device, which must enter autocast by itself.
     casting = Within(parts.model, parts.precision.autocast)
     wrapped = DataParallel(casting, device_ids=list(range(parts.layout.devices_per_process)))

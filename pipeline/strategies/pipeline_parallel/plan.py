@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pipeline import models
 from pipeline.cost.traffic import SEND, Traffic
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, Degrees, Layout, axis_size
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -34,10 +34,7 @@ class Pipelined(Strategy):
     none given, they are as even as can be.
     """
 
-    modules = (
-        "torch.distributed.pipelining",
-        "torch.distributed.tensor",
-    )
+    modules = ("torch.distributed.pipelining", "torch.distributed.tensor")
     needs_of_torch = ("torch.distributed.pipelining:Schedule1F1B.step(return_outputs)",)
     precisions = ("fp32", "tf32", "bf16", "fp16", "amp_o1", "bf16_masters", "bf16_reduced")
     choices: ClassVar[Choices] = (("schedule", tuple(schedules.CHUNKS)),)
@@ -95,22 +92,18 @@ class Pipelined(Strategy):
         """Raise StudyError where layers, sequences and schedule do not fit together."""
         self.schedule_of(spec, self.layout(spec.world))
         models.family(spec.model).ends(spec.model)  # raises where it has no stages
-        if spec.compile and self.schedule == "zero_bubble":
-            raise StudyError(
-                f"{spec.run_id}: schedule zero_bubble splits the backward pass, which torch does "
-                "not do in compiled blocks; set compile to false, or schedule to 1f1b"
-            )
-        if isinstance(spec.workload.recompute, tuple):
-            raise StudyError(
-                f"{spec.run_id}: workload.recompute names blocks, of which stages would keep "
-                f"unequal numbers; strategy {spec.strategy} takes none, full or attention"
-            )
-        if spec.workload.recompute is True and self.schedule == "zero_bubble":
-            raise StudyError(
-                f"{spec.run_id}: schedule zero_bubble splits the backward pass, each part of which "
-                "would recompute its block; set workload.recompute to none or attention, or "
-                "schedule to 1f1b"
-            )
+        again, splits = spec.workload.recompute, self.schedule == "zero_bubble"
+        refuse(StudyError, f"{spec.run_id}: ", [
+            (splits and spec.compile,
+             "schedule zero_bubble splits the backward pass, which torch does not do in compiled "
+             "blocks; set compile to false, or schedule to 1f1b"),
+            (isinstance(again, tuple),
+             "workload.recompute names blocks, of which stages would keep unequal numbers; "
+             f"strategy {spec.strategy} takes none, full or attention"),
+            (splits and again is True,
+             "schedule zero_bubble splits the backward pass, each part of which would recompute "
+             "its block; set workload.recompute to none or attention, or schedule to 1f1b"),
+        ])  # fmt: skip
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """The layers of a rank's stages, and the activations of the micro-batches in flight."""

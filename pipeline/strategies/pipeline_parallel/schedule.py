@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipeline.cost.schedule import ONE_STAGE, Pass, in_flight, order
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.parallel.mesh import divisors, nearest
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
@@ -95,16 +95,14 @@ class Schedule:
 
 def check_name(schedule: str, chunks: int) -> int:
     """Chunks of a rank under a schedule, 0 for its own; StudyError where they do not fit."""
-    if schedule in ONE_STAGE and chunks > 1:
-        raise StudyError(
-            f"pipeline schedule {schedule} has one stage on each rank, given {chunks} chunks; set "
-            "the cell's option chunks to 1, or schedule to interleaved"
-        )
-    if schedule == "interleaved" and chunks == 1:
-        raise StudyError(
-            "pipeline schedule interleaved needs 2 chunks or more on each rank, given 1; set the "
-            "cell's option chunks to 2, or schedule to 1f1b"
-        )
+    refuse(StudyError, f"pipeline schedule {schedule} ", [
+        (schedule in ONE_STAGE and chunks > 1,
+         f"has one stage on each rank, given {chunks} chunks; set the cell's option chunks to 1, "
+         "or schedule to interleaved"),
+        (schedule == "interleaved" and chunks == 1,
+         "needs 2 chunks or more on each rank, given 1; set the cell's option chunks to 2, or "
+         "schedule to 1f1b"),
+    ])  # fmt: skip
     return chunks or CHUNKS[schedule]
 
 
@@ -122,10 +120,7 @@ def pieces(asked: int, sequences: int, accumulation: int, ranks: int) -> int:
 def make(
     run: str, name: str, stages: Stages, *, asked: int, sequences: int, accumulation: int
 ) -> Schedule:
-    """The schedule of a step; raises StudyError, naming `run`, where the numbers do not fit.
-
-    `asked` and `sequences` as in `pieces`.
-    """
+    """The schedule of a step, arguments as in `pieces`; StudyError, naming `run`, for misfits."""
     if stages.count > stages.layers:
         chunks = stages.chunks if stages.chunks <= stages.layers else 1
         raise StudyError(
@@ -136,25 +131,22 @@ def make(
         )
     sizes = stages.sizes
     counts = all(type(size) is int and size > 0 for size in sizes)
-    if sizes and not (counts and (len(sizes), sum(sizes)) == (stages.count, stages.layers)):
-        raise StudyError(
-            f"{run}: option layers is {list(sizes)}, but the {stages.layers} layers are cut into "
-            f"{stages.count} stages; give so many whole numbers from 1 that add up to "
-            f"{stages.layers}, or leave it out"
-        )
+    fit = counts and (len(sizes), sum(sizes)) == (stages.count, stages.layers)
     cut = pieces(asked, sequences, accumulation, stages.ranks)
-    if sequences % cut:
-        raise StudyError(
-            f"{run}: {cut} pipeline micro-batches do not divide the {sequences} sequences of one "
-            "of the study's micro-batches on a rank; the nearest option microbatches is "
-            f"{nearest(cut, sequences)}"
-        )
     total = cut * accumulation
-    if name == "1f1b" and total < stages.ranks:
-        raise StudyError(
-            f"{run}: schedule 1f1b passes {total} micro-batches through {stages.ranks} pipeline "
-            "ranks, and torch's needs one for each; set schedule to gpipe, or more of them"
-        )
+    refuse(StudyError, f"{run}: ", [
+        (sizes and not fit,
+         f"option layers is {list(sizes)}, but the {stages.layers} layers are cut into "
+         f"{stages.count} stages; give so many whole numbers from 1 that add up to "
+         f"{stages.layers}, or leave it out"),
+        (sequences % cut,
+         f"{cut} pipeline micro-batches do not divide the {sequences} sequences of one of the "
+         "study's micro-batches on a rank; the nearest option microbatches is "
+         f"{nearest(cut, sequences)}"),
+        (name == "1f1b" and total < stages.ranks,
+         f"schedule 1f1b passes {total} micro-batches through {stages.ranks} pipeline ranks, and "
+         "torch's needs one for each; set schedule to gpipe, or more of them"),
+    ])  # fmt: skip
     if name not in ONE_STAGE and total % _rounds(total, stages.ranks):
         fitting = [
             n

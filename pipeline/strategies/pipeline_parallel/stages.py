@@ -90,8 +90,8 @@ class StagedModel:
     ) -> Iterator[tuple[str, Tensor]]:
         """Names and whole weights of the model, one after the other. Collective.
 
-        Every rank gets each from its owner, except that a rank gives its own copy where it has one:
-        then a copy that went astray is seen.
+        Every rank gets each from its owner, but uses its own copy where it has one, so that a copy
+        that went astray is seen.
         """
         own = dict(self.model.named_parameters())
         dtype = next(iter(own.values())).dtype

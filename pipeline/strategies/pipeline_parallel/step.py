@@ -122,12 +122,10 @@ class PipelineStepper(Stepper):
         """
         from pipeline.strategies.sharded.step import shard  # needs more of torch
 
-        if parts.layout.device == "cuda":
-            parts.phases.untimed()  # collectives run on streams of their own
         carried = nullcontext() if self.cut_over is None else self.cut_over.carried(parts.model)
         with carried:
             for stage in self.own_stages.values():
-                shard(stage, data, parts.precision, reshard=False, offload=False)
+                shard(stage, data, parts, reshard=False)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
@@ -200,11 +198,10 @@ class PipelineStepper(Stepper):
 
     @collective
     def add_shared(self) -> None:
-        """Sums of gradients along the other axes, which are means along the data axis by now.
+        """Add up gradients along the other axes, which are means along the data axis by now.
 
-        Of what is whole on all ranks of the tensor axis and saw a part of the sequences, and of the
-        two copies of a tied weight: both ends add the same two numbers, and get equal bits. Under
-        ZeRO each rank has its rows or shards of all of them.
+        Those of what is whole on all ranks of the tensor axis but saw parts of sequences, and those
+        of the two copies of a tied weight. Under ZeRO each rank has rows or shards of them.
         """
         if self.cut_over is not None:
             self.cut_over.add_uncut(self.model, self.rows)

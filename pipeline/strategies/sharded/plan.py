@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
-from pipeline.errors import StudyError, UnsupportedError
+from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, REPLICA, Degrees, Layout, divisors
 from pipeline.parallel.types import Parts, Trainable
@@ -66,18 +66,15 @@ class Sharded(Strategy):
         return ", ".join(parts[: self.stage])
 
     def layout(self, world: WorldSpec) -> Layout:
-        """One process per device, those that share the shards of a replica being neighbours.
-
-        Raises StudyError on groups that do not fit the world, and on an offload that cannot be.
-        """
-        refusals = {
-            "weights lie on the CPU already with cluster.device cpu": world.device == "cpu",
-            "stage 1 keeps whole weights on the device; set stage to 2 or 3": self.stage == 1,
-            f"not offered beside ranks {self.ranks}": self.ranks > 0,
-        }
-        for refusal, applies in refusals.items():
-            if self.offload and applies:
-                raise StudyError(f"sharded option offload: {refusal}; leave it out")
+        """One process per device, neighbours sharing a replica; StudyError on what does not fit."""
+        if self.offload:
+            refuse(StudyError, "sharded option offload: ", [
+                (world.device == "cpu",
+                 "weights lie on the CPU already with cluster.device cpu; leave it out"),
+                (self.stage == 1,
+                 "stage 1 keeps whole weights on the device; set stage to 2 or 3; leave it out"),
+                (self.ranks, f"not offered beside ranks {self.ranks}; leave it out"),
+            ])  # fmt: skip
         ranks = self.ranks or world.size
         if ranks == world.size:
             return super().layout(world)
@@ -96,22 +93,17 @@ class Sharded(Strategy):
         FSDP2 all-reduces over replicas in the type in which gradients add up.
         """
         super().check_precision(name)
-        if self.ranks and self.stage > 1 and name == "bf16_reduced":
-            raise UnsupportedError(
-                f"sharded option ranks {self.ranks}: between replicas FSDP2 sends gradients as "
-                "they add up, which is not narrow in bf16_reduced; use bf16_masters, stage 1, or "
-                "ranks 0"
-            )
-        if self.stage == 1 and name == "amp_o2":
-            raise UnsupportedError(
-                "sharded option stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 "
-                "use; set stage to one of them, or the precision to bf16_masters"
-            )
-        if self.offload and name in ("fp16", "amp_o1", "amp_o2"):
-            raise UnsupportedError(
-                f"sharded option offload: {name} scales the loss, which is not done here with "
-                "gradients on the CPU; use fp32, tf32 or bf16"
-            )
+        refuse(UnsupportedError, "sharded option ", [
+            (self.ranks and self.stage > 1 and name == "bf16_reduced",
+             f"ranks {self.ranks}: between replicas FSDP2 sends gradients as they add up, which is "
+             "not narrow in bf16_reduced; use bf16_masters, stage 1, or ranks 0"),
+            (self.stage == 1 and name == "amp_o2",
+             "stage 1: amp_o2 narrows weights by FSDP2, which stages 2 and 3 use; set stage to one "
+             "of them, or the precision to bf16_masters"),
+            (self.offload and name in ("fp16", "amp_o1", "amp_o2"),
+             f"offload: {name} scales the loss, which is not done here with gradients on the CPU; "
+             "use fp32, tf32 or bf16"),
+        ])  # fmt: skip
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """The stage and over how many ranks, along the data axis alone."""
@@ -216,10 +208,7 @@ def shards_by_fsdp(
 def sent_by_fsdp(
     spec: RunSpec, layout: Layout, stage: int, gradients: float, block: float, rest: float
 ) -> Sequence[Traffic]:
-    """Along the data axis under stage 2 or 3, of so many parameters a block and besides.
-
-    Weights are gathered in every micro-batch, gradients reduced in the last one.
-    """
+    """Data axis under stage 2 or 3: weights in every micro-batch, gradients in the last one."""
     pieces, each = spec.workload.accumulation_steps, widths(spec.precision).weight
     blocks = each * spec.model.num_layers * block
     weights, groups = blocks + each * rest, (spec.model.num_layers + 1) / 2

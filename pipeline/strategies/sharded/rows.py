@@ -157,8 +157,8 @@ class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter; the next step gathers them.
 
     That step begins with `gather`, and a module waits for its own weights before its forward pass:
-    the others travel while it computes. Begun there and not at the end of the update, what is sent
-    is within the time of a step. Whoever reads whole weights between two steps calls `publish`.
+    the others travel while it computes. So all that is sent is within the time of a step. Call
+    `publish` to read whole weights between two steps.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
     parameters as `wholes`. `buckets` have them all, the last parameters first.

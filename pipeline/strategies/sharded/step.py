@@ -30,7 +30,6 @@ from pipeline.parallel.group import Group, mesh_of, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA, REPLICA
 from pipeline.parallel.step import Stepper, norm_over, total_norm
 from pipeline.parallel.types import Parts
-from pipeline.precision import Precision
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 
 
@@ -46,16 +45,13 @@ def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepp
     """Stage 2, or with `reshard` 3, by FSDP2; knobs as in `shard`. Collective."""
     # Norms and final weights of shards on the host travel by Gloo.
     group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if offload else None)
-    if parts.layout.device == "cuda":
-        parts.phases.untimed()  # collectives run on streams of their own
-    mesh = mesh_of(parts.layout)
-    root = shard(parts.model, mesh, parts.precision, reshard=reshard, offload=offload)
+    root = shard(parts.model, mesh_of(parts.layout), parts, reshard=reshard, offload=offload)
     prepared = parts.prepare(narrow=False)
     return ShardedStepper(prepared, group, accumulating=lambda: without_reduction(root))
 
 
 def shard(
-    model: nn.Module, mesh: DeviceMesh, precision: Precision, *, reshard: bool, offload: bool
+    model: nn.Module, mesh: DeviceMesh, parts: Parts, *, reshard: bool, offload: bool = False
 ) -> FSDPModule:
     """Cut the weights in place: one group of parameters for each block, one for the rest.
 
@@ -65,6 +61,9 @@ def shard(
     `offload`: shards of weights and gradients lie on the host, where the optimiser steps. What is
     gathered and computed is as narrow as the precision's weights; the shards keep their type.
     """
+    if mesh.device_type == "cuda":
+        parts.phases.untimed()  # collectives run on streams of their own
+    precision = parts.precision
     narrow, reduced = precision.narrow_weights, precision.reduced
     blocks: Any = model.blocks
     # Weights of targets, which the model itself is given, stay as they are.
@@ -89,11 +88,10 @@ class MeanReduceScatter(ReduceScatter):
 
     FSDP2 divides float16 by the root of the ranks before its sum and after it, which overflows
     where DDP, which divides by their number first, does not: each would skip other steps.
-    `ranks` are all of the mesh, replicas too. `reduced`: the type in which gradients travel, where
-    they add up in another one.
+    `ranks` are all of the mesh. `reduced`: the type in which gradients travel, None for their own.
     """
 
-    def __init__(self, ranks: int, reduced: torch.dtype | None = None) -> None:
+    def __init__(self, ranks: int, reduced: torch.dtype | None) -> None:
         self.ranks, self.reduced = ranks, reduced
 
     def allocate(

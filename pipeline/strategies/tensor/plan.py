@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.models import FP32
 from pipeline.parallel.mesh import (
     BUCKET_BYTES,
@@ -174,18 +174,15 @@ class Tensor(Strategy):
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("tensor", TENSOR, self.ranks, world)
-        if self.zero_stage == 1:
-            raise StudyError(
-                f"tensor option zero_stage 1: strategy hybrid has it beside {size} tensor ranks; "
-                f"use that with pipeline 1, tensor {size}, zero_stage 1, or set zero_stage to 2"
-            )
-        if self.zero_stage and size == world.size:
-            fewer = divisors(size)[-2:][0]
-            raise StudyError(
-                f"tensor option zero_stage {self.zero_stage}: data 1 x tensor {size} has no data "
-                f"axis to cut over; the nearest is data {size // fewer} x tensor {fewer} (option "
-                f"ranks {fewer}), or set zero_stage to 0"
-            )
+        fewer = divisors(size)[-2:][0]
+        refuse(StudyError, f"tensor option zero_stage {self.zero_stage}: ", [
+            (self.zero_stage == 1,
+             f"strategy hybrid has it beside {size} tensor ranks; use that with pipeline 1, tensor "
+             f"{size}, zero_stage 1, or set zero_stage to 2"),
+            (self.zero_stage and size == world.size,
+             f"data 1 x tensor {size} has no data axis to cut over; the nearest is data "
+             f"{size // fewer} x tensor {fewer} (option ranks {fewer}), or set zero_stage to 0"),
+        ])  # fmt: skip
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:

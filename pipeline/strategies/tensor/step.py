@@ -91,7 +91,7 @@ class TensorAxis:
         self.partial = {shards[name] for name, p in before.items() if p in self.partial}
 
     def same(self, x: Tensor) -> Tensor:
-        """The tensor as it is: what all ranks hold alike."""
+        """The tensor as it is."""
         return x.view_as(x)
 
     def sum(self, x: Tensor) -> Tensor:
@@ -99,24 +99,15 @@ class TensorAxis:
         return self.add(x.clone(memory_format=torch.contiguous_format))
 
     def enter(self, x: Tensor) -> Tensor:
-        """The input of a column cut: unchanged, or gathered where sequences are cut.
-
-        The backward pass adds up the gradients.
-        """
+        """The input of a column cut: unchanged, or gathered where sequences are cut."""
         return across(x, self, *(("gather", "scatter") if self.sequence else ("same", "sum")))
 
     def leave(self, x: Tensor) -> Tensor:
-        """The sum over all ranks, of this rank's tokens where sequences are cut.
-
-        The backward pass then gathers the gradients of all.
-        """
+        """The sum over all ranks, of this rank's tokens where sequences are cut."""
         return across(x, self, "scatter", "gather") if self.sequence else self.total(x)
 
     def total(self, x: Tensor) -> Tensor:
-        """The whole sum, in the memory of `x`, which nobody else may need.
-
-        The backward pass hands its gradient on as it is.
-        """
+        """The whole sum, in the memory of `x`; the backward pass hands its gradient on as it is."""
         return across(x, self, "add", "same")
 
 
@@ -227,10 +218,7 @@ def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
 def vocabulary_cross_entropy(
     axis: TensorAxis, start: int, logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats; targets (tokens,).
-
-    With weights (tokens,) the weighted sum.
-    """
+    """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats, or weighted sum."""
     largest = axis.add(logits.detach().amax(dim=-1), dist.ReduceOp.MAX)
     shifted = logits - largest.unsqueeze(-1)
     total = axis.total(shifted.exp().sum(dim=-1))
@@ -299,10 +287,8 @@ class TensorStepper(Stepper):
         """
         from pipeline.strategies.sharded.step import shard, without_reduction  # loads FSDP2
 
-        if parts.layout.device == "cuda":
-            parts.phases.untimed()  # collectives run on streams of their own
         with self.axis.carried(parts.model):
-            root = shard(parts.model, data, parts.precision, reshard=reshard, offload=False)
+            root = shard(parts.model, data, parts, reshard=reshard)
         return parts.prepare(narrow=False), {"accumulating": lambda: without_reduction(root)}
 
     def clip(self, parameters: list[Tensor]) -> Tensor:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.emulation import nodes
-from pipeline.emulation.cores import OWN, PACED
 from pipeline.errors import LaunchError
 
 
@@ -29,7 +28,7 @@ def test_a_core_that_two_nodes_share_is_nobody_s_own(monkeypatch) -> None:
     monkeypatch.setattr(nodes, "enter_private_network", lambda: None)
     monkeypatch.setattr(nodes.Nodes, "_build", lambda *_: None)
     kinds = [nodes.Nodes(places, nodes.PLAIN).kind for places in ([[0, 1], [2]], [[0], [1], [0]])]
-    assert kinds == [OWN, PACED]
+    assert kinds == ["own", "paced"]
 
 
 def _killed() -> None:

@@ -62,8 +62,9 @@ def test_large_gradients_are_divided_before_they_are_added_as_ddp_does(ranks, mo
         lambda whole, group: summed(whole, ranks),
     )
     model, mesh = Model(Layer()), init_device_mesh("cpu", (ranks,))
-    precision: Any = SimpleNamespace(narrow_weights=torch.float16, gradients=None, reduced=None)
-    shard(model, mesh, precision, reshard=True, offload=False)
+    precision = SimpleNamespace(narrow_weights=torch.float16, gradients=None, reduced=None)
+    parts: Any = SimpleNamespace(precision=precision)
+    shard(model, mesh, parts, reshard=True)
     model(torch.full((ROWS,), GRADIENT, dtype=torch.float16)).backward()
     parameter: Any = model.blocks[0].weight
     of_ddp = summed(torch.full((ROWS,), GRADIENT, dtype=torch.float16) / ranks, ranks)
