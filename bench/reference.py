@@ -54,8 +54,9 @@ COMPARED_STEPS = 20
 
 LLAMA = {
     name: ModelSpec(
-        "transformers", spec.num_layers, spec.width, spec.num_heads, spec.context, spec.vocab_size,
-        architecture="LlamaForCausalLM", config={"intermediate_size": 2 * spec.width},
+        "transformers", max(2, spec.num_layers), spec.width, spec.num_heads, spec.context,
+        spec.vocab_size, architecture="LlamaForCausalLM",
+        config={"intermediate_size": 2 * spec.width},
     )
     for name, spec in SIZES.items()
 }  # fmt: skip
@@ -149,8 +150,8 @@ class Contestant:
         counted.start()
         for _ in range(steps):
             inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
-            begun = time.time_ns()
-            with heard_by(timer):
+            with heard_by(timer), counted.step():
+                begun = time.time_ns()
                 timer.record(partial(self.step, Batch(inputs, targets)))
                 counted.communication(begun, time.time_ns())  # also what starts in C++
         # The loss of a step is one number.

@@ -35,10 +35,9 @@ NOTE = (
 """Remark on the bars that are met, and on published steps that are no points."""
 
 LIMITS = (
-    "FP8, context parallelism, points of mixtures of experts, other devices than V100, A100, "
-    "A800, H100, H800 and H200: refused. An H100 for PCI Express counts as one with NVLink.",
-    "Of mixtures, which `plan` ranks, no step was held against a measured one; experts are taken "
-    "as equally liked.",
+    "FP8, context parallelism, points of mixtures of experts (`plan` ranks them, held against no "
+    "step), other devices than V100, A100, A800, H100, H800 and H200: refused. An H100 for PCI "
+    "Express counts as one with NVLink.",
     "Fused attention on an A100 is FlashAttention of 2022, at a third of the peak; its successor "
     "takes about half the time.",
     "Noise: one configuration measured twice by the source of `nanotron_h100` differs by up to "
