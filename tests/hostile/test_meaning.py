@@ -5,8 +5,6 @@ whole can refuse: two of a kind with one name, parts that do not fit, records an
 not of their study.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -20,8 +18,6 @@ import yaml
 from tests.fake_records import a_cell
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
-
-pytestmark = pytest.mark.slow
 
 LINK = {"name": "a", "rate_mbits": 100}
 EMULATED = {"network": "emulated", "cores_per_node": 1}

@@ -3,8 +3,6 @@
 A rank that fails leaves `rank<r>.error.json`, see `rank.py`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

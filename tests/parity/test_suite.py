@@ -1,7 +1,5 @@
 """The suite itself, in a copy of the checkout with more strategy files, as the README says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -9,8 +7,6 @@ from pathlib import Path
 from shutil import copyfile, copytree
 
 import pytest
-
-pytestmark = pytest.mark.system
 
 HEAD = """
 import time
@@ -138,9 +134,7 @@ def test_a_new_file_is_found_and_may_save_late(printed: str) -> None:
     assert "silent" not in "".join(line for line in printed.splitlines() if "FAILED" in line)
 
 
-def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(
-    checkout: Path, printed: str
-) -> None:
+def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(checkout, printed) -> None:
     assert printed.count("FAILED") == 3, printed
     assert "ValueError: wrong on purpose" in printed
     assert "broken-fp32-a1" in printed, "the case is named"

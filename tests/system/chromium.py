@@ -6,8 +6,6 @@ accessibility checker axe-core comes in a package of its own lock (envs/axe.lock
 nothing of it is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -8,8 +8,6 @@ What this machine tells pip (its configuration files and PIP_* variables: a mirr
 certificate) is handed to the build as mounts; the Dockerfile knows nothing of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -20,8 +20,6 @@ parents, not by control groups: a process whose parent has died, and that handle
 its job.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """Everything works for a user without a home, a name of its own or any right: `nobody`."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -20,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 USER = "nobody"
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("unshare", "setpriv", "mount"))), reason="no util-linux"

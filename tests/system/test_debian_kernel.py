@@ -7,8 +7,6 @@ overlay, so nothing that it writes lasts. It needs the packages `qemu-system-x86
 kmod`; the kernel is downloaded and not installed.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -20,8 +18,6 @@ from pathlib import Path
 import pytest
 
 from tests.system import in_nodes
-
-pytestmark = pytest.mark.system
 
 USER = "65534"
 """Debian's `nobody`: in no group, owner of nothing."""

@@ -1,7 +1,5 @@
 """The optional extra, installed from its lock into a folder of its own, against `single`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -13,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.project import ROOT
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 INSTALL = "--no-build-isolation --no-deps --require-hashes -r envs/deepspeed.lock"
 """As docs/strategies.md has it, where it goes into .venv."""

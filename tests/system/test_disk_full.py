@@ -1,7 +1,5 @@
 """A full disk ends a run with one clear line and without half a record."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -15,7 +13,6 @@ from tests.parity.cases import Case
 from tests.system.stage import words_of
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root"),
     pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare (util-linux)"),
 ]

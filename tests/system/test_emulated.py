@@ -1,7 +1,5 @@
 """Emulated nodes for real: every strategy, what the record says, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -35,7 +33,6 @@ LINK = LinkSpec("200mbit", 200)
 REASON = why_not()
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.alone,
     pytest.mark.usefixtures("loaded"),
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),

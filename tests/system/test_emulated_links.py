@@ -1,7 +1,5 @@
 """Links of emulated nodes for real: rates of each condition, and TCP's timers in dilated time."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -18,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 REASON = why_not()
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.alone,
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
 ]

@@ -1,17 +1,12 @@
 """The GPU kit as a whole: on the GPUs of this machine, else its trial on the CPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def test_every_point_holds_with_every_strategy(tmp_path) -> None:

@@ -1,7 +1,5 @@
 """`snakemake --cores all --use-singularity`: the default study, cut short, in the real image."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -17,7 +15,7 @@ import yaml
 from tests.system.image import STANDIN
 from tests.workflow.project import ROOT, Project, make_project
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 USER = 1000
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"

@@ -3,8 +3,6 @@
 With real launchers and on emulated nodes; more faults are in `test_faults.py`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -47,7 +45,6 @@ sys.exit(main(sys.argv[1:]))
 
 REASON = why_not()
 
-pytestmark = pytest.mark.system
 emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 
 

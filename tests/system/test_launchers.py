@@ -1,7 +1,5 @@
 """Real launches: profiled runs train the same, Horovod tunes, a taken port costs a start."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from tests.parity.cases import STEPS, Case
 from tests.system.stage import train_here, words_of
 from tests.unit.strategies.test_horovod import assert_a_search_ends
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunRecord:

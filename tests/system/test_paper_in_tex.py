@@ -1,7 +1,5 @@
 """The LaTeX export compiled by a real TeX, in classes of conferences with one and two columns."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -12,12 +10,10 @@ import pytest
 from tests.system.whole_study import make
 
 pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
     pytest.mark.skipif(
         not shutil.which("pdflatex"),
         reason="no TeX; Debian packages texlive-latex-extra texlive-publishers lmodern",
-    ),
+    )
 ]
 CLASSES = (
     ("article", "10pt"),

@@ -3,8 +3,6 @@
 One study serves most tests, each of which trains a repeat of its own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -22,8 +20,6 @@ from pipeline.machine.site import IMAGE_VARIABLES
 from tests.system.slurm_cluster import SlurmCluster
 from tests.system.stage import losses
 from tests.workflow.project import ROOT, STUDY, Project, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STEPS, EVERY = 1_200, 100
 WORKLOAD: dict[str, Any] = dict(STUDY["workload"])

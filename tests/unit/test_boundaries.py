@@ -1,7 +1,5 @@
 """Boundaries that import-linter cannot state: submodules of others, and links."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

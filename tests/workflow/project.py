@@ -1,7 +1,5 @@
 """A copy of the project with a study of seconds, so that tests never touch the real results."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

@@ -3,8 +3,6 @@
 They move only by `pytest tests/workflow/test_cluster_commands.py --write-golden`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """That both of a pair of `bench.reference` take the same steps, on one rank and a tiny model."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.reference import PAIRS, Pair, compare, row, sent

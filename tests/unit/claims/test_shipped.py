@@ -1,7 +1,5 @@
 """Every shipped claim comes out each of the four ways; one that cannot has no test and fails."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.claims.judge import judge
@@ -19,15 +17,7 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
 from pipeline.schemas import validate
 from pipeline.study.load import find_study, load_study
-from tests.claims_worlds import (
-    arranged,
-    effects,
-    make_world,
-    on,
-    selectors,
-    without,
-    world_study,
-)
+from tests.claims_worlds import arranged, effects, make_world, on, selectors, without, world_study
 from tests.fake_records import altered, pick
 
 CLAIMS = load_claims(FOLDER / "bai2022/claims.yaml")

@@ -1,7 +1,5 @@
 """Batches of windows in a random order, by slices; the shards and the manifest below them."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -69,9 +67,7 @@ def test_documents_come_back_between_separators(tmp_path: Path) -> None:
     assert manifest == Manifest.load(tmp_path / "out", verify=True)
 
 
-def test_same_bytes_for_any_number_of_threads_and_blocks(
-    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bytes_for_any_number_of_threads_and_blocks(tmp_path, text_spec, monkeypatch) -> None:
     make(text_spec, tmp_path / "one")
     names = {"manifest.json", "tokenizer.json", "shard-00000.bin"}
     assert set(contents(tmp_path / "one")) == names

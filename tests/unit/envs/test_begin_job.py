@@ -1,7 +1,5 @@
 """A batch job runs its site's lines, and at SIGUSR1 its training ends at a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

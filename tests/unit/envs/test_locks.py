@@ -1,7 +1,5 @@
 """The locks hold hashes of every package but torch, and set-up lets pip check them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """envs/run_workflow.sh with a stand-in for Snakemake; tests/system has the real one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Set-up never clears an environment of another checkout, and says in one line what it lacks."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Adding a figure is adding a file: its stage draws it, the paper shows it, none may be empty."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

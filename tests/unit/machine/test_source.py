@@ -1,7 +1,5 @@
 """Facts of the source; None where git does not tell, or tells of something else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -56,9 +54,7 @@ def test_a_repository_of_something_else_in_this_folder_has_no_commit_of_ours(
     assert provenance(tmp_path) == {"git_commit": None, "git_dirty": None}
 
 
-def test_only_a_repository_of_this_project_itself_is_asked(
-    checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_repository_of_this_project_itself_is_asked(checkout, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert provenance(tmp_path)["git_commit"] == checkout
     (tmp_path / "unpacked").mkdir()

@@ -1,7 +1,5 @@
 """The report of a study, and the page of all claims."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The manuscript says what the runs did, and PDF and LaTeX are the same each time."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Titles and labels of any text: what figures, typst, LaTeX and the manuscript show of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

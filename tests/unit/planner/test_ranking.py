@@ -14,16 +14,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
-from pipeline.planner.ranking import (
-    Cluster,
-    Ranked,
-    answer,
-    job_of,
-    jobs,
-    rank,
-    run_on_gpus,
-    table,
-)
+from pipeline.planner.ranking import Cluster, Ranked, answer, job_of, jobs, rank, run_on_gpus, table
 from pipeline.planner.sizes import model_of, size_of
 from pipeline.study.spec import ModelSpec
 
@@ -141,7 +132,6 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
     assert rank(model, Cluster("v100-16", 16, nodes, gpus, 25.0), nodes * gpus, "fp16")
 
 
-@pytest.mark.slow
 def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None:
     """Of grouped keys, a gate and a head of its own, and of fewer positions than it has."""
     config = models.examples()["LlamaForCausalLM"]

@@ -1,7 +1,5 @@
 """Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import os

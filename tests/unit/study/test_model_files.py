@@ -1,7 +1,5 @@
 """A study whose model lies in a file or on a hub: its content, its identity, what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket

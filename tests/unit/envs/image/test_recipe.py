@@ -1,7 +1,5 @@
 """The Dockerfile and the Apptainer definition are one recipe, and a clean one."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
