@@ -1,12 +1,13 @@
 """The suite itself, in a copy of the checkout with more strategy files, as the README says."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from shutil import copyfile, copytree
 
 import pytest
+
+from tests.programs import ran
 
 HEAD = """
 import time
@@ -124,7 +125,7 @@ def printed(checkout: Path) -> str:
     chosen = ("-k", f"silent or ({broken}) or (hidden and in_micro_batches)")
     command = [sys.executable, "-m", "pytest", "-q", "tests/parity/test_parity.py", *chosen]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    done = ran(command, cwd=checkout, env=environment)
     return done.stdout + done.stderr
 
 

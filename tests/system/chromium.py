@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.programs import ran
+
 PROGRAM = shutil.which("chromium")
 SECONDS = 60
 _FLAGS = (
@@ -162,7 +164,7 @@ def axe_source() -> str:
         with tempfile.TemporaryDirectory(dir=final.parent) as folder:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--require-hashes", "--requirement", str(LOCK), "--dest", folder]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            done = ran(command, timeout=300)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["pip said nothing"]
                 raise RuntimeError(f"axe-core could not be fetched: {lines[-1]}")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.system import in_nodes
 
 USER = "65534"
@@ -100,9 +101,7 @@ def run_in_guest(script: str, folder: Path) -> str:
         "-virtfs",
         "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
     ]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = ran(command, stdin=subprocess.DEVNULL, timeout=SECONDS)
     console = done.stdout.replace("\r", "")
     assert "guest-exit 0" in console, console[-4000:] + done.stderr
     return console
@@ -135,7 +134,7 @@ def _make_initrd(script: str, folder: Path) -> None:
 
 
 def _run(command: Sequence[object], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    return ran([str(part) for part in command], cwd=cwd)
 
 
 def _must(command: Sequence[object]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.cases import Case
+from tests.programs import ran
 from tests.system.stage import words_of
 
 pytestmark = [
@@ -40,10 +40,9 @@ def test_a_full_disk(tmp_path: Path, small_tokens: Path, size: str, steps: int) 
     disk.mkdir()
     words = words_of(run, small_tokens, tmp_path)
     train = [sys.executable, "-m", "pipeline", *words[:-1], f"--out={disk}/run"]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    done = ran(
+        ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train], timeout=400
+    )
     said = done.stderr.splitlines()
     assert "status 2" in said, done.stderr
     (error,) = [line for line in said if line.startswith("error:")]

@@ -26,6 +26,7 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import ROW, path_of
 from tests.parity.cases import Case
+from tests.programs import wait_until
 from tests.system.fault_table import ITSELF, NEXT, REAL
 from tests.system.litter import adopt_orphans, none_left
 from tests.system.stage import losses, words_of
@@ -237,10 +238,7 @@ def serving() -> Iterator[Callable[[], tuple[psutil.Process, str]]]:
                 patch.setattr("atexit.register", ends.append)
                 preloaded.start_ranks([resolve(run_of("single", 1, "loopback"))])
                 names.append(os.environ[variable])
-            deadline = time.monotonic() + 60
-            while f"@{names[-1]}" not in Path("/proc/net/unix").read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: f"@{names[-1]}" in Path("/proc/net/unix").read_text())
         return living()[0], names[-1]
 
     yield one

@@ -1,7 +1,6 @@
 """Real launches: profiled runs train the same, Horovod tunes, a taken port costs a start."""
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pipeline.records import RunRecord, read_record
 from pipeline.strategies.horovod.plan import TUNED_POINTS
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
+from tests.programs import ran
 from tests.system.stage import train_here, words_of
 from tests.unit.strategies.test_horovod import assert_a_search_ends
 
@@ -27,7 +27,7 @@ def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunR
     """The record of a run of two ranks through the command line."""
     spec = replace(Case(strategy, accumulation=2).spec(2), profile=profile)
     command = [sys.executable, "-m", "pipeline", *words_of(spec, tokens, folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = ran(command, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     record = read_record(folder)
     assert record.status == "ok", record.run["reason"]

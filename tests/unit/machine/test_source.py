@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.machine.source import FILE, ROOT, provenance
+from tests.programs import ran
 
 
 def test_it_asks_for_itself_by_its_place() -> None:
@@ -22,9 +23,7 @@ def checkout(tmp_path: Path) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "one"]):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
+    done = ran(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True)
     return done.stdout.strip()
 
 
