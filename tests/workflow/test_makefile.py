@@ -3,7 +3,6 @@
 Nothing trains here: the workflow's script is one that writes down its arguments.
 """
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,16 +116,6 @@ def test_a_study_that_cannot_be_starts_no_workflow(project: Project) -> None:
     study = project.study.read_text()
     project.study.write_text(study.replace("repeats: 1\n", "repeats: 6.0\n"))
     assert "tiny.yaml" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
-    assert not (project.folder / "arguments.txt").exists()
-
-
-def test_a_fifo_is_not_waited_for(project: Project) -> None:
-    os.mkfifo(project.folder / "fifo.yaml")
-    for target in ("paper", "clean-results"):
-        assert "it is a FIFO" in refusal(make(project, target, "CONFIGFILE=fifo.yaml"))
-    (project.folder / "text.txt").unlink()
-    os.mkfifo(project.folder / "text.txt")
-    assert "text.txt: it is a FIFO" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
     assert not (project.folder / "arguments.txt").exists()
 
 

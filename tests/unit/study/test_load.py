@@ -111,6 +111,7 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
         ({"extends": "a\0.yaml", "study": "a"}, "cannot be printed"),
         ({"extends": "loop.yaml", "study": "a"}, "loop.yaml"),
         ({"extends": "smoke", "study": "smoke"}, "the name of the study 'smoke' that it extends"),
+        ({"extends": "two.yaml", "study": "smoke"}, "name of the study 'smoke' that it extends"),
         ({"extends": "own.yaml", "study": "a"}, "comes back to itself"),
         ({"extends": "round.yaml", "study": "a"}, "comes back to itself"),
         ({"extends": "list.yaml", "study": "a"}, "is no mapping"),
@@ -121,6 +122,7 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
 )
 def test_a_wrong_extension_is_one_line(tmp_path, content, message) -> None:
     write(tmp_path / "round.yaml", extends="own.yaml")
+    write(tmp_path / "two.yaml", extends="smoke", study="two")
     (tmp_path / "list.yaml").write_text("[1]")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     with pytest.raises(StudyError, match=message) as caught:
