@@ -7,8 +7,6 @@ without preemption by whatever thread a message wakes (SCHED_BATCH), whoever hol
 it before the loop runs: 440,000 polls, and half of the CPU time. No number changes.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The product starts a process for each model, which loads the library for seconds.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

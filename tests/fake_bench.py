@@ -1,7 +1,5 @@
 """TEST ONLY: a yardstick that nobody measured."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Any

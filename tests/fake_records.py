@@ -4,8 +4,6 @@ No number here was measured. The step times follow a toy law (work shared by the
 for each exchange, plus noise of the run and of the step); the losses fall along a fixed curve.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

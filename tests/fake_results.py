@@ -1,7 +1,5 @@
 """TEST ONLY: results of a synthetic study by the real stages, a dot in place of each figure."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Strategies built in one process: a small training, and groups of ranks that send nothing."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """States of a few tensors, as one rank would give them to a checkpoint, and cuts without ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -90,7 +90,6 @@ def train(run_json: str) -> list[dict[str, float | None]]:
     return steps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("study", studies())
 def test_first_steps_are_the_golden_ones(study: str, request: pytest.FixtureRequest) -> None:
     golden = Path(__file__).with_name(f"{study}.json")

@@ -1,7 +1,5 @@
 """Good files, of which the tests make wrong ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The documents that stages read: a good one of each, and the command that reads it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

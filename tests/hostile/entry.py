@@ -3,8 +3,6 @@
 One line on stderr that begins with `error: `, exit status 2, and nothing left behind.
 """
 
-from __future__ import annotations
-
 import io
 import signal
 import tempfile

@@ -4,8 +4,6 @@ Some of these values are right in some place (a weight decay may be 0). A mutant
 nowhere is one that `must_fail`; all others have to be taken or refused in one line.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

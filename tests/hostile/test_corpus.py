@@ -1,7 +1,5 @@
 """Texts and tokenisers that are none, and folders that a corpus must not be lost in."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -12,8 +10,6 @@ from typing import Any
 import pytest
 
 from tests.hostile.entry import call, refusal
-
-pytestmark = pytest.mark.slow
 
 TEXT = b"a b a b ab ab a a b b\n" * 3
 

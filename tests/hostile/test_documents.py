@@ -1,7 +1,5 @@
 """Every key of every document x every class of wrong value, through the stage that reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -13,8 +11,6 @@ import yaml
 from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import call, refusal
 from tests.hostile.mutants import BAD_BYTES, LARGE
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -5,8 +5,6 @@ what its name, its folder or its neighbours say. What would be a wrong number is
 is the same content under another name is taken.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -33,8 +31,6 @@ from tests.hostile.entries import CALIBRATION, MOST, ROOT, Laid
 from tests.hostile.entry import call
 from tests.hostile.mutants import mutants, sample
 from tests.unit.archive.conftest import Members, finished_study, repack
-
-pytestmark = pytest.mark.slow
 
 RUN, OTHER_RUN = "runs/single/n1/r0", "runs/dps/n1/r0"
 Prepare = Callable[[Path], object]

@@ -1,7 +1,5 @@
 """Damage that nobody thought of: studies, records, archives and titles, always the same ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -24,7 +22,6 @@ from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import refusal, settled
 from tests.outline import Outline
 
-pytestmark = pytest.mark.slow
 FEW = settings(
     derandomize=True,
     database=None,

@@ -5,8 +5,6 @@ whole can refuse: two of a kind with one name, parts that do not fit, records an
 not of their study.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil
@@ -20,8 +18,6 @@ import yaml
 from tests.fake_records import a_cell
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
-
-pytestmark = pytest.mark.slow
 
 LINK = {"name": "a", "rate_mbits": 100}
 EMULATED = {"network": "emulated", "cores_per_node": 1}
@@ -118,9 +114,6 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
            "workload": {"global_batch": 65024}}, "ranks on one machine need",
     ),
     "stages that are none": (TWO | cell(0, strategy="sharded", options={"stage": 4}), "stage 4"),
-    "a layout that does not fill the world": (
-        TWO | cell(0, strategy="hybrid", options={"pipeline": 5, "tensor": 3}), "15 ranks",
-    ),
     "heads that do not divide": ({"model": {"num_heads": 3}}, "num_heads"),
     "nothing left to time": ({"workload": {"untimed_steps": 30}}, "untimed_steps"),
     "more profiled steps than there are": ({"profile": {"steps": 3}}, "profile.steps 3 after 1 un"),
@@ -141,7 +134,6 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         {"cluster": EMULATED | {"device": "cuda", "links": [LINK]}}, "cluster",
     ),
     "a claim's file by a path": ({"claims": ["../bai2022"]}, "claims"),
-    "claims of nobody": ({"claims": ["nobody"]}, "nobody"),
     "a title of invisible characters": ({"title": "\u200b\u2060"}, "blank"),
     "a title that turns around": ({"title": "a\u202eb"}, "cannot be printed"),
     "a label that turns around": (cell(0, label="a\u2066b"), "cannot be printed"),
@@ -182,9 +174,6 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
     "a variable that is no text": ({"environment": {"GOMP_SPINCOUNT": 7}}, "breaks type"),
     "a threads' number beside its key": (
         {"environment": {"OMP_NUM_THREADS": "2"}}, "environment has OMP_NUM_THREADS",
-    ),
-    "masks for a model of the next token": (
-        {"objective": {"kind": "masked", "mask_token": 3}}, "does not train gpt2",
     ),
     "pairs of segments without their special tokens": (
         {"objective": {"kind": "masked_next_sentence", "mask_token": 3}}, "cls_token",
@@ -281,28 +270,6 @@ def test_a_number_that_yaml_reads_as_another(laid: Laid, here: Path) -> None:
         key = before.partition(":")[0]
         (here / "study.yaml").write_text(text.replace(before, f"{key}: {form}"))
         assert words in refusal(here, "check", "--study", "study.yaml"), name
-
-
-CHAINS = {
-    "the name of the study below": ["fake"],
-    "the name of a study two below": ["middle", "fake"],
-    "the name of a study four below": ["c", "b", "a", "fake"],
-}
-"""Names of the studies that a study named `fake` extends, one after the other."""
-
-
-@pytest.mark.parametrize("name", CHAINS)
-def test_a_study_that_would_replace_one_that_it_extends(laid: Laid, here: Path, name: str) -> None:
-    *between, first = CHAINS[name]
-    assert first == "fake"
-    shutil.copy(laid.study, here / "0.json")
-    files = ["fake", *reversed(between)]
-    for place, study in enumerate(files[1:], 1):
-        content = {"study": study, "extends": f"{place - 1}.json"}
-        (here / f"{place}.json").write_text(json.dumps(content))
-    mine = {"study": "fake", "extends": f"{len(files) - 1}.json"}
-    (here / "mine.json").write_text(json.dumps(mine))
-    assert "give it another name" in refusal(here, "check", "--study", "mine.json")
 
 
 SHOWN = "--study r/study.json --metrics r/metrics/metrics.parquet --figures r/figures"

@@ -1,7 +1,5 @@
 """Every option of every command x every class of wrong value, and files that are no documents."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -13,8 +11,6 @@ from pipeline.__main__ import ALL, _Parser
 from pipeline.options import new_file
 from tests.hostile.entries import Laid
 from tests.hostile.entry import call, refusal
-
-pytestmark = pytest.mark.slow
 
 NO_PATHS = ("", " ", "a\0b", "a" * 300, "a/" * 3000, "fifo", "loop", "file/below")
 PATHS = (*NO_PATHS, "none/such", "~/none", "$(touch made)", "-rf", "\udcff", "none\n")

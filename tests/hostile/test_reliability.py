@@ -1,7 +1,5 @@
 """docs/reliability.md says what faults cost: its table is made of what was measured."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

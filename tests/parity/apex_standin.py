@@ -7,8 +7,6 @@ gradients in place, `scale_loss` drops them before and copies them to the master
 pass, unless it delays that. The loss scale is fixed, because no gradient of the suite overflows.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ They are forked by the session's own process, which has torch loaded once for al
 it does not answer, by this one. It imports little, so that asking takes no time.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import cache

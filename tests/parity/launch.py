@@ -3,8 +3,6 @@
 A rank that fails leaves `rank<r>.error.json`, see `rank.py`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -25,6 +23,7 @@ from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
 from tests.cores import core_for
 from tests.parity.cases import CHOSEN, Case
+from tests.programs import ran
 
 SECONDS = 600
 """For all cases of a strategy in one world."""
@@ -73,11 +72,9 @@ def launch(
     Raises LaunchFailed.
     """
     try:
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-m", "tests.parity.ask", strategy, str(world), str(tokens), str(out)],
             env=environment(world) | {CHOSEN: ",".join(sorted(chosen))},
-            capture_output=True,
-            text=True,
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:

@@ -5,8 +5,6 @@ where torch is loaded already. A rank that fails leaves `rank<r>.error.json`: wh
 it only lost a peer.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

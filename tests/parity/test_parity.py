@@ -28,8 +28,6 @@ x86-64 with AVX2; the rest is room for processors that sum in another order.
 The bands of the paper (pipeline/metrics/parity.py) are wider: its runs may take thousands of steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -60,8 +58,6 @@ from tests.parity.launch import LaunchFailed, Runs, launch
 from tests.shards import read_whole
 from tests.unit.models.test_stored import save_models
 
-pytestmark = pytest.mark.system
-
 FIRST_STEP, ALL_STEPS, RESUMED = 1e-5, 2e-5, 2e-5
 MASTERED = 4e-3
 MIXED_FIRST, MIXED = 3e-3, 1e-2
@@ -73,9 +69,7 @@ EACH, FLOOR = 12, 1e-4
 
 
 @pytest.fixture(scope="session")
-def launched(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, small_tokens: Path
-) -> Any:
+def launched(request, tmp_path_factory, small_tokens) -> Any:
     """Start a strategy's ranks once a session, and hand out what they left, or why they failed.
 
     The single device trains what the strategies need of which there is a test in this session.

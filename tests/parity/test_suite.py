@@ -1,16 +1,13 @@
 """The suite itself, in a copy of the checkout with more strategy files, as the README says."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from pathlib import Path
 from shutil import copyfile, copytree
 
 import pytest
 
-pytestmark = pytest.mark.system
+from tests.programs import ran
 
 HEAD = """
 import time
@@ -128,7 +125,7 @@ def printed(checkout: Path) -> str:
     chosen = ("-k", f"silent or ({broken}) or (hidden and in_micro_batches)")
     command = [sys.executable, "-m", "pytest", "-q", "tests/parity/test_parity.py", *chosen]
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    done = ran(command, cwd=checkout, env=environment)
     return done.stdout + done.stderr
 
 
@@ -138,9 +135,7 @@ def test_a_new_file_is_found_and_may_save_late(printed: str) -> None:
     assert "silent" not in "".join(line for line in printed.splitlines() if "FAILED" in line)
 
 
-def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(
-    checkout: Path, printed: str
-) -> None:
+def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(checkout, printed) -> None:
     assert printed.count("FAILED") == 3, printed
     assert "ValueError: wrong on purpose" in printed
     assert "broken-fp32-a1" in printed, "the case is named"

@@ -5,8 +5,6 @@ and steps that are changed on purpose, where each rank's share of the batch come
 other and then the arithmetic of the publication.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -18,15 +16,7 @@ from torch import Tensor
 
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import (
-    Batch,
-    Parts,
-    Piece,
-    SavedState,
-    Shards,
-    StepResult,
-    Trainable,
-)
+from pipeline.parallel.types import Batch, Parts, Piece, SavedState, Shards, StepResult, Trainable
 from pipeline.strategies.base import Strategy
 from pipeline.strategies.local_sgd.plan import LocalSgd
 from pipeline.strategies.parameter_server.plan import ParameterServer

@@ -6,8 +6,6 @@ accessibility checker axe-core comes in a package of its own lock (envs/axe.lock
 nothing of it is installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -22,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.programs import ran
 
 PROGRAM = shutil.which("chromium")
 SECONDS = 60
@@ -164,7 +164,7 @@ def axe_source() -> str:
         with tempfile.TemporaryDirectory(dir=final.parent) as folder:
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--require-hashes", "--requirement", str(LOCK), "--dest", folder]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            done = ran(command, timeout=300)
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["pip said nothing"]
                 raise RuntimeError(f"axe-core could not be fetched: {lines[-1]}")

@@ -1,7 +1,5 @@
 """Fixtures of the tests that start real parts."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

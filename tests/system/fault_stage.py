@@ -5,8 +5,6 @@ forks of it: `torchrun` here stands in for the real one, in its words, which `te
 All else is the real thing. A fault happens in a rank, after it has written the row of a step.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -3,8 +3,6 @@
 `docs/reliability.md` is made of these rows and of what `--write-faults` measured.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

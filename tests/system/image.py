@@ -8,8 +8,6 @@ What this machine tells pip (its configuration files and PIP_* variables: a mirr
 certificate) is handed to the build as mounts; the Dockerfile knows nothing of it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -27,6 +25,7 @@ from filelock import FileLock
 from envs import build_image
 from envs.horovod_target import cache_folder
 from envs.image.builders import Buildah, Recipe
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache" / "test-image"
@@ -150,7 +149,7 @@ def versions_on_an_older_torch() -> dict[str, Any]:
 
 def run(*command: str) -> str:
     """Standard output of a command that must succeed."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = ran(command)
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout.strip()
 
@@ -191,7 +190,7 @@ def make_image(folder: Path) -> subprocess.CompletedProcess[str]:
     }
     command = [sys.executable, "-m", "envs.build_image", "--folder", str(folder)]
     environment = os.environ | settings
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return ran(command, cwd=ROOT, env=environment)
 
 
 def is_current() -> bool:
@@ -222,7 +221,7 @@ def image() -> Image:
 def why_no_container() -> str | None:
     """Why the stand-in for `singularity` cannot run here, or None."""
     as_user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    done = subprocess.run(["unshare", *as_user, "--mount", "true"], capture_output=True, text=True)
+    done = ran(["unshare", *as_user, "--mount", "true"])
     return f"no namespaces: {done.stderr.strip()}" if done.returncode else None
 
 

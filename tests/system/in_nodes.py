@@ -3,8 +3,6 @@
 python -m tests.system.in_nodes rates LINK NODE... | timers FACTOR | stall | delay
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

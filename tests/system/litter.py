@@ -1,7 +1,5 @@
 """What a fault may leave on the machine besides the run's own folder: counted before and after."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -5,8 +5,6 @@ the locked torch instead: the interface that FSDP2 of later releases has for col
 parameter of a pipeline's schedule, and its use of NumPy 2. What is left works as before.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -10,8 +10,6 @@ Who calls as root needs nothing else. For others the kernel must allow user name
 root may mount squashfs, a file is unpacked once into a cache folder (SINGULARITY_CACHEDIR).
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import hashlib

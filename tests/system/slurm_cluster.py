@@ -20,8 +20,6 @@ parents, not by control groups: a process whose parent has died, and that handle
 its job.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil
@@ -33,6 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
+
+from tests.programs import ran
 
 TOOLS = {
     "util-linux": ("unshare", "nsenter"),
@@ -92,7 +92,7 @@ def why_missing() -> str | None:
             if shutil.which(command, path=environment()["PATH"]) is None:
                 return f"no {command}: needs Debian's package {package}"
     probe = [*UNSHARE, "ip", "link", "add", "probe", "type", "bridge"]
-    done = subprocess.run(probe, env=environment(), capture_output=True, text=True)
+    done = ran(probe, env=environment())
     return f"no namespaces and bridges here: {done.stderr.strip()}" if done.returncode else None
 
 
@@ -133,10 +133,12 @@ class SlurmCluster:
 
         Raises AssertionError, with the logs' tails, where it fails and `check` is true.
         """
-        done = subprocess.run(
-            self._inside(command, node, cwd), env=environment(env), stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
+        done = ran(
+            self._inside(command, node, cwd),
+            env=environment(env),
+            stdin=subprocess.DEVNULL,
+            timeout=timeout,
+        )
         said = done.stdout + done.stderr
         assert not check or not done.returncode, f"{list(command)}: {said}{self.logs()}"
         return done

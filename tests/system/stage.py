@@ -1,7 +1,5 @@
 """The stage `train` of one run, and what it leaves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.__main__ import main

@@ -1,7 +1,5 @@
 """Everything works for a user without a home, a name of its own or any right: `nobody`."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil
@@ -14,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.records import read_record
+from tests.programs import ran
 from tests.system.test_emulated import LINK, REASON, run_of
 
 ROOT = Path(__file__).parents[2]
 USER = "nobody"
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root"),
     pytest.mark.skipif(
         not all(map(shutil.which, ("unshare", "setpriv", "mount"))), reason="no util-linux"
@@ -57,11 +55,12 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     words = [hidden, str(python), str(pwd.getpwnam(USER).pw_uid), str(kept)]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     try:
-        return subprocess.run(
+        return ran(
             ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", *words, sys.executable, *command],
-            cwd=folder, env=environment | {"HOME": "/nonexistent"}, capture_output=True, text=True,
+            cwd=folder,
+            env=environment | {"HOME": "/nonexistent"},
             timeout=500,
-        )  # fmt: skip
+        )
     finally:
         kept.rmdir()
 

@@ -1,7 +1,5 @@
 """`compile: true`: the same steps through torch.compile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,6 @@ from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop
 from tests.golden.test_golden import SyntheticBatches
 from tests.ranks import group_alone
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def losses(

@@ -7,8 +7,6 @@ overlay, so nothing that it writes lasts. It needs the packages `qemu-system-x86
 kmod`; the kernel is downloaded and not installed.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -19,9 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.system import in_nodes
-
-pytestmark = pytest.mark.system
 
 USER = "65534"
 """Debian's `nobody`: in no group, owner of nothing."""
@@ -104,9 +101,7 @@ def run_in_guest(script: str, folder: Path) -> str:
         "-virtfs",
         "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
     ]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = ran(command, stdin=subprocess.DEVNULL, timeout=SECONDS)
     console = done.stdout.replace("\r", "")
     assert "guest-exit 0" in console, console[-4000:] + done.stderr
     return console
@@ -139,7 +134,7 @@ def _make_initrd(script: str, folder: Path) -> None:
 
 
 def _run(command: Sequence[object], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    return ran([str(part) for part in command], cwd=cwd)
 
 
 def _must(command: Sequence[object]) -> str:

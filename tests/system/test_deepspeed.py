@@ -1,7 +1,5 @@
 """The optional extra, installed from its lock into a folder of its own, against `single`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -12,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.workflow.project import ROOT
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 INSTALL = "--no-build-isolation --no-deps --require-hashes -r envs/deepspeed.lock"
 """As docs/strategies.md has it, where it goes into .venv."""
@@ -48,9 +45,7 @@ def install(folder: Path, places: list[str]) -> None:
     """DeepSpeed, and a `venv` that has the packages of all places."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
     environment = os.environ | {"DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0"}
-    done = subprocess.run(
-        [*command, *INSTALL.split()], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    done = ran([*command, *INSTALL.split()], cwd=ROOT, env=environment)
     missing = [line for line in done.stderr.splitlines() if "No matching distribution" in line]
     if missing or "NewConnectionError" in done.stderr:
         pytest.skip(f"pip finds no DeepSpeed: {' '.join(missing) or 'no network'}")
@@ -63,10 +58,9 @@ def install(folder: Path, places: list[str]) -> None:
 
 def test_every_stage_takes_the_same_steps_on_two_ranks(installed: Path) -> None:
     chosen = ("tests/parity", "-k", f"({' or '.join(CHOSEN)}) and deepspeed and -2 and not -4")
-    done = subprocess.run(
-        [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen], cwd=ROOT,
-        capture_output=True, text=True, timeout=500,
-    )  # fmt: skip
+    done = ran(
+        [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen], cwd=ROOT, timeout=500
+    )
     # Of each of the three stages plain steps, micro-batches with what it sends, its checkpoint
     # (two tests), a resume, and decay beside a padded vocabulary; bf16, and decay alone.
     assert done.returncode == 0 and "20 passed" in done.stdout, done.stdout[-3000:]

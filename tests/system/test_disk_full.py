@@ -1,10 +1,7 @@
 """A full disk ends a run with one clear line and without half a record."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.parity.cases import Case
+from tests.programs import ran
 from tests.system.stage import words_of
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root"),
     pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare (util-linux)"),
 ]
@@ -43,10 +40,9 @@ def test_a_full_disk(tmp_path: Path, small_tokens: Path, size: str, steps: int) 
     disk.mkdir()
     words = words_of(run, small_tokens, tmp_path)
     train = [sys.executable, "-m", "pipeline", *words[:-1], f"--out={disk}/run"]
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    done = ran(
+        ["unshare", "--mount", "sh", "-c", SCRIPT, "sh", size, str(disk), *train], timeout=400
+    )
     said = done.stderr.splitlines()
     assert "status 2" in said, done.stderr
     (error,) = [line for line in said if line.startswith("error:")]

@@ -1,12 +1,9 @@
 """Emulated nodes for real: every strategy, what the record says, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +23,7 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec
 from tests.fake_bench import make_yardstick
+from tests.programs import ran, wait_until
 from tests.system.stage import words_of
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +33,6 @@ LINK = LinkSpec("200mbit", 200)
 REASON = why_not()
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.alone,
     pytest.mark.usefixtures("loaded"),
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
@@ -93,9 +90,7 @@ def command(spec: RunSpec, tokens: Path, folder: Path) -> list[str]:
 def train(
     spec: RunSpec, tokens: Path, folder: Path
 ) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
-    done = subprocess.run(
-        command(spec, tokens, folder), cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    done = ran(command(spec, tokens, folder), cwd=ROOT, timeout=300)
     log = (folder / "log.txt").read_text() if (folder / "log.txt").is_file() else ""
     assert done.returncode == 0, done.stderr + log[-3000:]
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
@@ -114,13 +109,6 @@ def left_behind() -> dict[str, Any]:
         if b"pipeline.launch.emulated.build" in words:
             running.append(entry.name)
     return {"interfaces": names, "processes": running}
-
-
-def wait_for(condition: Any, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, left_behind()
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("cell", [*CELLS, *LAYOUTS])
@@ -225,10 +213,12 @@ def test_without_tc_the_run_is_on_the_loopback_and_says_so(
     script = "import sys\nfrom pipeline.emulation import nodes\nnodes.SYSTEM_PATH = ''\n"
     script += "from pipeline.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     words = command(run_of("dps", 2), small_tokens, tmp_path / "out")
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words[3:]], cwd=ROOT,
-        env=os.environ | ALONE | {"PATH": str(hidden)}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = ran(
+        [sys.executable, "-c", script, *words[3:]],
+        cwd=ROOT,
+        env=os.environ | ALONE | {"PATH": str(hidden)},
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out/run.json").read_text())
     assert record["status"] == "ok"
@@ -254,14 +244,14 @@ def test_after_a_kill_of_the_stage_nothing_is_left(small_tokens, tmp_path) -> No
         )
     try:
         steps = tmp_path / "out/ranks/rank0.steps"
-        wait_for(lambda: steps.is_file() and steps.stat().st_size > 0, 60)
+        wait_until(lambda: steps.is_file() and steps.stat().st_size)
         during = left_behind()
         # It, the meeting place, the ranks, and what keeps each core awake.
         assert len(during["processes"]) == 1 + 1 + 4 + len(os.sched_getaffinity(0))
         # All network that the nodes have is their own.
         assert during["interfaces"] == before["interfaces"]
         stage.kill()
-        wait_for(lambda: left_behind() == before)
+        wait_until(lambda: left_behind() == before)
     finally:
         stage.kill()
         stage.wait()

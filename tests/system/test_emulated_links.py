@@ -1,9 +1,6 @@
 """Links of emulated nodes for real: rates of each condition, and TCP's timers in dilated time."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,12 @@ import pytest
 from pipeline.emulation.links import reachable_mbits
 from pipeline.emulation.nodes import why_not
 from pipeline.study.link import LinkSpec
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 REASON = why_not()
 
 pytestmark = [
-    pytest.mark.system,
     pytest.mark.alone,
     pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}"),
 ]
@@ -26,7 +23,7 @@ pytestmark = [
 
 def ask(*words: str) -> Any:
     command = [sys.executable, "-m", "tests.system.in_nodes", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = ran(command, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -4,8 +4,6 @@ The losses are those of an undisturbed run to the bit, and nothing is left besid
 `--write-faults` the seconds from fault to finished run go to bench/results/faults.json.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re
@@ -27,8 +25,6 @@ from tests.system.fault_stage import Stage
 from tests.system.fault_table import FAULTS, ITSELF, LATER, NO_RECORD, Fault
 from tests.system.litter import adopt_orphans, none_left
 from tests.system.stage import losses
-
-pytestmark = pytest.mark.system
 
 STEPS, EVERY = 20, 5
 PART = "rank0.safetensors"

@@ -1,7 +1,5 @@
 """The real image: built twice, packed, run."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -24,7 +22,6 @@ from tests.system.image import (
     why_no_build,
 )
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 REPEATED = CACHE / "repeated.json"
 """Facts of a second build, so that an unchanged image is not built a third time."""
 

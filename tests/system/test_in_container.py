@@ -1,7 +1,5 @@
 """`snakemake --cores all --use-singularity`: the default study, cut short, in the real image."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -14,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.programs import ran, stand_in
 from tests.system.image import STANDIN
 from tests.workflow.project import ROOT, Project, make_project
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 USER = 1000
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
@@ -46,11 +45,8 @@ def user_runtime(singularity: Path) -> Iterator[Path]:
         os.chown(cache, USER, USER)
         real = shutil.which("apptainer") or shutil.which("singularity")
         program = real or f"/usr/bin/python3 {STANDIN}"
-        script = folder / "singularity"
-        script.write_text(
-            f'#!/bin/sh\nexport SINGULARITY_CACHEDIR={cache}\nexec {AS_USER} {program} "$@"\n'
-        )
-        script.chmod(0o755)
+        words = f'export SINGULARITY_CACHEDIR={cache}\nexec {AS_USER} {program} "$@"'
+        stand_in(folder / "singularity", words)
         yield folder
 
 
@@ -63,10 +59,7 @@ def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.Complet
     command = [str(Path(sys.executable).with_name("snakemake")), *options]
     command += ["--cores", "all", "--use-singularity", "--configfile", made.study.name]
     # Snakemake makes folders as root here, for jobs that run as the user.
-    return subprocess.run(
-        command, cwd=made.folder, env=environment, capture_output=True, text=True, timeout=580,
-        umask=0,
-    )  # fmt: skip
+    return ran(command, cwd=made.folder, env=environment, timeout=580, umask=0)
 
 
 def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:

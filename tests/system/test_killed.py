@@ -3,8 +3,6 @@
 With real launchers and on emulated nodes; more faults are in `test_faults.py`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -28,6 +26,7 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 from pipeline.training.step_files import ROW, path_of
 from tests.parity.cases import Case
+from tests.programs import wait_until
 from tests.system.fault_table import ITSELF, NEXT, REAL
 from tests.system.litter import adopt_orphans, none_left
 from tests.system.stage import losses, words_of
@@ -47,7 +46,6 @@ sys.exit(main(sys.argv[1:]))
 
 REASON = why_not()
 
-pytestmark = pytest.mark.system
 emulation = pytest.mark.skipif(REASON is not None, reason=f"no emulated nodes here: {REASON}")
 
 
@@ -240,10 +238,7 @@ def serving() -> Iterator[Callable[[], tuple[psutil.Process, str]]]:
                 patch.setattr("atexit.register", ends.append)
                 preloaded.start_ranks([resolve(run_of("single", 1, "loopback"))])
                 names.append(os.environ[variable])
-            deadline = time.monotonic() + 60
-            while f"@{names[-1]}" not in Path("/proc/net/unix").read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: f"@{names[-1]}" in Path("/proc/net/unix").read_text())
         return living()[0], names[-1]
 
     yield one

@@ -1,9 +1,6 @@
 """Real launches: profiled runs train the same, Horovod tunes, a taken port costs a start."""
 
-from __future__ import annotations
-
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,17 +16,18 @@ from pipeline.records import RunRecord, read_record
 from pipeline.strategies.horovod.plan import TUNED_POINTS
 from pipeline.study.profiling import IN_STEP
 from tests.parity.cases import STEPS, Case
+from tests.programs import ran
 from tests.system.stage import train_here, words_of
 from tests.unit.strategies.test_horovod import assert_a_search_ends
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.usefixtures("loaded")]
+pytestmark = pytest.mark.usefixtures("loaded")
 
 
 def trained(strategy: str, tokens: Path, folder: Path, *, profile: bool) -> RunRecord:
     """The record of a run of two ranks through the command line."""
     spec = replace(Case(strategy, accumulation=2).spec(2), profile=profile)
     command = [sys.executable, "-m", "pipeline", *words_of(spec, tokens, folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = ran(command, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     record = read_record(folder)
     assert record.status == "ok", record.run["reason"]

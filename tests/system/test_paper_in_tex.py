@@ -1,7 +1,5 @@
 """The LaTeX export compiled by a real TeX, in classes of conferences with one and two columns."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -9,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran
 from tests.system.whole_study import make
 
 pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
     pytest.mark.skipif(
         not shutil.which("pdflatex"),
         reason="no TeX; Debian packages texlive-latex-extra texlive-publishers lmodern",
-    ),
+    )
 ]
 CLASSES = (
     ("article", "10pt"),
@@ -47,10 +44,7 @@ def test_the_class_is_a_matter_of_one_line(results: Path, name: str, options: st
     # Twice, as a reader would, for the references inside of the document.
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", source.name]
     for _ in range(2):
-        done = subprocess.run(
-            command, cwd=source.parent, capture_output=True, text=True, errors="replace",
-            timeout=300,
-        )  # fmt: skip
+        done = ran(command, cwd=source.parent, errors="replace", timeout=300)
         assert done.returncode == 0, done.stdout[-2000:]
     assert source.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
     assert "undefined references" not in done.stdout

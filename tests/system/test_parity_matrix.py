@@ -5,8 +5,6 @@ And on four ranks the rest of the matrix.
 `tests/parity` has all other cases of 1, 2 and 4 ranks. All strategies are one launch of 4 or 8.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,6 @@ from tests.parity.test_parity import (
     assert_same_tensors,
     assert_step_is_skipped,
 )
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 CASES = together(WIDE)
 SKIPPING = [case for case in CASES if case.overflow]

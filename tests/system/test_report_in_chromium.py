@@ -1,7 +1,5 @@
 """The report as a reader sees it, in a real Chromium, wide and narrow; axe-core looks too."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +12,7 @@ from pipeline.text import NONE
 from tests.system.chromium import PROGRAM, Page, axe_findings, axe_source, chromium
 from tests.system.whole_study import make
 
-pytestmark = [
-    pytest.mark.system,
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="no chromium; Debian package chromium"),
-]
+pytestmark = [pytest.mark.skipif(PROGRAM is None, reason="no chromium; Debian package chromium")]
 WIDTHS = (1280, 390)
 OPEN = "document.querySelectorAll('details').forEach(d => { d.open = true })"
 OVERFLOW = """Array.from(document.querySelectorAll("body *"))

@@ -1,7 +1,5 @@
 """envs/run_workflow.sh around a real Snakemake: killed, started again, started twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -20,8 +18,6 @@ rule slow:
     shell:
         "echo started >> starts.log; until [ -e go ]; do sleep 0.1; done; echo whole > {output}"
 """
-
-pytestmark = pytest.mark.system
 
 
 @pytest.fixture

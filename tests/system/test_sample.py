@@ -1,12 +1,8 @@
 """The shipped records of the default study and of a GPU give the shipped results, without torch."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.workflow.project import ROOT, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("study", ["smoke", "one-gpu"])

@@ -3,8 +3,6 @@
 One study serves most tests, each of which trains a repeat of its own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -19,11 +17,10 @@ import pytest
 import yaml
 
 from pipeline.machine.site import IMAGE_VARIABLES
+from tests.programs import stand_in
 from tests.system.slurm_cluster import SlurmCluster
 from tests.system.stage import losses
 from tests.workflow.project import ROOT, STUDY, Project, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STEPS, EVERY = 1_200, 100
 WORKLOAD: dict[str, Any] = dict(STUDY["workload"])
@@ -291,10 +288,7 @@ def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, 
     container = {"runtime": "pyxis", "binds": ["/usr", str(python), sys.base_prefix]}
     of_site = SITE["environment"] | {"LD_LIBRARY_PATH": "/opt/fabric"}
     write_site(made, container=container, environment=of_site, before=[])
-    script = tmp_path / "bin/srun"
-    script.parent.mkdir()
-    script.write_text(SRUN)
-    script.chmod(0o755)
+    script = stand_in(tmp_path / "bin/srun", SRUN)
     environment = made.environment()
     environment["PATH"] = f"{script.parent}:{singularity}:{environment['PATH']}"
     runs = ("dps/n1/r0", "dps/n2/r0")

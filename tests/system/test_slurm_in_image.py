@@ -1,19 +1,14 @@
 """The shipped study, cut short, on a real SLURM cluster, every training inside the image."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.system.image import Image
 from tests.system.stage import losses
 from tests.system.test_slurm import CHECK, command, records, write_site
 from tests.workflow.project import ROOT, Project, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 NODES = {"single": 1, "dps": 2, "horovod": 4}
 """The cells that are left, each on so many: a job starts for longer than it trains, and every

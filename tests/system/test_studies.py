@@ -1,18 +1,13 @@
 """A study on published claims, from its text to its verdicts with a run of few steps a cell."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
-import pytest
 import yaml
 
 from pipeline.records import read_record
 from pipeline.study.load import find_study, load_study
 from tests.workflow.project import make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 # The gate runs `smoke` whole, `make studies` all. This one has layouts that no other test trains.
 NAME = "gspmd2021-annotations"

@@ -1,7 +1,5 @@
 """A synthetic study made whole, with real figures: report and paper as a reader gets them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,12 +1,11 @@
 """Boundaries that import-linter cannot state: submodules of others, and links."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTED = re.compile(r"torch\.distributed|torch\.nn\.parallel|from torch import .*distributed")
@@ -21,7 +20,5 @@ def test_the_repository_holds_no_link() -> None:
     """A link in place of a folder is not ignored by `/name/`, and would be committed."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of git")
-    listed = subprocess.run(
-        ["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    listed = ran(["git", "ls-files", "--stage"], cwd=ROOT, check=True).stdout.splitlines()
     assert [line for line in listed if line.startswith("120000")] == []

@@ -1,7 +1,5 @@
 """Which figures and tables a study has: all but those that need what it does not have."""
 
-from typing import Any
-
 import pytest
 
 from pipeline import figures, tables
@@ -22,9 +20,7 @@ ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
     ],
     ids=["plain", "two links", "nothing to compare with", "profile", "conditions"],
 )
-def test_what_a_study_does_not_have(
-    changes: dict[str, Any], figure: set[str], table: set[str]
-) -> None:
+def test_what_a_study_does_not_have(changes, figure, table) -> None:
     study = make_study(**changes)
     figure = figure | {"switches"}  # tests/unit/study/test_switches.py
     figure = figure | ({"time_split"} if study.get("profile") is None else set())

@@ -36,9 +36,7 @@ def test_the_file_that_is_at_fault_is_named(tmp_path: Path, write, words: str) -
 
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 64, b"\xff", b"ab"])
-def test_a_hash_that_a_disk_emptied_is_found_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes
-) -> None:
+def test_a_hash_that_a_disk_emptied_is_found_anew(tmp_path, monkeypatch, left) -> None:
     monkeypatch.setenv("SAMESTEP_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "weights"
     file.write_text("content")

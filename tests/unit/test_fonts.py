@@ -46,9 +46,7 @@ def test_without_the_font_letters_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @needs_font
-def test_a_figure_draws_them_and_embeds_the_font(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_figure_draws_them_and_embeds_the_font(tmp_path, recwarn) -> None:
     theme.apply()
     for name in ("first", "second"):
         figure = plt.figure(figsize=(3, 1))

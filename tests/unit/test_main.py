@@ -13,6 +13,7 @@ from pipeline.commands.people import COMMANDS
 from pipeline.commands.stages import STAGES
 from pipeline.errors import StudyError
 from pipeline.machine import inherited
+from tests.programs import ran, stand_in
 
 
 def test_help_lists_what_people_type_and_another_the_rest(capsys) -> None:
@@ -44,12 +45,12 @@ def test_an_unknown_command_names_the_nearest(capsys) -> None:
 def test_the_short_command_runs_the_python_beside_it(tmp_path) -> None:
     for name, text in (("samestep", None), ("python", '#!/bin/sh\necho "$@"\n')):
         text = text or Path("envs/samestep").read_text()
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    done = subprocess.run(
+        stand_in(tmp_path / name, text)
+    done = ran(
         ["samestep", "plan", "--study", "a b"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+    )
     assert done.stdout == "-m pipeline plan --study a b\n"
     assert 'cp envs/samestep "$venv/bin/samestep"' in Path("envs/setup.sh").read_text()
 
@@ -130,10 +131,10 @@ def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
     command = f"{sys.executable} -m pipeline strategies --readme none.md >&-"
     # Without the caller's variables, of which a note says that they are not taken over.
     mine = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=mine)
+    done = ran(["sh", "-c", command], env=mine)
     assert done.returncode == 2 and "none.md" in done.stderr, done.stderr
     helped = command.partition(" strategies")[0] + " >&-"
-    done = subprocess.run(["sh", "-c", helped], capture_output=True, text=True, env=mine)
+    done = ran(["sh", "-c", helped], env=mine)
     assert done.returncode == 0 and done.stderr == ""
 
 
@@ -154,11 +155,12 @@ def test_no_file_takes_the_place_of_an_output_that_was_closed(tmp_path: Path, cl
     """A library's output would otherwise go into that file."""
     code = "import os, sys; from pipeline import __main__ as m; f = lambda: open('new', 'w');"
     code += "m.main = lambda: (print('a'), print('b', file=sys.stderr), f().fileno() > 2)[2] - 1"
-    done = subprocess.run(
+    done = ran(
         f'exec "{sys.executable}" -c "{code}; sys.exit(m.program())" {closed}',
-        shell=True, cwd=tmp_path, env={"PATH": os.environ["PATH"], **inherited.OWN},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        shell=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], **inherited.OWN},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ("" if "1" in closed else "a\n")
     assert done.stderr == ("" if "2" in closed else "b\n")

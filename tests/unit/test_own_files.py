@@ -1,7 +1,5 @@
 """What is wrong with a file of the product's own is mended by making it again, never by an edit."""
 
-from __future__ import annotations
-
 import json
 import re
 from argparse import Namespace

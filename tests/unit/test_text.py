@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import pypandoc
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.text import latex, markdown, markdown_code, one_line
 from tests.nasty_texts import LABELS, TITLE
+from tests.programs import ran
 
 # Markup is made of few characters, so these come often; the rest is all that can be written.
 _WORDS = [
@@ -55,7 +55,7 @@ def block(one: dict[str, Any]) -> str:
 def pandoc(text: str) -> dict[str, Any]:
     """The document that pandoc reads."""
     command = [pypandoc.get_pandoc_path(), "--from=markdown", "--to=json"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    done = ran(command, input=text, check=True)
     return dict(json.loads(done.stdout))
 
 

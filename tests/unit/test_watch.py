@@ -23,6 +23,7 @@ from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.watch import Watched, follow
 from tests.fake_records import make_study, write_records
+from tests.programs import ran
 
 # Each takes half a minute; one is out of memory, and Apex is unsupported.
 STUDY = make_study(repeats=2, study="tiny")
@@ -126,10 +127,7 @@ def test_watch_prints_once_without_torch_or_pandas(watched: Watched, tmp_path: P
     files(watched)[0].unlink()
     asked = "import sys, pipeline.__main__ as m; s = m.main(['watch', '--study', 'tiny.json']);"
     asked += " print(s, {'torch', 'pandas', 'matplotlib'} & {*sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", asked],
-        cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, check=True,
-    )  # fmt: skip
+    done = ran([sys.executable, "-c", asked], cwd=tmp_path, env=ENVIRONMENT, check=True)
     planned = len(watched.planned)
     assert re.fullmatch(rf"{planned - 1} of {planned} runs .* left; .*\n0 set\(\)\n", done.stdout)
 

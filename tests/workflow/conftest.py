@@ -1,7 +1,5 @@
 """The one study that is really trained here, for all files and processes of a session of tests."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

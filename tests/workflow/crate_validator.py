@@ -8,8 +8,6 @@ The validator has an environment of its own (envs/validator.lock), made once: it
 than the project's tools do. This file is run there, so it imports nothing of the project.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
@@ -98,9 +96,7 @@ def _issues(crate: str, profile: str) -> list[tuple[str, str]]:
         return _Reply()
 
     settings = services.ValidationSettings(
-        rocrate_uri=crate,
-        profile_identifier=profile,
-        requirement_severity=Severity.RECOMMENDED,
+        rocrate_uri=crate, profile_identifier=profile, requirement_severity=Severity.RECOMMENDED
     )
     # after the settings, which set up the session
     session = HttpRequester().session

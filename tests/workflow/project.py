@@ -1,7 +1,5 @@
 """A copy of the project with a study of seconds, so that tests never touch the real results."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import re
@@ -16,6 +14,7 @@ from tempfile import mkdtemp
 import yaml
 
 from pipeline.machine.inherited import MATTERS
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -103,10 +102,7 @@ class Project:
 
     def call(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A program in the folder, with these variables besides; what it says is kept."""
-        return subprocess.run(
-            command, cwd=self.folder, env=self.environment() | variables, capture_output=True,
-            text=True, timeout=600,
-        )  # fmt: skip
+        return ran(command, cwd=self.folder, env=self.environment() | variables, timeout=600)
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         done = self.call(*self.command(*arguments))

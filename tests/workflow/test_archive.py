@@ -1,7 +1,5 @@
 """A study is run, archived, and rebuilt in another folder from the archive alone, without torch."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile
@@ -12,8 +10,6 @@ import pytest
 from pipeline.archive.layout import PRODUCT
 from tests.workflow.crate_validator import environment, issues
 from tests.workflow.project import Project, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 # What only the person who publishes an archive can say, or what would need an address on the web.
 UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url", "absolute URI",
@@ -86,9 +82,7 @@ def test_other_code_is_said_to_give_another_paper(elsewhere: Project, rebuilt: P
     assert "this checkout has another paper/manuscript.md" in done.stderr
 
 
-def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(
-    archive: Path, tmp_path: Path
-) -> None:
+def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(archive, tmp_path) -> None:
     """The workflow's script is one that draws nothing but an empty paper."""
     project = make_project(tmp_path)
     script = "mkdir results/from_archive/tiny/paper; >results/from_archive/tiny/paper/paper.pdf"

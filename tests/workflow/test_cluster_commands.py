@@ -3,8 +3,6 @@
 They move only by `pytest tests/workflow/test_cluster_commands.py --write-golden`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.programs import stand_in
 from tests.workflow.project import Project, make_project
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -36,10 +35,7 @@ def project(tmp_path_factory) -> Project:
     images.mkdir()
     (images / "samestep.sif").write_bytes(b"not read by a dry run")
     (images / "samestep.json").write_text(json.dumps({"image_digest": "sha256:" + "a" * 64}))
-    runtime = made.folder / "bin" / "apptainer"
-    runtime.parent.mkdir()
-    runtime.write_text("#!/bin/sh\necho apptainer version 1.4.0\n")
-    runtime.chmod(0o755)
+    stand_in(made.folder / "bin/apptainer", "echo apptainer version 1.4.0")
     return made
 
 

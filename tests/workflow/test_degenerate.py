@@ -1,7 +1,5 @@
 """Studies that came out as nobody hopes go through every stage after training, by its command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,16 +18,7 @@ from pipeline.records import RunRecord
 from pipeline.study.expansion import every_run
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.fake_records import (
-    EMULATED,
-    a_cell,
-    make_manifest,
-    make_record,
-    make_study,
-    put_record,
-)
-
-pytestmark = pytest.mark.slow
+from tests.fake_records import EMULATED, a_cell, make_manifest, make_record, make_study, put_record
 
 Failure = Callable[[RunSpec], tuple[str, str] | None]
 
@@ -161,9 +150,7 @@ def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.usefixtures("one_format")
-def test_every_stage_ends_well(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_every_stage_ends_well(tmp_path, capfd, name) -> None:
     results = tmp_path / "fake"
     study = finish(results, *STUDIES[name])
     for command in stages(study, results):

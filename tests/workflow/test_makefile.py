@@ -3,9 +3,6 @@
 Nothing trains here: the workflow's script is one that writes down its arguments.
 """
 
-from __future__ import annotations
-
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.workflow.project import Project, make_project
-
-pytestmark = pytest.mark.system
 
 AWKWARD = 'it\'s a "new" $(touch made) $HOME `touch made` ü; touch made #.yaml'
 NASTY = "x'; touch made; echo '\"; touch made; echo \"$(shell touch made)`touch made`"
@@ -106,9 +101,7 @@ def test_a_variable_that_is_none_runs_no_other_study(kept: Project, given: str) 
         ("test UPGRADE=1", {}, "UPGRADE would do nothing with make test"),
     ],
 )
-def test_a_variable_without_effect_is_not_ignored(
-    kept: Project, given: str, exported: dict[str, str], said: str
-) -> None:
+def test_a_variable_without_effect_is_not_ignored(kept, given, exported, said) -> None:
     done = make(kept, *given.split(), **exported)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr
 
@@ -123,16 +116,6 @@ def test_a_study_that_cannot_be_starts_no_workflow(project: Project) -> None:
     study = project.study.read_text()
     project.study.write_text(study.replace("repeats: 1\n", "repeats: 6.0\n"))
     assert "tiny.yaml" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
-    assert not (project.folder / "arguments.txt").exists()
-
-
-def test_a_fifo_is_not_waited_for(project: Project) -> None:
-    os.mkfifo(project.folder / "fifo.yaml")
-    for target in ("paper", "clean-results"):
-        assert "it is a FIFO" in refusal(make(project, target, "CONFIGFILE=fifo.yaml"))
-    (project.folder / "text.txt").unlink()
-    os.mkfifo(project.folder / "text.txt")
-    assert "text.txt: it is a FIFO" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
     assert not (project.folder / "arguments.txt").exists()
 
 

@@ -1,15 +1,9 @@
 """`make paper STUDY=planner`: a paper on published points, for which nothing is trained."""
 
-from __future__ import annotations
-
 from pathlib import Path
-
-import pytest
 
 from pipeline.tables.points import TABLES
 from tests.workflow.project import make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def test_make_paper(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Every command of README and docs is run by a test: here, or in the test that is named."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

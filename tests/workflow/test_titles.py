@@ -6,7 +6,6 @@ from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 import yaml
 from docutils.core import publish_parts
 from jinja2 import Environment
@@ -15,7 +14,6 @@ from tests.nasty_texts import LABELS, TITLE
 from tests.workflow.project import STUDY, make_project
 
 
-@pytest.mark.system
 def test_snakemake_reads_no_title_or_label(tmp_path: Path) -> None:
     """Nor does a study without claims have verdicts."""
     cell = STUDY["cells"][0]

@@ -1,17 +1,12 @@
 """The whole workflow on a study of seconds: killed, taken up again, finished, repeated."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.workflow.project import HUB_TOKEN, Project, job_counts, make_project
-
-pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 CLAIMS = "workflow/config/bai2022/claims.yaml"
 FIGURE_MODULE = "pipeline/figures/speedup.py"

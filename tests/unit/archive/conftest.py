@@ -1,7 +1,5 @@
 """A finished study of synthetic records; its figures, tables and paper are stand-ins."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """An archive: all in and the same bytes each time, all back, and anything else is one line."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 import zipfile
@@ -59,9 +57,7 @@ def test_what_an_editor_leaves_is_no_source(checkout: Path, results: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["Snakefile", "paper/notes.md", "envs/requirements.lock"])
-def test_no_symlink_is_followed_out_of_the_checkout(
-    checkout: Path, results: Path, tmp_path: Path, name: str
-) -> None:
+def test_no_symlink_is_followed_out_of_the_checkout(checkout, results, tmp_path, name) -> None:
     (tmp_path / "private").write_text("secret")
     (checkout / name).unlink(missing_ok=True)
     (checkout / name).symlink_to(tmp_path / "private")
@@ -101,9 +97,7 @@ def refused(archive: Path, into: Path, match: str) -> None:
     assert not into.exists()
 
 
-def test_the_records_come_back_with_their_bytes(
-    results: Path, archive: Path, tmp_path: Path
-) -> None:
+def test_the_records_come_back_with_their_bytes(results, archive, tmp_path) -> None:
     folder = unpack(archive, tmp_path / "into")
     assert folder == tmp_path / "into" / "fake"
     for path in [results / "study.json", *results.glob("runs/*/*/*/*")]:

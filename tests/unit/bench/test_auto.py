@@ -1,7 +1,5 @@
 """The bench of `auto`: its cases, its rounds, and a choice held against what was measured."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The contestants of `bench.peers` do the same work, on a tiny model."""
 
-from __future__ import annotations
-
 import math
 import sys
 

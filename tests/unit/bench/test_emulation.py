@@ -1,7 +1,5 @@
 """The bench of the ground truth, on runs that nobody made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import Future
 

@@ -1,7 +1,5 @@
 """The GPU kit ends early with one line, whichever of its points fails; each by a mimic on a CPU."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The measurement behind the bands of parity, with trainings of a few steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """That both of a pair of `bench.reference` take the same steps, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

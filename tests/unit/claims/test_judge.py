@@ -1,7 +1,5 @@
 """When cells may be compared, and what a verdict says of its scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -251,9 +249,7 @@ def test_unequal_work_is_not_compared(changes: dict[str, Any], field: str) -> No
          "robustness is asked of whole trainings, and most runs here end after 12 of"),
     ],
 )  # fmt: skip
-def test_what_was_not_measured_so_gives_its_reason(
-    world: Evidence, name: str, change: Change, why: str
-) -> None:
+def test_what_was_not_measured_so_gives_its_reason(world, name, change, why) -> None:
     found = judge(CLAIMS[name], change(world))
     assert found.verdict == NOT_TESTABLE and why in found.why
 

@@ -1,7 +1,5 @@
 """Claims on bytes, bubbles and phases: counted without noise, or decided by profiled runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

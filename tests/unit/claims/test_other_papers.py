@@ -1,7 +1,5 @@
 """Claims of other publications: their cells, kinds, and published tables."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Claims beside the cost model at the publication's own scale: a number with a band, or why not."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Every shipped claim comes out each of the four ways; one that cannot has no test and fails."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -21,15 +19,7 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
 from pipeline.schemas import validate
 from pipeline.study.load import find_study, load_study
-from tests.claims_worlds import (
-    arranged,
-    effects,
-    make_world,
-    on,
-    selectors,
-    without,
-    world_study,
-)
+from tests.claims_worlds import arranged, effects, make_world, on, selectors, without, world_study
 from tests.fake_records import altered, pick
 
 CLAIMS = load_claims(FOLDER / "bai2022/claims.yaml")

@@ -1,7 +1,5 @@
 """The stage `python -m pipeline claims`, and reading what it wrote."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,7 @@ def run(tmp_path: Path, *more: str, **changes: Any) -> int:
     return main(["claims", *args, *more, "--out", str(tmp_path / "verdicts.json")])
 
 
-def test_the_stage_writes_the_same_bytes_twice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_stage_writes_the_same_bytes_twice(tmp_path, capsys) -> None:
     assert run(tmp_path, claims=["bai2022"]) == 0
     assert "reproduced" in capsys.readouterr().out
     first = (tmp_path / "verdicts.json").read_bytes()
@@ -41,17 +37,13 @@ def test_the_stage_writes_the_same_bytes_twice(
     assert [one["id"] for one in read_verdicts(tmp_path / "verdicts.json")] == list(CLAIMS)
 
 
-def test_a_study_without_claims_is_told_how(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_without_claims_is_told_how(tmp_path, capsys) -> None:
     assert run(tmp_path) == 2
     assert "names no claims; add the key `claims` to it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "message"), [("  ", "'visible'"), ("a\0", "cannot be printed")])
-def test_verdicts_of_another_study_or_form_are_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_verdicts_of_another_study_or_form_are_refused(tmp_path, text, message) -> None:
     content = a_verdict()
     path = tmp_path / "verdicts.json"
     path.write_text(json.dumps(content))

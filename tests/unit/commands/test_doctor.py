@@ -15,6 +15,7 @@ from pipeline.doctor import probes, show
 from pipeline.doctor.probes import MISSING, NOTE, OK, Finding, missing, note, ok
 from pipeline.resolved import ResolvedRun, resolve
 from tests.fake_records import shipped
+from tests.programs import stand_in
 
 
 def broken() -> Finding:
@@ -181,8 +182,7 @@ def test_the_site_file_is_held_against_its_cluster(
     tmp_path, monkeypatch, capsys, changes, status, words
 ) -> None:
     for name, text in PROGRAMS.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        stand_in(tmp_path / name, text)
     for name in ("sh", "grep"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("PATH", str(tmp_path))

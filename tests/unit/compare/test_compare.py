@@ -1,11 +1,9 @@
 """Two result sets, or two runs, side by side: losses, times, exit status, and perfect reruns."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -144,9 +142,7 @@ def profiled(other: Path) -> None:
         (profiled, 0, "DIFFER"),
     ],
 )  # fmt: skip
-def test_what_is_said_of_another_set(
-    pair, capsys, change: Callable[[Path], object], status: int, text: str
-) -> None:
+def test_what_is_said_of_another_set(pair, capsys, change, status, text) -> None:
     change(pair[1])
     assert call(pair) == status
     shown = capsys.readouterr()

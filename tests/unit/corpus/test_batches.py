@@ -1,12 +1,9 @@
 """Batches of windows in a random order, by slices; the shards and the manifest below them."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +20,7 @@ from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
 from pipeline.errors import CorpusError
 from pipeline.files import sha256_of_file
 from pipeline.study.spec import ObjectiveSpec
+from tests.programs import ran
 
 # Steps 0, 1, 166 (its last four positions lie in the next epoch) and 100 000.
 GOLDEN = [
@@ -233,7 +231,7 @@ def test_importing_batches_is_cheap() -> None:
         "import sys, pipeline.corpus.batches\n"
         "print(*{'torch', 'datasets', 'tokenizers', 'pyarrow', 'pandas'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    done = ran([sys.executable, "-c", code], check=True)
     assert done.stdout.strip() == ""
 
 

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from pipeline.corpus import encode, text_store
 from pipeline.corpus.build import TokensSpec, build
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import CorpusError
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,9 +67,7 @@ def test_documents_come_back_between_separators(tmp_path: Path) -> None:
     assert manifest == Manifest.load(tmp_path / "out", verify=True)
 
 
-def test_same_bytes_for_any_number_of_threads_and_blocks(
-    tmp_path: Path, text_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_bytes_for_any_number_of_threads_and_blocks(tmp_path, text_spec, monkeypatch) -> None:
     make(text_spec, tmp_path / "one")
     names = {"manifest.json", "tokenizer.json", "shard-00000.bin"}
     assert set(contents(tmp_path / "one")) == names
@@ -147,10 +143,9 @@ def test_the_stage_leaves_nothing_in_the_home_folder_and_imports_no_torch(
     )
     arguments = ["tokens", "--spec", str(spec), "--out", str(tmp_path / "out"), "--num-proc", "2"]
     variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "XDG_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], env=variables | {"HOME": str(home)}, cwd=ROOT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = ran(
+        [sys.executable, "-c", code, *arguments], env=variables | {"HOME": str(home)}, cwd=ROOT
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("tokens: 120 documents, ")
     assert list(home.rglob("*")) == []

@@ -1,7 +1,5 @@
 """Sources of documents: files of text and JSON, the hub, and this Python's own prose."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

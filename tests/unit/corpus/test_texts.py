@@ -1,7 +1,5 @@
 """Strings in chunks, documents in pieces: no size of a buffer decides what a token is."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """Which figures of a machine that others use too are taken."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace

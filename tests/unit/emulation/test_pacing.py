@@ -1,7 +1,5 @@
 """A rank waits until its time is the factor x its CPU seconds: on clocks that stand still."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading

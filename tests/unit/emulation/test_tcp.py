@@ -1,7 +1,5 @@
 """TCP's settings and tables of a node; its timers and counters are in tests/system."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,13 +1,10 @@
 """A batch job runs its site's lines, and at SIGUSR1 its training ends at a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import pytest
 from pipeline.launch import preloaded
 from pipeline.records import read_record
 from tests.parity.cases import Case
+from tests.programs import ran, stand_in, wait_until
 
 ROOT = Path(__file__).parents[3]
 STEPS = 1000
@@ -36,10 +34,8 @@ def job(tmp_path: Path, small_tokens: Path):
         f'exec {sys.executable} -m pipeline train --spec "$1/spec.json" --tokens {small_tokens} '
         '--out "$1" --attempt 3\n'
     )
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\necho Requeue=1 Restarts=0\n')
-    scontrol.chmod(0o755)
-
+    words = f'echo "$@" >>{tmp_path}/calls\necho Requeue=1 Restarts=0'
+    stand_in(tmp_path / "scontrol", words)
     (tmp_path / "envs").symlink_to(ROOT / "envs")
     variables = {
         "PYTHONPATH": str(ROOT),
@@ -63,9 +59,7 @@ def test_a_signal_ends_a_run_at_a_checkpoint_from_which_it_goes_on(loaded, job, 
     """Parity and tests/system see that it then has the losses of an undisturbed run."""
     folder, process = tmp_path / "run", job()
     rows = folder / "ranks/rank1.steps"
-    deadline = time.monotonic() + 60
-    while not (rows.exists() and rows.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: rows.exists() and rows.stat().st_size)
     process.send_signal(signal.SIGUSR1)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2, said
@@ -100,12 +94,8 @@ def test_the_site_s_lines_run_first_and_one_that_fails_ends_the_job(tmp_path: Pa
         (["A=1", "module load 'x'"], 2, "the line \"module load 'x'\" of `before`"),
     ):
         site.write_text(json.dumps({"container": {"runtime": "none"}, "before": lines}))
-        done = subprocess.run(
-            ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
-        )
+        done = ran(["sh", str(script), "here"], cwd=tmp_path, env=variables)
         assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
     site.write_text("runtime: none\n")
-    done = subprocess.run(
-        ["sh", str(script), "here"], cwd=tmp_path, env=variables, capture_output=True, text=True
-    )
+    done = ran(["sh", str(script), "here"], cwd=tmp_path, env=variables)
     assert done.returncode == 2 and done.stderr.startswith("error: site file workflow/site.yaml")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -13,6 +11,7 @@ from envs import build_horovod, build_image
 from envs.build_image import choose, inputs_digest, is_current
 from envs.image.builders import ImageError
 from pipeline.schemas import validate
+from tests.programs import stand_in
 
 SHA = f"sha256:{64 * '0'}"
 VERSIONS: dict[str, object] = {
@@ -57,11 +56,6 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def add(tools: Path, name: str, script: str = "#!/bin/sh\nexit 0\n") -> None:
-    (tools / name).write_text(script)
-    (tools / name).chmod(0o755)
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with something under every name that goes into an image."""
@@ -82,7 +76,7 @@ def docker(tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     if mksquashfs is None:
         pytest.skip("mksquashfs is not installed (Debian package squashfs-tools)")
     (tools / "mksquashfs").symlink_to(mksquashfs)
-    add(tools, "docker", FAKE_DOCKER)
+    stand_in(tools / "docker", FAKE_DOCKER)
     (tmp_path / "rootfs" / "etc").mkdir(parents=True)
     (tmp_path / "rootfs" / "etc" / "name").write_text("in the image\n")
     calls = tmp_path / "calls"
@@ -118,7 +112,7 @@ DEAF_DOCKER = "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n"
 
 def test_the_first_builder_that_works_is_taken_or_the_one_asked_for(tools, monkeypatch) -> None:
     monkeypatch.setenv("CALLS", os.devnull)
-    add(tools, "docker", DEAF_DOCKER)
+    stand_in(tools / "docker", DEAF_DOCKER)
     with pytest.raises(ImageError) as caught:
         choose("")
     for words in (
@@ -127,11 +121,11 @@ def test_the_first_builder_that_works_is_taken_or_the_one_asked_for(tools, monke
         "apt-get install buildah squashfs-tools",
     ):  # fmt: skip
         assert words in str(caught.value)
-    add(tools, "apptainer")
+    stand_in(tools / "apptainer")
     assert choose("").name == "apptainer"
-    add(tools, "buildah")
+    stand_in(tools / "buildah")
     assert choose("").name == "buildah"
-    add(tools, "docker", FAKE_DOCKER)
+    stand_in(tools / "docker", FAKE_DOCKER)
     assert choose("").name == "docker"
     assert choose("apptainer").name == "apptainer"
     (tools / "docker").unlink()
@@ -154,16 +148,16 @@ def test_a_docker_that_cannot_build_is_passed_over(
 ) -> None:
     monkeypatch.setenv("CALLS", os.devnull)
     monkeypatch.setenv(variable, value)
-    add(tools, "docker", FAKE_DOCKER)
+    stand_in(tools / "docker", FAKE_DOCKER)
     with pytest.raises(ImageError, match=told):
         choose("docker")
-    add(tools, "buildah")
+    stand_in(tools / "buildah")
     assert choose("").name == "buildah"
 
 
 def test_a_missing_packer_is_named_before_anything_is_built(tools, project, capsys) -> None:
-    add(tools, "buildah")
-    add(tools, "apptainer")  # has an mksquashfs of its own, for its own images
+    stand_in(tools / "buildah")
+    stand_in(tools / "apptainer")  # has an mksquashfs of its own, for its own images
     assert build_image.main([]) == 2
     assert "mksquashfs is not installed" in capsys.readouterr().err
     assert not (project / "images" / "build.log").exists()
@@ -191,7 +185,7 @@ def test_a_packer_that_ends_early_ends_the_build(
     docker, project, tools, monkeypatch, capsys
 ) -> None:
     (tools / "mksquashfs").unlink()
-    add(tools, "mksquashfs", "#!/bin/sh\necho 'No space left on device' >&2\nexit 1\n")
+    stand_in(tools / "mksquashfs", "#!/bin/sh\necho 'No space left on device' >&2\nexit 1\n")
     monkeypatch.setenv("ENDLESS", "yes")
     assert build_image.main([]) == 2
     assert "packing the image failed" in capsys.readouterr().err
@@ -209,7 +203,7 @@ build) for last; do before=$target target=$last; done
 exec) case $4 in *digest) echo "$SHA" ;; *) echo "$VERSIONS" ;; esac ;;
 esac
 """
-    add(tools, "apptainer", script)
+    stand_in(tools / "apptainer", script)
     monkeypatch.setenv("SHA", SHA)
     monkeypatch.setenv("VERSIONS", json.dumps(VERSIONS))
     monkeypatch.setenv("BASE_IMAGE", "debian:12")

@@ -1,14 +1,12 @@
 """The locks hold hashes of every package but torch, and set-up lets pip check them."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from envs.image.lock import read_lock
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = (ROOT / "envs" / "lock.sh").read_text(encoding="utf-8")
@@ -31,7 +29,7 @@ def test_torch_loses_local_tag_and_hashes_as_the_lock_is_made(tmp_path: Path) ->
         "torch==2.13.0+cpu \\\n    --hash=sha256:cc\n    # via -r envs/requirements.in\n"
         "tqdm==4.70.1 \\\n    --hash=sha256:dd\n"
     )
-    done = subprocess.run(["awk", program], input=made, capture_output=True, text=True, check=True)
+    done = ran(["awk", program], input=made, check=True)
     assert done.stdout == made.replace("+cpu \\\n    --hash=sha256:cc", "")
 
 

@@ -1,10 +1,10 @@
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.programs import ran, stand_in
 
 SCRIPT = Path(__file__).parents[3] / "envs" / "preflight.sh"
 GOOD_PYTHON = "#!/bin/sh\nexit 0\n"
@@ -17,12 +17,8 @@ def preflight(
 ) -> subprocess.CompletedProcess[str]:
     """Run with a PATH that holds `tools` (name to script) alone."""
     for name, script in tools.items():
-        (folder / name).write_text(script)
-        (folder / name).chmod(0o755)
-    return subprocess.run(
-        ["/bin/sh", str(SCRIPT)], env={"PATH": str(folder), **environment}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        stand_in(folder / name, script)
+    return ran(["/bin/sh", str(SCRIPT)], env={"PATH": str(folder), **environment})
 
 
 def tools(*names: str, python: str = GOOD_PYTHON) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """envs/run_workflow.sh with a stand-in for Snakemake; tests/system has the real one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -9,25 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import ran, stand_in
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "envs" / "run_workflow.sh"
-
-
-def put(program: Path, words: str) -> None:
-    """A program of the shell."""
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(f"#!/bin/sh\n{words}\n")
-    program.chmod(0o755)
 
 
 def run(
     folder: Path, *arguments: str, snakemake: str = 'echo ran "$@"'
 ) -> subprocess.CompletedProcess[str]:
-    put(folder / ".venv/bin/snakemake", snakemake)
-    return subprocess.run(
-        ["/bin/sh", str(SCRIPT), *arguments], cwd=folder, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+    stand_in(folder / ".venv/bin/snakemake", snakemake)
+    return ran(["/bin/sh", str(SCRIPT), *arguments], cwd=folder, timeout=60)
 
 
 def test_arguments_reach_snakemake_as_they_are(tmp_path: Path) -> None:
@@ -40,7 +30,7 @@ def test_arguments_reach_snakemake_as_they_are(tmp_path: Path) -> None:
 def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch, waits: bool) -> None:
     """71 is what util-linux says of ENOLCK, also of a server of files that goes meanwhile."""
     first = "[ -e asked ] || { touch asked; exit 1; }; " if waits else ""
-    put(tmp_path / "bin/flock", f"{first}exit 71")
+    stand_in(tmp_path / "bin/flock", f"{first}exit 71")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     done = run(tmp_path, "--cores", "1")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1 + waits)
@@ -60,7 +50,7 @@ def test_a_program_that_is_missing_is_one_line(tmp_path: Path, monkeypatch, miss
 
 
 def test_a_user_without_a_name_or_a_folder_for_caches_gets_both(tmp_path, monkeypatch) -> None:
-    put(tmp_path / "bin/id", '[ "$1" = -u ] && echo 54321')
+    stand_in(tmp_path / "bin/id", '[ "$1" = -u ] && echo 54321')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", "/dev/null")
     for name in ("XDG_CACHE_HOME", "USER"):

@@ -1,7 +1,5 @@
 """Set-up never clears an environment of another checkout, and says in one line what it lacks."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -9,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.programs import ran, stand_in
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,9 +27,7 @@ def test_what_set_up_cannot_do_is_one_line(tmp_path: Path, is_linked: bool) -> N
         (here / "envs/requirements.lock").touch()
         (here / ".venv").symlink_to(other)
         said = f"error: .venv is a symlink to {other}, the environment of"
-    done = subprocess.run(
-        ["sh", "envs/setup.sh", ".venv/.stamp"], cwd=here, capture_output=True, text=True
-    )
+    done = ran(["sh", "envs/setup.sh", ".venv/.stamp"], cwd=here)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith(said)
     assert (here / ".venv").exists() == is_linked == (other / "bin").is_dir()
@@ -46,16 +44,14 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("setup.sh", "preflight.sh", "samestep"):
         shutil.copy(ROOT / "envs" / name, made / "envs")
     (made / "envs/requirements.lock").write_text("torch==1.0\n")
-    python = made / ".venv/bin/python"
-    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{made}/calls\n')
-    python.chmod(0o755)
+    stand_in(made / ".venv/bin/python", f'printf "%s\\n" "$*" >>{made}/calls')
     return made
 
 
 def set_up(folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PWD": str(folder), "PYTHON": str(folder / ".venv/bin/python")}
     command = ["sh", "envs/setup.sh", ".venv/.stamp-new"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return ran(command, cwd=folder, env=environment)
 
 
 def test_through_a_symlink_to_the_checkout_nothing_is_cleared(checkout: Path) -> None:
@@ -73,10 +69,8 @@ def test_a_lock_that_cannot_be_had_is_no_environment_in_use(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: int
 ) -> None:
     """71 is what util-linux says of ENOLCK."""
-    program = tmp_path / "bin/flock"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nfor last; do :; done\n[ "$last" != {lock} ] || exit 71\n')
-    program.chmod(0o755)
+    words = f'for last; do :; done; [ "$last" != {lock} ] || exit 71'
+    program = stand_in(tmp_path / "bin/flock", words)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     done = set_up(checkout)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -119,9 +113,8 @@ def test_horovod_is_compiled_while_pip_goes_on_and_not_for_an_archive(
 def test_packages_go_into_this_environment_whatever_the_shell_tells_pip(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python = checkout / ".venv/bin/python"
     told = r"env | sed -n 's/^\(PIP_[TUDI].*\)=1$/\1/p'"
-    python.write_text(f'#!/bin/sh\n[ "$3" != install ] || {told} >>{checkout}/calls\n')
+    stand_in(checkout / ".venv/bin/python", f'[ "$3" != install ] || {told} >>{checkout}/calls')
     names = ("PIP_TARGET", "PIP_USER", "PIP_DRY_RUN", "PIP_INDEX_URL")
     for name in names:
         monkeypatch.setenv(name, "1")

@@ -1,7 +1,5 @@
 """Figures read back: points, intervals, panels of links, words and looks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache
@@ -366,9 +364,7 @@ def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(
     assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()
 
 
-def test_it_says_what_the_conditions_are_and_what_they_are_held_against(
-    what_if: Figure,
-) -> None:
+def test_it_says_what_the_conditions_are_and_what_they_are_held_against(what_if) -> None:
     text = words(what_if)
     for part in ("straggler one node at 0.5 speed", "jitter 0.3",
                   "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip

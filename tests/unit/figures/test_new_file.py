@@ -1,7 +1,5 @@
 """Adding a figure is adding a file: its stage draws it, the paper shows it, none may be empty."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -10,6 +8,7 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns
 
 from tests.fake_records import make_table, write_table
+from tests.programs import ran
 
 RENDER = """
 from pathlib import Path
@@ -30,10 +29,11 @@ def test_the_figure_of_the_page_on_own_studies_is_one_file(tmp_path: Path) -> No
     metrics = write_table(make_table(repeats=2), tmp_path)
 
     def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)}, check=False,
-        )  # fmt: skip
+        return ran(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        )
 
     stage = ("-m", "pipeline", "figure", "--metrics", str(metrics), "--out", "figures")
     drawn, empty = python(*stage, "peak"), python(*stage, "typo")

@@ -1,7 +1,5 @@
 """The figure of the published points: each is drawn by each way, suspect ones apart."""
 
-from __future__ import annotations
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest

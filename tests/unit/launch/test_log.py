@@ -1,7 +1,5 @@
 """Signals of ranks in the log of a run."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.launch.log import signals_of_ranks

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pipeline.models import deferred
 from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec
 from tests.parity.cases import Case
+from tests.programs import ran, wait_until
 
 SERVER = """
 import os, sys, time
@@ -60,13 +60,6 @@ def listens(name: str) -> bool:
         return connection.connect_ex(f"\0{name}") == 0
 
 
-def wait_until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def asked(server, tmp_path):
     """Ask for a run that waits; the asker, and the process of the run."""
@@ -84,12 +77,10 @@ def asked(server, tmp_path):
 def test_the_run_has_the_arguments_environment_folder_and_output_of_the_asker(
     server, tmp_path
 ) -> None:
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", ASK, "here.txt", "7"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-        capture_output=True,
-        text=True,
         timeout=30,
     )
     assert done.returncode == 7

@@ -1,7 +1,5 @@
 """Resuming in the stage `train`, starts after a lost one, and what an earlier start left."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

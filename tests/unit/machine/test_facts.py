@@ -1,7 +1,5 @@
 """Facts of machine and rank; None where the machine has none."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Children that tell values, fail in their own words, and are gone with whom they work for."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import partial

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pipeline.machine import image
 from pipeline.machine.site import PYXIS, Site
 from pipeline.study.spec import RunSpec
 from tests.fake_records import shipped
+from tests.programs import ran, stand_in
 
 ONE, OTHER = "sha256:" + "1" * 64, "sha256:" + "2" * 64
 
@@ -77,11 +77,7 @@ def test_a_run_is_inside_its_image_alone(monkeypatch, tmp_path) -> None:
 
 
 def runtime(monkeypatch, tmp_path, name: str) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / name).write_text("#!/bin/sh\n")
-    (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("PATH", str(stand_in(tmp_path / "bin" / name).parent))
 
 
 @pytest.mark.parametrize("name", ["apptainer", "singularity"])
@@ -126,8 +122,7 @@ os.execvp(words[0], words)
 def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
     monkeypatch, tmp_path, built
 ) -> None:
-    (tmp_path / "srun").write_text(RECORDS)
-    (tmp_path / "srun").chmod(0o755)
+    stand_in(tmp_path / "srun", RECORDS)
     variables = {"NCCL_IB_HCA": "a,b", "ODD": 'it\'s $HOME; "x"', "LD_LIBRARY_PATH": "/opt/fabric"}
     site = Site(
         runtime=PYXIS, binds=("/opt/fabric",), options=("--container-writable",)
@@ -135,10 +130,11 @@ def test_pyxis_gets_image_mounts_and_options_and_the_site_s_variables(
     folders = [Path("/scratch/x")]
     enter = image.enter(built, site, device="cuda", folders=folders, variables=variables)
     given = {"RECORD": str(tmp_path / "record"), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    inside = subprocess.run(
-        ["srun", "--nodes=2", *enter, "env"], capture_output=True, text=True, check=True,
+    inside = ran(
+        ["srun", "--nodes=2", *enter, "env"],
+        check=True,
         env=given | {"LD_LIBRARY_PATH": "/driver", "NCCL_IB_HCA": "of the image"},
-    ).stdout.splitlines()  # fmt: skip
+    ).stdout.splitlines()
     here = Path.cwd()
     words = json.loads((tmp_path / "record").read_text())
     assert words[:6] == [

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.machine import inherited
+from tests.programs import ran
 
 EXPORTED = (
     "OMP_PROC_BIND KMP_AFFINITY MKL_DYNAMIC GOMP_CPU_AFFINITY ATEN_CPU_CAPABILITY LD_PRELOAD "
@@ -111,14 +111,12 @@ def test_a_stage_starts_again_without_what_its_python_would_read(tmp_path: Path)
     code += (
         " as i; i.begin(); import argparse; print(*(n for n in os.environ if n == 'LD_PRELOAD'))"
     )
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", code],
         env={
             "PATH": os.environ["PATH"],
             **{"PYTHONPATH": there, "LD_PRELOAD": "", "PYTHONHASHSEED": "7"},
         },
-        capture_output=True,
-        text=True,
     )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
     assert done.stderr.count("note: not taken over") == 1
@@ -150,8 +148,9 @@ def test_a_caller_that_ignores_or_blocks_signals_hides_no_failure(how: str) -> N
 
     code = f"from pipeline.machine import inherited as i; i.{how}(); import subprocess as s, signal"
     code += "; print(s.run(['false']).returncode, signal.pthread_sigmask(signal.SIG_BLOCK, ()))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], preexec_fn=ignore, capture_output=True, text=True,
+    done = ran(
+        [sys.executable, "-c", code],
+        preexec_fn=ignore,
         env={"PATH": os.environ["PATH"], **inherited.OWN},
-    )  # fmt: skip
+    )
     assert done.stdout == "1 set()\n", done.stderr

@@ -1,13 +1,13 @@
 """What is known before ranks start."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from pipeline.errors import LaunchError
 from pipeline.machine import limits
+from tests.programs import ran
 
 CHECK = """
 import resource, sys
@@ -19,21 +19,14 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def test_too_few_open_files_are_said_at_once_and_a_soft_limit_is_raised() -> None:
-    results = [
-        subprocess.run([sys.executable, "-c", CHECK, hard], capture_output=True, text=True)
-        for hard in ("12", "500")
-    ]
+    results = [ran([sys.executable, "-c", CHECK, hard]) for hard in ("12", "500")]
     assert "may open 12 files here, 2 ranks need 72 each; raise" in results[0].stderr
     assert results[1].stdout == "500\n", results[1].stderr
 
 
 def test_a_loopback_that_is_down_is_said_before_a_rank_waits_for_it() -> None:
     code = "from pipeline.machine import limits; limits.check(2)"
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-    )
+    done = ran(["unshare", "--user", "--map-root-user", "--net", sys.executable, "-c", code])
     if "unshare" in done.stderr:
         pytest.skip(done.stderr)
     assert "does not reach itself at 127.0.0.1 (Network is unreachable)" in done.stderr

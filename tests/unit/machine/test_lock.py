@@ -31,9 +31,7 @@ def test_it_is_held_in_a_folder_of_this_user_alone(own: Path) -> None:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_what_others_could_have_put_there_is_refused(
-    own: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_what_others_could_have_put_there_is_refused(own, tmp_path, monkeypatch) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     own.symlink_to(elsewhere)
@@ -118,9 +116,7 @@ def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, caps
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO, errno.ESTALE])
 @pytest.mark.parametrize("calls_before", [0, 2], ids=["at once", "while it waits"])
-def test_a_call_that_fails_is_no_lock_of_another(
-    own: Path, monkeypatch, number: int, calls_before: int
-) -> None:
+def test_a_call_that_fails_is_no_lock_of_another(own, monkeypatch, number, calls_before) -> None:
     """A server of files may go while a run waits for another."""
     answers: list[OSError] = [BlockingIOError(errno.EAGAIN, "taken")] * calls_before
     answers.append(OSError(number, os.strerror(number)))

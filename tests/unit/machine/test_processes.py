@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from pipeline.machine import processes
+from tests.programs import ran, wait_until
 
 CHILD = (
     "from pipeline.machine.processes import start; from pathlib import Path; import time, sys;"
@@ -27,11 +28,8 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path) -> None:
     child = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 5
     with suppress(psutil.NoSuchProcess):
-        while child.status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, 5)
 
 
 def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
@@ -88,7 +86,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_blocks_of_a_step_are_used_again() -> None:
     def faults(how: str) -> int:
         command = [sys.executable, "-c", STEPS, how]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return int(ran(command, check=True).stdout)
 
     pages = (40 << 20) // mmap.PAGESIZE
     assert faults("keep") < 100 < pages <= faults("leave")

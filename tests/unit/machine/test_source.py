@@ -1,7 +1,5 @@
 """Facts of the source; None where git does not tell, or tells of something else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.machine.source import FILE, ROOT, provenance
+from tests.programs import ran
 
 
 def test_it_asks_for_itself_by_its_place() -> None:
@@ -24,9 +23,7 @@ def checkout(tmp_path: Path) -> str:
     identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "one"]):
         subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
+    done = ran(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True)
     return done.stdout.strip()
 
 
@@ -56,9 +53,7 @@ def test_a_repository_of_something_else_in_this_folder_has_no_commit_of_ours(
     assert provenance(tmp_path) == {"git_commit": None, "git_dirty": None}
 
 
-def test_only_a_repository_of_this_project_itself_is_asked(
-    checkout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_repository_of_this_project_itself_is_asked(checkout, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert provenance(tmp_path)["git_commit"] == checkout
     (tmp_path / "unpacked").mkdir()

@@ -1,7 +1,5 @@
 """From records to the table: values, refusals, order of execution, drift and pooled runs."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Who is faster, who may say so, and what a condition of a link costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +10,7 @@ import pytest
 
 from pipeline.metrics import table as tidy
 from pipeline.metrics.cells import CellRuns
-from pipeline.metrics.contrasts import (
-    contrast_rows,
-    fewest_repeats,
-    largest_family,
-)
+from pipeline.metrics.contrasts import contrast_rows, fewest_repeats, largest_family
 from pipeline.metrics.results import Results, SpeedTest
 from pipeline.metrics.runs import load_run
 from pipeline.metrics.statistics import Interval, interval_of_ratio
@@ -111,9 +105,7 @@ def test_an_interval_apart_decides_nothing_without_the_test() -> None:
 @pytest.mark.parametrize(
     ("bias", "verdict"), [(None, "undecided"), (0.1, "faster"), (0.3, "undecided")]
 )
-def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(
-    bias: float | None, verdict: str
-) -> None:
+def test_faster_on_emulated_nodes_is_farther_apart_than_they_are_off(bias, verdict) -> None:
     """The second is slower by a quarter; a ratio between real nodes has no such bias."""
     groups = {}
     for name, centre in (("b", 0.2), ("c", 0.25)):

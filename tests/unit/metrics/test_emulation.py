@@ -1,7 +1,5 @@
 """Accuracy of the emulated times, from runs in real time and passes of a yardstick."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +19,7 @@ from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests import fake_records
 from tests.fake_bench import make_yardstick
-from tests.fake_records import (
-    EMULATED,
-    a_cell,
-    make_record,
-    make_study,
-    pick,
-    table_of,
-    with_steps,
-)
+from tests.fake_records import EMULATED, a_cell, make_record, make_study, pick, table_of, with_steps
 from tests.fake_records import made as made_table
 
 CELLS = [
@@ -73,9 +63,7 @@ def plain() -> pd.DataFrame:
     return made()
 
 
-def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nodes_with_cores_of_their_own_are_in_real_time_themselves(monkeypatch) -> None:
     table = made(cluster=WITHOUT, cells=CELLS[:2])
     assert Results(table).bias == 0.0 and "no time was dilated" in bias_sentence(Results(table))
     assert Results(made(cluster=WITHOUT)).bias is None

@@ -1,7 +1,5 @@
 """FLOP utilisation by hand, and the throughput that links allow at most."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -87,8 +87,7 @@ def test_a_single_device_is_held_against_no_other_number_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "norms"),
-    [([1.0, NAN, NAN], [1.0, 1.0, 1.0]), ([1.0, 1.0, 1.0], [1.0, NAN, 1.0])],
+    ("losses", "norms"), [([1.0, NAN, NAN], [1.0, 1.0, 1.0]), ([1.0, 1.0, 1.0], [1.0, NAN, 1.0])]
 )
 def test_what_is_not_finite_has_diverged_also_where_the_reference_has(losses, norms) -> None:
     assert verdict(run_of(losses, norms, "dps"), run_of(losses, norms))["parity_verdict"][

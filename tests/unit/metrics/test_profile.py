@@ -1,7 +1,5 @@
 """Rows of profiled runs, rounds of steps, and bubbles whose idle time is known."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What readers of the table ask: rows in order, links, scaling, and the result in sentences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

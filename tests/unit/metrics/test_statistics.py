@@ -1,7 +1,5 @@
 """Intervals, rank tests and drift: by hand, by their properties, and what they cover."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations

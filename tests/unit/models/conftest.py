@@ -1,7 +1,5 @@
 """Sizes are counted anew for each module of these tests, whatever an earlier session has kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """GPT-2: transformers' numbers, initial values without memory, recomputation, packed documents."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace

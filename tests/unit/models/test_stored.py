@@ -3,8 +3,6 @@
 The loss that they give in every layout: `tests/parity`.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """The report of a study, and the page of all claims."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -304,8 +302,3 @@ def test_studies_that_need_no_gpu_and_no_cluster_are_listed(capsys) -> None:
     assert papers | {"smoke", "lin2020", "bai2022-laptop", "eight-nodes"} <= set(named)
     others = {"bai2022", "one-gpu", "cluster-check", "layouts", "ptdp2021-as-published"}
     assert not others & set(named)
-
-
-def test_a_folder_without_verdicts_is_one_line(tmp_path, capsys) -> None:
-    assert main(["index", "--results", str(tmp_path)]) == 2
-    assert "run one (make paper), or all (make studies)" in capsys.readouterr().err

@@ -1,9 +1,6 @@
 """The manuscript says what the runs did, and PDF and LaTeX are the same each time."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from pipeline.study.study import Study
 from tests.fake_records import EMULATED, a_cell, altered, make_study, make_table
 from tests.fake_records import made as made_table
 from tests.fake_results import make_results, stage
+from tests.programs import ran
 
 SOURCE = source()
 
@@ -318,7 +316,7 @@ def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
     source = "\n".join(_pipe_table(rows) for rows in (wide, few))
     command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--columns=100000"]
     command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    done = ran(command, input=source, check=True)
     [given] = re.findall(r"columns: \((.*)\)", done.stdout)
     shares = [float(share.strip(" %")) for share in given.split(",")]
     assert len(shares) == 9 and sum(shares) <= 100.1

@@ -1,7 +1,5 @@
 """The paper and the page of a study of points, made once: every set, bar, limit and point."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Titles and labels of any text: what figures, typst, LaTeX and the manuscript show of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -25,6 +23,7 @@ from pipeline.text import markdown
 from tests.fake_records import a_cell, make_study
 from tests.fake_results import make_results, stage
 from tests.nasty_texts import LABELS, TITLE
+from tests.programs import ran
 from tests.unit.test_text import TEXTS, inlines, plain_latex, words
 
 PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
@@ -105,7 +104,7 @@ def test_the_text_of_the_pdf_is_that(root: Path) -> None:
 
 def pandoc(text: str, *options: str) -> Any:
     command = [pypandoc.get_pandoc_path(), "--to=json", *options]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    done = ran(command, input=text, check=True)
     return json.loads(done.stdout)
 
 
@@ -153,7 +152,7 @@ def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
     source = f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n"
     command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
     command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    done = ran(command, input=source, check=True)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "a.typ"
         file.write_text(f"#set smartquote(enabled: false)\n{done.stdout}", encoding="utf-8")
@@ -169,7 +168,7 @@ def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
     source = "\n\n".join(markdown(printed(text)) for text in texts)
     command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
     command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    done = ran(command, input=source, check=True)
     template = (SOURCES / "template.typ").read_text(encoding="utf-8")
     (fonts,) = re.findall(r"#set text\(font: \(.*?\)", template)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,5 @@
 """The mesh of named axes: places, neighbours, sequences of a rank, and its parts as boxes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

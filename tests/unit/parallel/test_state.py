@@ -1,7 +1,5 @@
 """One rank of four holds its parts of weights and checkpoints, and never more."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

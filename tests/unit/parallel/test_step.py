@@ -1,7 +1,5 @@
 """The shared step and the buckets of its gradients, of whose ranks this process is one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

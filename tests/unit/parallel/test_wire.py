@@ -1,7 +1,5 @@
 """Bytes on the wire by hand, what the counter reads, and that every collective is heard."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

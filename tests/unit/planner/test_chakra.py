@@ -1,7 +1,5 @@
 """Chakra traces, read by a reader of our own."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

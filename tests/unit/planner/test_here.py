@@ -1,7 +1,5 @@
 """Operators of a step, and steps predicted from them and from messages."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The memory model against what torch keeps and what publications trained; shapes by size."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

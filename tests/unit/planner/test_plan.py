@@ -1,7 +1,5 @@
 """What `plan` predicts and refuses, and the cells of a study on more nodes than are here."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

@@ -144,7 +144,6 @@ def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, n
     assert rank(model, Cluster("v100-16", 16, nodes, gpus, 25.0), nodes * gpus, "fp16")
 
 
-@pytest.mark.slow
 def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None:
     """Of grouped keys, a gate and a head of its own, and of fewer positions than it has."""
     config = models.examples()["LlamaForCausalLM"]

@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records import (
-    ALWAYS,
-    FINISHED,
-    Rule,
-    RunRecord,
-    contradiction,
-    run_rules,
-    step_rules,
-)
+from pipeline.records import ALWAYS, FINISHED, Rule, RunRecord, contradiction, run_rules, step_rules
 from pipeline.study.profiling import PHASES
 from pipeline.study.spec import PhaseSpec
 from tests.fake_records import EMULATED, make_record, rank_environment, spec_of

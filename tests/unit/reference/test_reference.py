@@ -1,7 +1,5 @@
 """Published figures and data sheets: each number with its source, and what does not fit."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Annotations and what follows: refusals, the best cuts, placements, and what DTensor sends."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Experts that are cut over ranks: this process is the only one, so all tokens come back to it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Horovod: usable or why not, the job that a rank joins, and what a resume sends."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -242,7 +240,6 @@ def assert_a_search_ends(tokens: Path, out: Path, points: int, **variables: str)
     assert not Path(log).parent.exists()
 
 
-@pytest.mark.system
 def test_a_search_ends_and_says_what_it_settled_on(small_tokens: Path, tmp_path: Path) -> None:
     """Of six points; `tests/system/test_launchers.py` has one of as many as Horovod's default."""
     assert_a_search_ends(small_tokens, tmp_path, 6, **{MOST_POINTS: "5"})

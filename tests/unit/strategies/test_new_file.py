@@ -2,13 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
 from typing import Any
 
 import pytest
+
+from tests.programs import ran
 
 MINE = '''
 """Mine: every rank trains for itself."""
@@ -107,13 +108,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "pipeline/strategies/room").mkdir()
     (folder / "pipeline/strategies/room/plan.py").write_text(MINE.lstrip())
     (folder / "mine.yaml").write_text(STUDY)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", f"BROKEN = {BROKEN}\n{SEEN}"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,5 @@
 """What ranks of ZeRO send, and when: this process is one of many, or the only one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace

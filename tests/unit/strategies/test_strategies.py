@@ -1,11 +1,8 @@
 """Strategies without ranks: layouts, options, what is refused, what is sent and kept."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import math
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
@@ -28,6 +25,7 @@ from pipeline.strategies.deepspeed.step import load as load_deepspeed
 from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study
 from pipeline.study.spec import RunSpec, WorldSpec
+from tests.programs import ran
 from tests.ranks import MODEL, ON_ONE_RANK, group_alone, parts_of
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
@@ -95,7 +93,7 @@ print("torch" in sys.modules)
 
 
 def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", ARITHMETIC], capture_output=True, text=True)
+    done = ran([sys.executable, "-c", ARITHMETIC])
     assert done.stdout == "False\n", done.stderr
 
 

@@ -1,7 +1,5 @@
 """Studies of which two runs train to the end and all others are the beginning of that training."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.errors import StudyError

@@ -33,9 +33,7 @@ CHANGED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("strategy", "options"), CHANGED)
-def test_compressed_and_late_gradients_are_unequal_work(
-    strategy: str, options: dict[str, Any]
-) -> None:
+def test_compressed_and_late_gradients_are_unequal_work(strategy, options) -> None:
     study = with_cell(strategy=strategy, options=options)
     knob, value = next(iter(options.items()))
     with pytest.raises(StudyError, match=rf"{knob}={value} .*\[schedule\]"):

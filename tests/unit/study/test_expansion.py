@@ -1,7 +1,5 @@
 """Runs besides the timed ones: in real time, and profiled, each the beginning of a timed one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -5,12 +5,7 @@ import pytest
 import yaml
 
 from pipeline.errors import StudyError
-from pipeline.study.load import (
-    CONFIG,
-    find_study,
-    load_study,
-    results_folder,
-)
+from pipeline.study.load import CONFIG, find_study, load_study, results_folder
 from tests.fake_records import a_cell
 
 
@@ -19,9 +14,7 @@ def write(path: Path, **content: object) -> Path:
     return path
 
 
-def test_a_study_states_what_differs_from_the_one_it_extends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_states_what_differs_from_the_one_it_extends(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     own = write(tmp_path / "own.yaml", extends="smoke", study="own", title="Own", repeats=7,
                 workload={"steps": 20}, profile=None)  # fmt: skip
@@ -63,9 +56,7 @@ def test_profiled_repeats_of_named_cells_are_of_one_study_alone(tmp_path: Path) 
     assert load_study(own).to_dict()["profile"] == {"steps": 4}
 
 
-def test_paths_are_relative_to_the_file_that_states_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_relative_to_the_file_that_states_them(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine/sets/a").mkdir(parents=True)
     absolute = str(tmp_path / "b.txt")
@@ -120,6 +111,7 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
         ({"extends": "a\0.yaml", "study": "a"}, "cannot be printed"),
         ({"extends": "loop.yaml", "study": "a"}, "loop.yaml"),
         ({"extends": "smoke", "study": "smoke"}, "the name of the study 'smoke' that it extends"),
+        ({"extends": "two.yaml", "study": "smoke"}, "name of the study 'smoke' that it extends"),
         ({"extends": "own.yaml", "study": "a"}, "comes back to itself"),
         ({"extends": "round.yaml", "study": "a"}, "comes back to itself"),
         ({"extends": "list.yaml", "study": "a"}, "is no mapping"),
@@ -128,10 +120,9 @@ def test_a_study_is_given_by_its_name_or_file(tmp_path: Path) -> None:
         ({"study": "a"}, "state it, or `extends: smoke`, which has all that a study needs$"),
     ],
 )
-def test_a_wrong_extension_is_one_line(
-    tmp_path: Path, content: dict[str, object], message: str
-) -> None:
+def test_a_wrong_extension_is_one_line(tmp_path, content, message) -> None:
     write(tmp_path / "round.yaml", extends="own.yaml")
+    write(tmp_path / "two.yaml", extends="smoke", study="two")
     (tmp_path / "list.yaml").write_text("[1]")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     with pytest.raises(StudyError, match=message) as caught:
@@ -149,9 +140,7 @@ def test_a_wrong_extension_is_one_line(
         ("title: 12", "takes it for a number; quote it"),
     ],
 )
-def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(
-    tmp_path: Path, line: str, message: str
-) -> None:
+def test_a_word_that_yaml_reads_otherwise_is_told_how_to_write_it(tmp_path, line, message) -> None:
     own = tmp_path / "own.yaml"
     own.write_text(f"extends: smoke\nstudy: own\n{line}\n")
     with pytest.raises(StudyError, match=message):

@@ -1,7 +1,5 @@
 """A study whose model lies in a file or on a hub: its content, its identity, what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import socket
@@ -173,6 +171,8 @@ def hub(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
     Thread(target=server.serve_forever, daemon=True).start()
     place = f"http://127.0.0.1:{server.server_port}"
     constants = "huggingface_hub.constants"
+    # As true as when the library was loaded, in this process maybe by a stage that is offline.
+    monkeypatch.setattr(f"{constants}.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(f"{constants}.ENDPOINT", place)
     template = f"{place}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)

@@ -1,7 +1,6 @@
 """The page on a study of one's own: what it shows is copied, checked and planned as it stands."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -14,6 +13,7 @@ from pipeline.planner.memory import predict_sent
 from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
+from tests.programs import ran
 
 PAGE = Path("docs/own-study.md").read_text(encoding="utf-8")
 
@@ -48,7 +48,7 @@ def test_a_seventh_publication_is_a_folder(tmp_path: Path) -> None:
     code = "import sys; from pipeline.__main__ import main; [main(x.split()) for x in sys.argv[1:]]"
     commands = ("check --study seventh", "index --list", "index --readme page.md")
     command = [sys.executable, "-c", code, *commands]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = ran(command, cwd=tmp_path)
     first, *listed = done.stdout.split()
     assert first == "results/seventh" and "seventh" in listed, done.stderr
     row = "| `seventh` | What a rank of the seventh paper sends | Seventh |"

@@ -1,7 +1,5 @@
 """A study of points: it has no runs, and what needs runs says so in one line."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from pathlib import Path

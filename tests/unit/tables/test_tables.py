@@ -1,7 +1,5 @@
 """Tables as LaTeX, Markdown and CSV: what they show and what they leave out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,9 +203,7 @@ def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
     return records(frame[(frame["cell"] == name) & (frame["nodes"] == nodes)])[0]
 
 
-def test_a_known_device_has_its_datasheet_beside_the_measured_peak(
-    table: pd.DataFrame,
-) -> None:
+def test_a_known_device_has_its_datasheet_beside_the_measured_peak(table) -> None:
     two = "Tesla V100-SXM2-16GB, Tesla V100-SXM2-16GB"
     chosen = altered(table.assign(device="cuda"), {"metric": "gpus"}, text=two)
     frame = made("utilisation", chosen)[0]

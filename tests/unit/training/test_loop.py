@@ -1,7 +1,5 @@
 """Which steps of a run are timed, what is counted over them, and the optimiser."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

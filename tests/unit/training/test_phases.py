@@ -1,7 +1,5 @@
 """The recorder of phases, with a clock that only moves when told, and in the real loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,15 +1,13 @@
 """The Dockerfile and the Apptainer definition are one recipe, and a clean one."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from envs import build_image
+from tests.programs import ran
 
 ROOT = Path(__file__).parents[4]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -53,7 +51,5 @@ def test_horovod_is_built_before_the_package_is_there(name: str) -> None:
 
 def test_hadolint_finds_nothing() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run(
-        [str(hadolint), str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False
-    )
+    done = ran([str(hadolint), str(ROOT / "Dockerfile")])
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -8,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.image.squashfs import environment_script, pack_command, write_environment
+from tests.programs import ran
 
 
 def sourced(folder: Path, variables: list[str], **caller: str) -> dict[str, str]:
@@ -15,7 +14,7 @@ def sourced(folder: Path, variables: list[str], **caller: str) -> dict[str, str]
     script = folder / "environment.sh"
     script.write_text(environment_script(variables))
     command = ["/bin/sh", "-c", '. "$1"; exec /usr/bin/env -0', "sh", str(script)]
-    done = subprocess.run(command, env=caller, capture_output=True, text=True, check=True)
+    done = ran(command, env=caller, check=True)
     return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
 
 

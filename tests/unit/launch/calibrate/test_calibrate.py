@@ -1,7 +1,5 @@
 """Calibration of this machine: what it starts, and that its file predicts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ends of the ranks of emulated nodes, all together."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

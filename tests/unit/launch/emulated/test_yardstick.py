@@ -1,7 +1,5 @@
 """The machine's undisturbed speed: what is measured, and that no other machine's is used."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

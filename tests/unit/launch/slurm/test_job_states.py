@@ -1,7 +1,5 @@
 """States of SLURM jobs as Snakemake's executor is told of them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from types import SimpleNamespace

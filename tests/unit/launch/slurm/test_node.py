@@ -1,9 +1,10 @@
 """torchrun on one of several nodes."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.programs import ran
 
 
 def test_torchrun_gets_the_place_and_its_own_options(tmp_path) -> None:
@@ -18,8 +19,8 @@ def test_torchrun_gets_the_place_and_its_own_options(tmp_path) -> None:
     env = os.environ | {"SLURM_NODEID": "0", "OMP_NUM_THREADS": "1"}
     env |= {"PYTHONPATH": str(Path.cwd()), "KMP_X": "1", "SAMESTEP_STATED": "KMP_X"}
     env |= {"OMP_PROC_BIND": "true", "ANY_NAME": "of a site's start script"}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = ran(command, cwd=tmp_path, env=env)
     assert {path.name for path in tmp_path.iterdir()} == {"script.py", "00", "01"}, done.stderr
     env.pop("SLURM_NODEID")
-    lost = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    lost = ran(command, env=env, timeout=120)
     assert lost.returncode == 1 and lost.stderr.startswith("error: SLURM_NODEID is not set")

@@ -1,7 +1,5 @@
 """Models of transformers: their sizes, their initial weights, and what is refused in one line."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Stages and schedules of a pipeline: layers, micro-batches, bubbles, what is refused."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A model cut into stages in one process: nothing is lost. Other classes: `tests/parity`."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Parts of a pipeline's step that need no second rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
