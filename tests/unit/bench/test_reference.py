@@ -25,8 +25,6 @@ def test_a_pair_takes_the_same_steps(pair: Pair) -> None:
     assert row(compared).startswith(f"| `{pair.strategy}`")
 
 
-@pytest.mark.slow
-@pytest.mark.system
 def test_all_pairs_are_written_with_their_ranks(tmp_path: Path) -> None:
     """Those of four ranks, too, take the same steps."""
     out, page = tmp_path / "reference.json", tmp_path / "page.md"
