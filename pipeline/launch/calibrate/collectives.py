@@ -82,9 +82,12 @@ def _on_nodes(
     awaken = awake(cores) if nodes and cpu_quota() is None else nullcontext()
     with awaken, TemporaryDirectory() as folder:
         ranks, meeting = [], f"file://{folder}/meeting"
+        # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
+        before = 1 if world.yardstick else SIDE
         for rank in range(world.size):
             node = rank // world.ranks_per_node
-            work = partial(_times, meeting, rank, world.size, groups, dilation, sizes, seconds)
+            place = meeting, rank, world.size
+            work = partial(_times, *place, groups, dilation, sizes, seconds, before)
             ranks.append(measuring(partial(_inside, nodes, node, work), cores))
         each = [measured_by(one) for one in ranks]
     return [_of_all(same, dilation) for same in zip(*each, strict=True)]
@@ -124,6 +127,7 @@ def _times(
     factor: float,
     sizes: Sequence[int],
     seconds: float,
+    side: int,
 ) -> list[dict[str, Any]]:
     """Be a rank: join the others, and time each size of group, kind and size several times."""
     if factor > 1:
@@ -136,7 +140,7 @@ def _times(
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
-    pacer, matrix = Pacer(factor), torch.ones(SIDE, SIDE)
+    pacer, matrix = Pacer(factor), torch.ones(side, side)
     pacer.start()
 
     def once(work: Callable[[], object]) -> tuple[float, float]:
