@@ -64,7 +64,9 @@ def studies() -> list[str]:
 
 def first_steps(study: Path) -> list[dict[str, float | None]]:
     run = expand(load_study(study))[0]
-    work = replace(run.workload, global_batch=1, accumulation_steps=1, checkpoint_every=0)
+    work = replace(
+        run.workload, global_batch=1, accumulation_steps=1, checkpoint_every=0, phases=()
+    )
     run = replace(
         run,
         strategy="single",
