@@ -80,7 +80,7 @@ class Pair:
 
     @property
     def about(self) -> str:
-        """What the reference is: the first line of its docstring."""
+        """Description of the reference: the first line of its docstring."""
         function = getattr(self.reference, "func", self.reference)
         return str(function.__doc__).partition("\n")[0].rstrip(".")
 
@@ -272,7 +272,7 @@ def runs_here(pair: Pair) -> bool:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """What was measured where, and a Markdown table with a row for each pair."""
+    """A line on machine and model, and a Markdown table with a row for each pair."""
     at = f", {result['measured_at'][:10]}" if "measured_at" in result else ""
     hardware = result["hardware"]
     where = (

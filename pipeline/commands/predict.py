@@ -110,8 +110,9 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
     calibration = here.Calibration.read(args.calibration, study)
     begun = time.monotonic()
     medians = {place: one.value for place, one in measured.items()}
-    rows = here.predict_study(runs_of(study), calibration, medians)
-    lines = choices(runs_of(study), rows, measured, time.monotonic() - begun)
+    runs = list(runs_of(study))
+    rows = here.predict_study(runs, calibration, medians)
+    lines = choices(runs, rows, measured, time.monotonic() - begun)
     return rows, [*here.shown(rows), *([""] if lines else []), *lines]
 
 

@@ -18,7 +18,7 @@ LATE_SECONDS = 1.5e-4
 meanwhile, or the link never reaches its rate."""
 
 MIN_BURST_BYTES = 20_000
-"""What an idle link sends at once, beyond its rate: little, so that small messages are slowed."""
+"""Sent at once by an idle link, beyond its rate: little, so that small messages are slowed."""
 
 QUEUE_BYTES = 64_000_000
 """Room of a link's queue: more than TCP keeps under way, so that the link loses nothing."""

@@ -105,7 +105,7 @@ def virtualisation() -> str | None:
 
 
 def placement() -> dict[str, Any]:
-    """Cores that this process may run on, and the clock of the slowest in MHz, where it is told."""
+    """Cores that this process may run on, and the clock of the slowest in MHz, if known."""
     cores, clocks, core = sorted(os.sched_getaffinity(0)), list[float](), None
     for line in _read(CPU_INFO).splitlines():
         name, _, value = (part.strip() for part in line.partition(":"))

@@ -127,7 +127,7 @@ class Calibration:
         return points[-1][1]
 
     def resumed(self, world: WorldSpec, seconds: float) -> float:
-        """What so many seconds of computing take more after a wait, which cost it the caches.
+        """Seconds by which so much computing takes longer after a wait, which cost it the caches.
 
         By the nearest number of nodes. Beyond the longest stretch it stays, below the shortest it
         is the same share.
@@ -201,7 +201,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
 
 
 def _traffic(run: ResolvedRun) -> list[Traffic]:
-    """What a rank sends in a step: of a pipeline one in its middle, which has two neighbours.
+    """Traffic of a rank in a step: of a pipeline one in its middle, which has two neighbours.
 
     A tied embedding, which the ends alone add up, comes after the passes.
     """
@@ -229,7 +229,7 @@ def _resumed(
     pieces: int,
     calibration: Calibration,
 ) -> float:
-    """What the passes of a micro-batch, of so many seconds, take more for the waits within.
+    """Seconds by which the passes of a micro-batch take longer for the waits within.
 
     A node on emulated time waits between passes, around each collective, and while gradients are
     sent during the backward pass wherever more than SMALL_SECONDS are to be paid for.

@@ -161,7 +161,7 @@ class Predictor:
         return None
 
     def sent(self, job: Job, cell: Mapping[str, Any]) -> list[Traffic] | None:
-        """What a rank sends by its strategy's formulas, None where the cell cannot run.
+        """Traffic of a rank by its strategy's formulas; None where the cell cannot run.
 
         What leaves a node is a mean over the ranks of the first one.
         """

@@ -91,7 +91,7 @@ def _after_waits(
     cores: Sequence[int],
     seconds: float,
 ) -> list[dict[str, Any]]:
-    """What a stretch of operators takes more after a wait than at once, by number of nodes.
+    """Seconds that a stretch of operators takes longer after a wait, by number of nodes.
 
     Of worlds whose time is dilated, and whose CPU seconds no yardstick counts.
     """

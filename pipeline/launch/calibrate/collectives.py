@@ -83,20 +83,20 @@ def _on_nodes(
     with awaken, TemporaryDirectory() as folder:
         ranks, meeting = [], f"file://{folder}/meeting"
         # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
-        before = 1 if world.yardstick else SIDE
+        side = 1 if world.yardstick else SIDE
         for rank in range(world.size):
             node = rank // world.ranks_per_node
             place = meeting, rank, world.size
-            work = partial(_times, *place, groups, dilation, sizes, seconds, before)
+            work = partial(_times, *place, groups, dilation, sizes, seconds, side)
             ranks.append(measuring(partial(_inside, nodes, node, work), cores))
         each = [measured_by(one) for one in ranks]
     return [_of_all(same, dilation) for same in zip(*each, strict=True)]
 
 
 def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
-    """One kind and size: from when its ranks began, in the mean, until the last one had ended.
+    """One kind and size: seconds from the mean begin of its ranks to the end of the last one.
 
-    Of a shift, after which each goes on by itself, until they had in the mean.
+    A shift ends at the mean too: after it each rank goes on by itself.
     """
     one = timings[0]
     ranks, took = one["ranks"], list[float]()
@@ -144,7 +144,7 @@ def _times(
     pacer.start()
 
     def once(work: Callable[[], object]) -> tuple[float, float]:
-        """When a collective began and ended, which all ranks begin after computing."""
+        """Begin and end of a collective, which all ranks begin after computing."""
         dist.barrier()
         pacer.waited()
         matrix @ matrix

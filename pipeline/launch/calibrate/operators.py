@@ -177,7 +177,7 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
 
 
 def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
-    """What FSDP2 does in both passes around a module of so many numbers in so many tensors.
+    """FSDP2's own work in both passes around a module of so many numbers in so many tensors.
 
     On one rank, which has them whole: nothing is sent, and the module itself computes nothing.
     """

@@ -73,7 +73,7 @@ class Expert(Strategy):
         return None
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
-        """The expert axis, beside the data axis alone, over which ZeRO's stage 1 cuts."""
+        """Knobs for an expert axis beside data, with ZeRO 0 or 1; None beside any other axis."""
         if degrees.tensor * degrees.pipeline > 1 or degrees.zero > 1 or degrees.shard:
             return None
         return {"ranks": degrees.expert} | ({"zero_stage": 1} if degrees.zero else {})

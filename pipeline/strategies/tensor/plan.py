@@ -186,7 +186,7 @@ class Tensor(Strategy):
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
-        """The tensor axis, beside the data axis alone, over which ZeRO's stages 2 and 3 cut."""
+        """Knobs for a tensor axis beside data, with ZeRO 0, 2 or 3; None beside any other axis."""
         if degrees.tensor == 1 or degrees.pipeline > 1 or degrees.zero == 1:
             return None
         more = {"sequence": degrees.sequence, "zero_stage": degrees.zero}
