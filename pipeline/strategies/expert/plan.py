@@ -45,6 +45,7 @@ class Expert(Strategy):
     variants = ({"ranks": 4}, {"zero_stage": 1})
     example = "MixtralForCausalLM"
     cuts_weights = cuts_experts = True
+    published = False
     use = "the experts of a mixture do not fit one device"
 
     ranks: int = 2
@@ -67,10 +68,6 @@ class Expert(Strategy):
                 "set zero_stage to 0"
             )
         return Layout.of(world, (DATA, world.size // size), (EXPERT, size))
-
-    def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
-        """None: no published step was made so."""
-        return None
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
         """Knobs for an expert axis beside data, with ZeRO 0 or 1; None beside any other axis."""
