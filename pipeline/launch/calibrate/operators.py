@@ -5,7 +5,6 @@ And what operators take more where a node on emulated time waits between stretch
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import statistics
@@ -22,16 +21,12 @@ from pipeline.planner.operators import Operator
 if TYPE_CHECKING:
     from torch import Tensor
 
-COPIES = 3
-"""Sets of tensors that take turns: in a step no operator finds its own in the caches."""
-LEAST_TIMES = 5
+LEAST_ROUNDS = 5
 COPIED_BYTES = 1 << 26
 OF_PARAMETERS = ("unit", "update")
 """Kinds of which a stretch of a pass has none."""
 STRETCHES = (5e-4, 2e-3, 8e-3, 32e-3)
 """Seconds of operators between two waits."""
-IN_A_ROW = 4
-"""Times that a stretch is repeated; the first follows another one and does not count."""
 
 
 def measured(
@@ -73,7 +68,9 @@ def _stretches(timed: Mapping[Operator, float], factor: float, seconds: float) -
         left, work = length, list[Callable[[], object]]()
         while left > 0 and short:
             one = drawn.choice(short)
-            work.append(made.setdefault(one, _in_turn(one)))
+            if one not in made:
+                made[one] = _on_a_set(one)
+            work.append(made[one])
             left -= timed[one]
         works.append(work)
     took: list[list[float]] = [[] for _ in works]
@@ -81,12 +78,11 @@ def _stretches(timed: Mapping[Operator, float], factor: float, seconds: float) -
     while not took[0] or time.monotonic() < end:
         for work, own in zip(works, took, strict=True):
             pacer.start()
-            for place in range(IN_A_ROW):
-                before = pacer.cpu_seconds()
-                for call in work:
-                    call()
-                own += [pacer.cpu_seconds() - before] * (place > 0)
-                pacer.settle()
+            before = pacer.cpu_seconds()
+            for call in work:
+                call()
+            own.append(pacer.cpu_seconds() - before)
+            pacer.settle()
     return [statistics.median(own) for own in took]
 
 
@@ -97,33 +93,29 @@ def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[s
     torch.manual_seed(0)
     keep_freed_memory()
     clock = time.thread_time if threads == 1 else time.perf_counter
-    each = seconds / max(1, len(wanted) + 2)
     whole = torch.ones(COPIED_BYTES // 4)
-    copied = _timed(partial(torch.empty_like(whole).copy_, whole), each, clock)
     one = torch.zeros(1, requires_grad=True)
-    return {
-        "operators": [_timed(_in_turn(operator), each, clock) for operator in wanted],
-        "host_seconds": _timed(lambda: torch.autograd.grad(one * 2, one), each, clock),
-        "memory": 2 * COPIED_BYTES / copied,
-    }
+    operators = _in_turn([_on_a_set(operator) for operator in wanted], seconds, clock)
+    (copied,) = _in_turn([partial(torch.empty_like(whole).copy_, whole)], seconds / 50, clock)
+    (host,) = _in_turn([lambda: torch.autograd.grad(one * 2, one)], seconds / 50, clock)
+    return {"operators": operators, "host_seconds": host, "memory": 2 * COPIED_BYTES / copied}
 
 
-def _timed(work: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
-    """The median of as many calls as fit, after one that fills the caches."""
-    work()
-    took: list[float] = []
+def _in_turn(
+    works: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float]
+) -> list[float]:
+    """The median of each, of as many rounds as fit after a first one.
+
+    Each comes after all others, as in a step: no operator finds its own tensors in the caches.
+    """
+    took: list[list[float]] = [[] for _ in works]
     end = time.monotonic() + seconds
-    while len(took) < LEAST_TIMES or time.monotonic() < end:
-        before = clock()
-        work()
-        took.append(clock() - before)
-    return statistics.median(took)
-
-
-def _in_turn(operator: Operator) -> Callable[[], object]:
-    """Both passes of an operator, on the next of several sets of tensors each time."""
-    sets = itertools.cycle([_on_a_set(operator) for _ in range(COPIES)])
-    return lambda: next(sets)()
+    while not took[0] or len(took[0]) <= LEAST_ROUNDS or time.monotonic() < end:
+        for work, own in zip(works, took, strict=True):
+            before = clock()
+            work()
+            own.append(clock() - before)
+    return [statistics.median(own[1:]) for own in took]
 
 
 def _on_a_set(operator: Operator) -> Callable[[], object]:

@@ -13,7 +13,7 @@ import yaml
 from pipeline.__main__ import main
 from pipeline.errors import StudyError
 from pipeline.launch import calibrate
-from pipeline.launch.calibrate import collectives, measured
+from pipeline.launch.calibrate import collectives, measured, operators
 from pipeline.launch.calibrate.operators import STRETCHES
 from pipeline.planner.operators import Operator
 from pipeline.resolved import runs_of
@@ -130,6 +130,14 @@ def test_a_collective_lasts_from_the_mean_beginning_to_the_last_end() -> None:
         each = [rank(0, 8, kind), rank(2, 9, kind), rank(4, 12, kind), rank(4, 10, kind)]
         found = collectives._of_all(each, 2.0)
         assert found == {"ranks": 2, "kind": kind, "bytes": 4, "seconds": seconds}
+
+
+def test_an_operator_is_timed_after_all_others() -> None:
+    called: list[str] = []
+    ticks = iter(range(10**6))
+    works = [lambda: called.append("a"), lambda: called.append("b")]
+    assert operators._in_turn(works, 0.0, lambda: float(next(ticks))) == [1.0, 1.0]
+    assert called == ["a", "b"] * (operators.LEAST_ROUNDS + 1)
 
 
 def test_waits_are_timed_where_nodes_share_cores() -> None:
