@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
 from pipeline.emulation.pacing import SMALL_SECONDS
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
-from pipeline.parallel.mesh import PIPELINE, TENSOR
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR
 from pipeline.planner.memory import MEBIBYTE, kept_widths, peak, predict_sent
 from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
@@ -165,10 +165,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
     ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
     for one in traffic:
-        # The two ends of a pipeline add up after its passes, which do not wait for that.
-        axis = "ends" if (one.axis, one.kind) == (PIPELINE, ALL_REDUCE) else one.axis
-        count = 2 if axis == "ends" else ranks[axis]
-        exchanged[axis] += _seconds(one, run, count, calibration, 2 / 3 * slowest)
+        exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
     backward = [2 * each for each in forward]
@@ -192,7 +189,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
-        communication=sum(exchanged.values()),
+        communication=sum(exchanged.values()) + _after_passes(run, calibration),
         bubble=bubble,
         host=0.0,
         optimiser=update + calibration.resumed(spec.world, update),
@@ -200,26 +197,47 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     )
 
 
-def _traffic(run: ResolvedRun) -> list[Traffic]:
-    """Traffic of a rank in a step: of a pipeline one in its middle, which has two neighbours.
+def _tied(run: ResolvedRun) -> float:
+    """Bytes of a tied embedding's gradient, which the ends of a pipeline add up."""
+    axes, degrees = dict(run.layout.axes), run.strategy.degrees(run.spec, run.layout)
+    holders = axes.get(TENSOR, 1) * (axes.get(DATA, 1) if degrees and degrees.zero else 1)
+    shared = models.family(run.spec.model).ends(run.spec.model).shared
+    return widths(run.spec.precision).reduced * shared / holders
 
-    A tied embedding, which the ends alone add up, comes after the passes.
-    """
+
+def _traffic(run: ResolvedRun) -> list[Traffic]:
+    """Traffic of a rank in its passes, of a pipeline one in its middle: it has two neighbours."""
     ranks = dict(run.layout.axes).get(PIPELINE, 1)
     if ranks < 3:
-        return list(predict_sent(run))
+        # Both of two are ends, whose messages have the tied embedding in their size.
+        tied = _tied(run) if ranks == 2 else 0.0
+        return [
+            replace(one, bytes=one.bytes - tied) if one.axis == PIPELINE else one
+            for one in predict_sent(run)
+        ]
     middle = next(
         rank
         for rank in range(run.layout.num_processes)
         if run.layout.coordinate(rank)[PIPELINE] == ranks // 2
     )
-    traffic = list(predict_sent(run, middle))
-    end, own = (
-        next(one for one in each if one.axis == PIPELINE) for each in (predict_sent(run), traffic)
-    )
-    tied = end.bytes - own.bytes * end.messages / own.messages
-    ends = Traffic(PIPELINE, "G of the tied embedding", tied, kind=ALL_REDUCE)
-    return traffic + [ends] * (tied > 0)
+    return list(predict_sent(run, middle))
+
+
+def _after_passes(run: ResolvedRun, calibration: Calibration) -> float:
+    """Seconds of a tied embedding, and of the norm: one number along each axis that cuts gradients.
+
+    The two ends of a pipeline add up the former.
+    """
+    axes, degrees = dict(run.layout.axes), run.strategy.degrees(run.spec, run.layout)
+    if degrees is None:
+        return 0.0
+    link = run.link.name if run.link else None
+    cutting = [PIPELINE, TENSOR] + [DATA] * (degrees.zero > 0)
+    sizes = [axes[axis] for axis in cutting if axes.get(axis, 1) > 1]
+    seconds = sum(calibration.collective(link, ranks, ALL_REDUCE, 0.0) for ranks in sizes)
+    if axes.get(PIPELINE, 1) > 1 and (tied := _tied(run)):
+        seconds += calibration.collective(link, 2, ALL_REDUCE, tied)
+    return seconds
 
 
 def _resumed(

@@ -8,6 +8,7 @@ from pipeline.cost.traffic import ALL_REDUCE, SEND
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate.collectives import KINDS
 from pipeline.models import flops_per_token, num_parameters
+from pipeline.planner import here
 from pipeline.planner.here import SHIFT, Calibration, errors, predict, predict_study, shown
 from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import resolve
@@ -83,8 +84,21 @@ def test_a_pipeline_fills_and_drains_through_what_its_stages_exchange(runs, cali
     slow = {key: [(s, 10 * each) for s, each in t] for key, t in calibration.collectives.items()}
     machines = [calibration, replace(calibration, collectives=slow)]
     one, ten = (of(runs, machine, "hybrid") for machine in machines)
-    assert ten.bubble - one.bubble == pytest.approx(9 / 4 * one.communication)  # 4 micro-batches
+    hybrid = resolve(next(run for run in runs if run.cell == "hybrid"))
+    within = one.communication - here._after_passes(hybrid, calibration)
+    assert ten.bubble - one.bubble == pytest.approx(9 / 4 * within)  # 4 micro-batches
     assert len({of(runs, machine, "ddp").bubble for machine in machines}) == 1
+
+
+def test_both_of_two_stages_send_messages_and_add_up_the_tied_embedding(runs, calibration) -> None:
+    run = resolve(next(run for run in runs if run.cell == "hybrid"))
+    spec, model = run.spec, run.spec.model
+    (stages,) = (one for one in here._traffic(run) if one.axis == "pipeline")
+    assert stages.bytes == 4 * spec.global_batch_tokens * model.width
+    tied = 4 * model.vocab_size * model.width / 2  # half of it on each tensor rank
+    assert here._tied(run) == tied
+    each = (calibration.collective("1gbit", 2, ALL_REDUCE, size) for size in (0, 0, tied))
+    assert here._after_passes(run, calibration) == pytest.approx(sum(each))
 
 
 def test_a_stage_adds_up_the_gradients_that_it_holds(runs, calibration) -> None:
@@ -102,7 +116,9 @@ def test_zero_sends_weights_and_updates_a_share(runs, calibration) -> None:
     slow = {key: [(size, 3 * each) for size, each in times] for key, times in gathers.items()}
     slower = replace(calibration, collectives={**calibration.collectives, **slow})
     both = [of(runs, one, "zero1").communication for one in (calibration, slower)]
-    assert both[1] == pytest.approx(2 * both[0])  # one half of it takes three times as long
+    norm = calibration.collective("1gbit", 4, ALL_REDUCE, 0)
+    # One half of it takes three times as long.
+    assert both[1] - norm == pytest.approx(2 * (both[0] - norm))
     assert of(runs, slower, "ddp").communication == whole.communication
 
 
@@ -137,12 +153,13 @@ def test_what_a_stretch_takes_more_lies_between_those_measured(runs, calibration
 
 
 def test_a_pipeline_waits_for_the_ranks_with_two_neighbours(runs, calibration) -> None:
-    """Two messages for each micro-batch, and once the sum of the tied embedding's gradients."""
+    """Two messages for each micro-batch, once the tied embedding's gradients, and their norm."""
     spec = next(run for run in runs if run.cell == "pipe-4")
     message = 4 * spec.global_batch_tokens * spec.model.width / 4
     tied = 4 * spec.model.vocab_size * spec.model.width
     seconds = 2 * 4 * calibration.collective("1gbit", 4, SHIFT, message)
     seconds += calibration.collective("1gbit", 2, ALL_REDUCE, tied)
+    seconds += calibration.collective("1gbit", 4, ALL_REDUCE, 0)
     assert of(runs, calibration, "pipe-4").communication == pytest.approx(seconds)
 
 
