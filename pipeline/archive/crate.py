@@ -37,10 +37,7 @@ _FORMATS = {
 
 
 def metadata(
-    study: Study,
-    records: Sequence[RunRecord],
-    facts: Mapping[str, Any],
-    names: Sequence[str],
+    study: Study, records: Sequence[RunRecord], facts: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
     """The content of ro-crate-metadata.json for the files `names`; `facts` is archive.json's."""
     # The workflow's formal parameters: id -> name, and the file that took its place.

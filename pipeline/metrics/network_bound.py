@@ -46,7 +46,7 @@ def least_step_seconds(group: CellRuns) -> float | None:
         if network == "emulated" and world.link is not None:
             rates.append(world.link.rate_mbits)
         # NCCL may take another network than the interface of older records.
-        elif network == "real" and world.backend != "nccl" and speeds and None not in speeds:
+        elif network == "real" and world.backend != "nccl" and None not in speeds:
             rates.append(max(speeds))
         else:
             return None

@@ -75,7 +75,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Steps (steps,) that a loss scaler skipped: the scaled gradient overflowed, the loss not."""
-    scaled = bool((run.record.run["precision"] or {}).get("loss_scaling"))
+    scaled = bool(run.record.run["precision"]["loss_scaling"])
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
 
@@ -90,7 +90,7 @@ def references(group: CellRuns, groups: Groups) -> list[tuple[CellRuns, Band]]:
     alone = group.context["strategy"] == "single"
     precisions = [own] if alone else dict.fromkeys([own, "fp32"])
     known = [_reference(group, groups, precision) for precision in precisions]
-    dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
+    dtype = group.ok[0].record.run["precision"]["compute_dtype"]
     return [
         (one, band_of(dtype, same=one.context["precision"] == own, wire=lossy(group) != lossy(one)))
         for one in known

@@ -74,7 +74,7 @@ class Run:
     def free_seconds(self) -> float | None:
         """Seconds of a freely running step of the slowest rank; None where a rank timed none."""
         free = [rank.get("free_running") for rank in self.record.run["ranks"]]
-        return None if None in free or not free else max(one["step_seconds"] for one in free)
+        return None if None in free else max(one["step_seconds"] for one in free)
 
     @property
     def throughput_seconds(self) -> Floats:

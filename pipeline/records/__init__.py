@@ -115,7 +115,7 @@ def read_record(folder: Path) -> RunRecord:
     world, steps = spec["world"], list[Step]()
     most = spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"]
     # A line that is none, or one too many, ends the reading there.
-    for number, line in read_lines(path, "", RecordError, _AGAIN) if path.exists() else ():
+    for number, line in read_lines(path, RecordError, _AGAIN) if path.exists() else ():
         if number > most:
             raise RecordError(f"{path}: over {most} lines, the steps of all ranks; {_AGAIN}")
         validate(line, "step", f"{path}:{number}")
