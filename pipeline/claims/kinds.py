@@ -77,9 +77,8 @@ def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interva
 
 def ratio_of_two(claim: Claim, evidence: Evidence) -> Outcome:
     """Metric of `a` over that of `b`."""
-    test = claim.test
-    metric, compares = test["metric"], test.get("compares", ())
-    places = choose(evidence, claim, [test["a"], test["b"]], test["where"], compares)
+    test, metric = claim.test, claim.test["metric"]
+    places = choose(evidence, claim, [test["a"], test["b"]], test["where"])
     if metric == "seconds_to_loss":
         one, other = seconds_to_loss(evidence, places)
     else:

@@ -27,7 +27,7 @@ from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import CONFIG, load_study, shipped_studies
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows
+from tests.claims_worlds import CLAIMS, REPEATS, a_claim, make_world, on, selectors, with_rows
 from tests.fake_records import altered
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
@@ -231,9 +231,6 @@ def means(want: Selector, run: RunSpec) -> bool:
         and want.accumulation in (None, run.workload.accumulation_steps)
         and want.scaling in (None, run.workload.scaling)
     )
-
-
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
 
 @pytest.mark.parametrize(
