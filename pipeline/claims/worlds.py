@@ -190,12 +190,7 @@ def choose(
         if world in judged:
             continue
         at = [
-            [
-                p
-                for p in places
-                # A single device is compared with every world.
-                if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
-            ]
+            [p for p in places if (p.nodes, p.ranks) == world or p.selector.strategy == _SINGLE]
             for places in places_of
         ]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]

@@ -76,8 +76,7 @@ def at_yardstick_speed(run: Run) -> Run:
         cpu = step.cpu_seconds or 0.0
         held = step.seconds - cpu, cpu * (1 - speeds[step.rank])
         least[step.step] = min(held, least.get(step.step, held))
-    added = np.array([least[step][1] for step in sorted(least)])
-    return replace(run, seconds=run.seconds - added)
+    return replace(run, seconds=run.seconds - np.array([added for _, added in least.values()]))
 
 
 def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float) -> float | None:

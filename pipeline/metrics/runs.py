@@ -96,7 +96,7 @@ class Run:
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
     """The step series of a record, taken from rank 0 and from the slowest rank."""
     # Loss and norm are those of the whole batch, and so the same on all ranks.
-    first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
+    first = [one for one in record.steps if one.rank == 0]
     slowest: dict[int, float] = {}
     for one in record.steps:
         slowest[one.step] = max(one.seconds, slowest.get(one.step, 0.0))
