@@ -191,13 +191,13 @@ def sends(results: Results) -> pd.DataFrame:
     """
     keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
-    predicted = _axes(results, "predicted_sent_bytes").rename(columns=names)
-    counted = _axes(results, "sent_bytes").rename(
-        columns={"value": "counted_bytes", "text": "calls"}
-    )
-    both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
-    between = _axes(results, "between_nodes_bytes").rename(columns={"value": "between_nodes_bytes"})
-    both = both.merge(between[[*keys, "between_nodes_bytes"]], on=keys, how="left")
+    both = _axes(results, "predicted_sent_bytes").rename(columns=names)
+    for prefix, names in (
+        ("sent_bytes", {"value": "counted_bytes", "text": "calls"}),
+        ("between_nodes_bytes", {"value": "between_nodes_bytes"}),
+    ):
+        counted = _axes(results, prefix).rename(columns=names)[[*keys, *names.values()]]
+        both = both.merge(counted, on=keys, how="left")
     most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
