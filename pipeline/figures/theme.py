@@ -191,7 +191,7 @@ def nothing(results: Results, text: str = "no run finished") -> Figure:
     return finish(figure, results, results.cells.iloc[:0], "")
 
 
-def save(figure: Figure, folder: Path, name: str) -> None:
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
     metadata: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None, "Producer": "matplotlib"},
@@ -209,7 +209,7 @@ def save(figure: Figure, folder: Path, name: str) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(v, 5) for v in axes.get_position().bounds)
         axes.set_position((left, bottom, width, height))
-    for kind in FORMATS:
+    for kind in formats:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
     plt.close(figure)

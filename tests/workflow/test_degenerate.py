@@ -141,11 +141,10 @@ def one_format(monkeypatch: pytest.MonkeyPatch) -> None:
     save = theme.save
 
     def draw(figure: Any, folder: Path, name: str) -> None:
-        save(figure, folder, name)
+        save(figure, folder, name, ("svg",))
         for kind in ("pdf", "png"):
             (folder / f"{name}.{kind}").write_bytes(b"%PDF-1.4\n")
 
-    monkeypatch.setattr(theme, "FORMATS", ("svg",))
     monkeypatch.setattr(theme, "save", draw)
 
 
