@@ -49,7 +49,7 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
                 interval_row("real_time_step_seconds", "s", seconds),
                 interval_row("accuracy", "1", ratio),
             ]
-            accurate.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
+            accurate.append((rows(group.context | {"base": BASE}, values), ratio))
     return accurate
 
 

@@ -25,7 +25,7 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
             continue
         bound = group.context["global_batch_tokens"] / seconds
         about = "at most, by the rate of a node's link"
-        frames.append(rows({**group.context, "level": "cell"}, [
+        frames.append(rows(group.context, [
             row("network_bound_tokens_per_second", "tokens/s", bound, text=about),
             interval_row("share_of_network_bound", "1", group.rate.times(1 / bound)),
         ]))  # fmt: skip

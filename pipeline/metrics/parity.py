@@ -144,18 +144,17 @@ def parity_rows(groups: Groups) -> list[Rows]:
         held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
         equal = all(len(set(hashes)) == 1 for hashes in held)
         bits = row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
-        frames.append(rows({**group.context, "level": "cell"}, [bits, *_deterministic(group)]))
+        frames.append(rows(group.context, [bits, *_deterministic(group)]))
     deviations = []
     for group in finished:
-        held_against, context = references(group, groups), {**group.context, "level": "cell"}
-        if held_against:
+        if held_against := references(group, groups):
             deviations += _step_deviations(group, held_against[0][0])
         else:
             none = f"{NOT_COMPARED}: no single-device run in this precision"
-            frames.append(rows(context, [_verdict(none)]))
+            frames.append(rows(group.context, [_verdict(none)]))
         for reference, band in held_against:
             if reference is not group:
-                about = {**context, "base": base_name(reference.context)}
+                about = {**group.context, "base": base_name(reference.context)}
                 frames.append(rows(about, _values(group, reference, band)))
     return frames + deviations
 

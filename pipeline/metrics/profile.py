@@ -60,8 +60,7 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
         frames.append(rows({**context, "level": "profile"}, values))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
-        about = groups.get(place, CellRuns(runs)).context
-        frames.append(rows({**about, "level": "cell"}, _cell(runs)))
+        frames.append(rows(groups.get(place, CellRuns(runs)).context, _cell(runs)))
     return frames
 
 
