@@ -109,7 +109,7 @@ def over_repeats(values: Iterable[float]) -> Quantity:
 
 def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """Value of bytes or `phase_bubble` at a place by the strategy's own formula."""
-    if metric == "phase_bubble":
+    if metric.startswith("phase_bubble"):  # the schedule alone has the same formula
         return measure(evidence, place, "phase_bubble_formula")
     return _sent(evidence, place, f"predicted_{metric}")
 
