@@ -37,32 +37,32 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     stored.check(study.model)
     check_equal_work(study)
     load_claims(*files_of(study))
-    if not has_tokens:
-        # Runs that were made, here or elsewhere, are read on any machine.
-        if here := [run.world.size for run in runs if run.world.num_machines == 1]:
-            limits.check(max(here))
-        for run in first_runs(study):
-            # Where the link alone takes longer than the run may, the run could only say `timeout`.
-            if run.link is None:
-                continue
-            steps, limit = run.spec.workload.steps, run.spec.timeout_seconds
-            sent = sum(
-                sent_between_nodes(run.layout, rank, one) or 0.0
-                for rank in range(run.layout.processes_per_node)
-                for one in predict_sent(run, rank)
+    if has_tokens:  # runs that were made, here or elsewhere, are read on any machine
+        return
+    if here := [run.world.size for run in runs if run.world.num_machines == 1]:
+        limits.check(max(here))
+    for run in first_runs(study):
+        if run.link is None:
+            continue
+        # Where the link alone takes longer than the run may, the run could only say `timeout`.
+        steps, limit = run.spec.workload.steps, run.spec.timeout_seconds
+        sent = sum(
+            sent_between_nodes(run.layout, rank, one) or 0.0
+            for rank in range(run.layout.processes_per_node)
+            for one in predict_sent(run, rank)
+        )
+        least = steps * 8 * sent / (1e6 * run.link.rate_mbits)
+        if least > limit:
+            raise StudyError(
+                f"{run.spec.run_id}: its {steps} steps take {least:,.0f} s at least to send over "
+                f"link {run.link.name} of {run.link.rate_mbits:g} Mbit/s, and timeout_seconds is "
+                f"{limit}; raise one of them, or lower workload.steps"
             )
-            least = steps * 8 * sent / (1e6 * run.link.rate_mbits)
-            if least > limit:
-                raise StudyError(
-                    f"{run.spec.run_id}: its {steps} steps take {least:,.0f} s at least to send "
-                    f"over link {run.link.name} of {run.link.rate_mbits:g} Mbit/s, and "
-                    f"timeout_seconds is {limit}; raise one of them, or lower workload.steps"
-                )
-        check_files(study.corpus, study.tokenizer)
-        if study.tokenizer["kind"] == "pretrained":
-            from pipeline.corpus.tokenisers import check_folder  # and its library
+    check_files(study.corpus, study.tokenizer)
+    if study.tokenizer["kind"] == "pretrained":
+        from pipeline.corpus.tokenisers import check_folder  # and its library
 
-            check_folder(study.tokenizer, study.model.vocab_size)
+        check_folder(study.tokenizer, study.model.vocab_size)
 
 
 def accept_to_run(study: Study) -> None:

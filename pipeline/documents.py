@@ -35,12 +35,7 @@ MAX_MADE_BYTES = 64 * 2**20
 
 
 def read_document(
-    path: Path,
-    what: str,
-    error: type[SamestepError],
-    fix: str = "",
-    *,
-    printable: bool = True,
+    path: Path, what: str, error: type[SamestepError], fix: str = "", *, printable: bool = True
 ) -> Any:
     """The content of `path`, JSON where its suffix says so and YAML elsewhere.
 
@@ -66,11 +61,7 @@ def read_made(path: Path, what: str, error: type[SamestepError], made_by: str) -
 
 
 def read_text(
-    path: Path,
-    what: str,
-    error: type[SamestepError],
-    fix: str = "",
-    max_bytes: int = MAX_BYTES,
+    path: Path, what: str, error: type[SamestepError], fix: str = "", max_bytes: int = MAX_BYTES
 ) -> str:
     """The text of a regular file in UTF-8, a byte order mark dropped; raises `error`."""
     name = f"{what} {path}".lstrip()
@@ -110,19 +101,16 @@ def parse(
     return content
 
 
-def read_lines(
-    path: Path, what: str, error: type[SamestepError], fix: str = ""
-) -> Iterator[tuple[int, Any]]:
+def read_lines(path: Path, error: type[SamestepError], fix: str = "") -> Iterator[tuple[int, Any]]:
     """Number, from 1, and content of each line of a file of JSON lines; raises `error`.
 
     One line is in memory at a time. A blank line is no JSON.
     """
-    name = f"{what} {path}".lstrip()
-    with _named(name, error, "JSON lines", fix), open_regular(path) as stream:
+    with _named(str(path), error, "JSON lines", fix), open_regular(path) as stream:
         number = 0
         while line := stream.readline(MAX_MADE_BYTES + 1):
             number += 1
-            at = f"{name}:{number}"
+            at = f"{path}:{number}"
             if len(line) > MAX_MADE_BYTES:
                 mend = fix or "is it a step?"
                 raise error(f"{at}: the line is over {MAX_MADE_BYTES >> 20} MiB; {mend}")
@@ -234,8 +222,7 @@ def _check(value: Any, depth: int, printable: bool) -> None:
         if printable and (wrong := unprintable(value)):
             raise Unfit(f"{value[:80]!a} holds {wrong!a}, which cannot be printed; leave it out")
     elif kind is int:
-        if value.bit_length() > MAX_BITS:
-            bits = value.bit_length()
+        if (bits := value.bit_length()) > MAX_BITS:
             raise Unfit(f"an integer of {bits} bits; the most is {MAX_BITS}")
     elif kind is float:
         if not math.isfinite(value):

@@ -145,7 +145,7 @@ def _read(folder: Path, spec: RunSpec) -> EndedRun | None:
         )
         status, seconds, slowest = str(run["status"]), None, defaultdict[int, float](float)
         if status == "ok" and spec.kind == TIMED:
-            for _, line in read_lines(folder / STEPS_FILE, "", RecordError):
+            for _, line in read_lines(folder / STEPS_FILE, RecordError):
                 if line["timed"]:
                     slowest[line["step"]] = max(line["seconds"], slowest[line["step"]])
             seconds = statistics.median(slowest.values())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.claims.load import parse
+from pipeline.claims.load import FOLDER, load_claims, parse
 from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
 from pipeline.claims.worlds import Evidence, Place
@@ -21,6 +21,9 @@ from pipeline.metrics.contrasts import FASTER, SLOWER, UNDECIDED
 from pipeline.metrics.results import Results
 from pipeline.study.study import Study
 from tests.fake_records import make_records, make_study, table_of
+
+CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
+"""Those of Bai 2022, by their ids."""
 
 Bounds = tuple[float, float, float]
 """Low, value and high; two of six repeats have each, so that an interval has these bounds."""

@@ -37,17 +37,15 @@ _FORMATS = {
 
 
 def metadata(
-    study: Study,
-    records: Sequence[RunRecord],
-    facts: Mapping[str, Any],
-    names: Sequence[str],
+    study: Study, records: Sequence[RunRecord], facts: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, Any]:
     """The content of ro-crate-metadata.json for the files `names`; `facts` is archive.json's."""
     # The workflow's formal parameters: id -> name, and the file that took its place.
-    parameters = {"#input-study": ("study", layout.STUDY_FILE)}
-    parameters["#output-record"] = ("record", next(n for n in names if n.endswith("run.json")))
-    if layout.PAPER_FILES[0] in names:
-        parameters["#output-paper"] = ("paper", layout.PAPER_FILES[0])
+    parameters = {
+        "#input-study": ("study", layout.STUDY_FILE),
+        "#output-record": ("record", next(n for n in names if n.endswith("run.json"))),
+        "#output-paper": ("paper", layout.PAPER_FILES[0]),
+    }
     runs = {f"#run-{record.spec.folder}": record for record in records}
     ended = max(record.run["ended_at"] for record in records)
     root = _entity(
@@ -107,7 +105,7 @@ def metadata(
         *(_entity(url, "CreativeWork", name, version=edition)
           for url, (name, edition) in PROFILES.items()),
         workflow,
-        *_tools(records, facts),
+        *_tools(records),
         *(_entity(key, "FormalParameter", name, additionalType="File", workExample=_refs([file]))
           for key, (name, file) in parameters.items()),
         whole,
@@ -130,7 +128,7 @@ def _refs(names: Iterable[str]) -> dict[str, str] | list[dict[str, str]]:
     return refs[0] if len(refs) == 1 else refs
 
 
-def _tools(records: Sequence[RunRecord], facts: Mapping[str, Any]) -> list[Entity]:
+def _tools(records: Sequence[RunRecord]) -> list[Entity]:
     """Entities of the actions besides files: licence, language, engine and the tool that trains."""
     versions = sorted({record.run["versions"]["samestep"] for record in records})
     pages = _refs(["https://snakemake.readthedocs.io"])
@@ -142,7 +140,7 @@ def _tools(records: Sequence[RunRecord], facts: Mapping[str, Any]) -> list[Entit
                 softwareVersion=version("snakemake"), url=pages),
         _entity(_TRAIN, "SoftwareApplication", "python -m pipeline train",
                 description="trains one run and writes its record",
-                softwareVersion=", ".join(versions) or facts["samestep"]),
+                softwareVersion=", ".join(versions)),
         _entity(_TRAIN_STEP, "HowToStep", "train", workExample=_refs([_TRAIN])),
     ]  # fmt: skip
 

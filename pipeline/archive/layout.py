@@ -66,11 +66,10 @@ def is_noted(name: str) -> bool:
 
 def products(study: Study) -> list[str]:
     """Files of a finished study besides its records, by their names below results/<study>."""
-    claims = bool(study.claims)
     drawn, tabled = figures.catalogue.shown(study), tables.catalogue.shown(study)
     return [
         METRICS_FILE,
-        *([VERDICTS_FILE] if claims else []),
+        *([VERDICTS_FILE] if study.claims else []),
         *(f"figures/{name}.{kind}" for name in drawn for kind in FIGURE_KINDS),
         *(f"tables/{name}.{kind}" for name in tabled for kind in TABLE_KINDS),
         *PAPER_FILES,

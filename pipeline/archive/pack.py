@@ -76,7 +76,14 @@ def contents(results: Path) -> dict[str, Path | bytes]:
     kept += [name for name in optional if (results / name).is_file()]
     for record in records:
         kept += [f"runs/{record.spec.folder}/{name}" for name in layout.RUN_FILES]
-    parts: dict[str, Path | bytes] = {name: _own(results, name) for name in kept}
+    parts: dict[str, Path | bytes] = {name: _inside(results, results / name) for name in kept}
+    # A product is what a stage has made of the metrics that are there, and was not edited since.
+    for path in (results / name for name in kept if layout.is_noted(name)):
+        if not is_made_of(path, results / layout.METRICS_FILE):
+            raise ArchiveError(
+                f"{path} is not what a stage has made of these metrics, but was changed or copied "
+                "since; remove it and run `make paper`"
+            )
     parts |= {name: _inside(layout.ROOT, path) for name, path in layout.sources(study).items()}
     parts |= _image(records)
     facts = {
@@ -103,20 +110,6 @@ def _inside(folder: Path, path: Path) -> Path:
         raise ArchiveError(
             f"{path} is or lies below a symlink to {path.resolve()}, and an archive holds no file "
             "from elsewhere; put the file itself in its place"
-        )
-    return path
-
-
-def _own(results: Path, name: str) -> Path:
-    """A file of the results; raises ArchiveError where a symlink leads away, or it is no product.
-
-    A product is what a stage has made of the metrics that are there, and was not edited since.
-    """
-    path = _inside(results, results / name)
-    if layout.is_noted(name) and not is_made_of(path, results / layout.METRICS_FILE):
-        raise ArchiveError(
-            f"{path} is not what a stage has made of these metrics, but was changed or copied "
-            "since; remove it and run `make paper`"
         )
     return path
 

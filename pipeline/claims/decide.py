@@ -189,8 +189,7 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     So the chance that noise between runs makes any decided verdict wrong is at most `ALPHA`. A
     finding without an error rate (a run that broke, what fits, counted bytes) is not among them.
     """
-    noisy = [one for one in verdicts if one.effect is not None and one.effect.how != COUNTED]
-    tested = [one for one in noisy if one.verdict in (*DECIDED, UNDECIDED)]
+    tested = [one for one in verdicts if one.effect is not None and one.effect.how != COUNTED]
     # What did not decide by itself cannot decide now; it counts among the tests all the same.
     p_values = [1.0 if one.p_value is None else one.p_value for one in tested]
     adjusted = dict(zip([one.claim.id for one in tested], holm(p_values), strict=True))

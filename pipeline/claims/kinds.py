@@ -12,7 +12,6 @@ from functools import partial
 from pipeline.claims.decide import Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
-    Quantity,
     by_formula,
     communication_share,
     measure,
@@ -78,9 +77,8 @@ def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interva
 
 def ratio_of_two(claim: Claim, evidence: Evidence) -> Outcome:
     """Metric of `a` over that of `b`."""
-    test = claim.test
-    metric, compares = test["metric"], test.get("compares", ())
-    places = choose(evidence, claim, [test["a"], test["b"]], test["where"], compares)
+    test, metric = claim.test, claim.test["metric"]
+    places = choose(evidence, claim, [test["a"], test["b"]], test["where"])
     if metric == "seconds_to_loss":
         one, other = seconds_to_loss(evidence, places)
     else:
@@ -293,13 +291,11 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Outcome:
 
 def efficiency(claim: Claim, evidence: Evidence) -> Outcome:
     """Largest efficiency of the cells on several nodes, each against itself on one node."""
-    pairs, contrasts = _against_one_node(claim, evidence)
-    effects = [ratio(m.interval, o.interval).times(1 / f) for m, o, f in contrasts]
+    pairs, kept, contrasts = _against_one_node(claim, evidence)
     cells = _joined([many for many, _ in pairs])
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
-    values = [Contrast(m.values / f, o.values) for m, o, f in contrasts]
     places = [place for pair in pairs for place in pair]
-    return Outcome(places, what, _extreme(effects, max), values, "any", num_times=1)
+    return Outcome(places, what, _extreme(kept, max), contrasts, "any", num_times=1)
 
 
 def explained(claim: Claim, evidence: Evidence) -> Outcome:
@@ -309,10 +305,9 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     has efficiency 1 - c where c is its share of exposed communication; so the share is
     c / (1 - efficiency). Profiled runs give c, one run each.
     """
-    pairs, contrasts = _against_one_node(claim, evidence)
+    pairs, efficiencies, _ = _against_one_node(claim, evidence)
     shares = []
-    for (many, _), (rate, base, factor) in zip(pairs, contrasts, strict=True):
-        kept = ratio(rate.interval, base.interval).times(1 / factor)
+    for (many, _), kept in zip(pairs, efficiencies, strict=True):
         if kept.high >= 1:
             raise NotTestableError(
                 f"{many.label} on {many.nodes} nodes lost no speedup that the data show"
@@ -328,15 +323,15 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
 
 def _against_one_node(
     claim: Claim, evidence: Evidence
-) -> tuple[list[tuple[Place, Place]], list[tuple[Quantity, Quantity, float]]]:
-    """Pairs (several nodes, one node), and of each both throughputs and the ideal speedup."""
+) -> tuple[list[tuple[Place, Place]], list[Interval], list[Contrast]]:
+    """Pairs (several nodes, one node), and of each the efficiency and the runs behind it."""
 
     def work(place: Place) -> float:
         """Global batch, under weak scaling that of each device."""
         devices = place.row["data_devices"] if place.row["scaling"] == "weak" else 1
         return float(place.row["global_batch"] / devices)
 
-    pairs, measured = [], []
+    pairs, efficiencies, contrasts = [], [], []
     for many in choose(evidence, claim, claim.test["cells"], SEVERAL_NODES):
         # The same arm on one node with the same work: the batch, or that of each device.
         beside = [p for p in evidence.places(many.selector) if p.nodes == 1 and p.beside(many)]
@@ -344,9 +339,11 @@ def _against_one_node(
         if one is None or one.row["status"] != "ok":
             raise NotTestableError(f"{many.label} has no finished run on one node to compare with")
         pairs.append((many, one))
-        rates = measure(evidence, many, RATE), measure(evidence, one, RATE)
-        measured.append((*rates, many.ranks / one.ranks))
-    return pairs, measured
+        rate, base = measure(evidence, many, RATE), measure(evidence, one, RATE)
+        ideal = many.ranks / one.ranks
+        efficiencies.append(ratio(rate.interval, base.interval).times(1 / ideal))
+        contrasts.append(Contrast(rate.values / ideal, base.values))
+    return pairs, efficiencies, contrasts
 
 
 def trend(claim: Claim, evidence: Evidence) -> Outcome:

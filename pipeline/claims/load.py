@@ -126,9 +126,7 @@ def _claim(
         region=_region(test),
         needs=needs,
         published=_published(entry, content, at),
-        disagreement=entry.get("disagreement"),
-        part_of=entry.get("part_of"),
-        shared_effect=entry.get("shared_effect"),
+        **{key: entry.get(key) for key in ("disagreement", "part_of", "shared_effect")},
     )
 
 

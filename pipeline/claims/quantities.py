@@ -61,7 +61,7 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
         case "phase_bubble":
             # A run counts by the median of its steps.
             return over_repeats(_rows(evidence, place, "profile", metric)["value"])
-        case "phase_bubble_schedule":
+        case "phase_bubble_schedule" | "phase_bubble_formula":
             value = float(_rows(evidence, place, "cell", metric)["value"].iloc[0])
             return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
         case "mean_utilisation":
@@ -109,10 +109,9 @@ def over_repeats(values: Iterable[float]) -> Quantity:
 
 def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """Value of bytes or `phase_bubble` at a place by the strategy's own formula."""
-    if not metric.startswith("phase_bubble"):
-        return _sent(evidence, place, f"predicted_{metric}")
-    value = float(_rows(evidence, place, "cell", "phase_bubble_formula")["value"].iloc[0])
-    return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
+    if metric.startswith("phase_bubble"):  # the schedule alone has the same formula
+        return measure(evidence, place, "phase_bubble_formula")
+    return _sent(evidence, place, f"predicted_{metric}")
 
 
 def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:

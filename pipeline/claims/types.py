@@ -144,8 +144,8 @@ class Claim:
     needs: Mapping[str, Any]
     published: Number | None
     disagreement: str | None
-    part_of: str | None = None
-    shared_effect: str | None = None
+    part_of: str | None
+    shared_effect: str | None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ a test may be compared: they finished, trained the same and did equal work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -170,16 +170,12 @@ def own(table: pd.DataFrame, place: Place) -> pd.DataFrame:
 
 
 def choose(
-    evidence: Evidence,
-    claim: Claim,
-    selectors: Sequence[Selector],
-    where: str,
-    compares: Iterable[str] = (),
+    evidence: Evidence, claim: Claim, selectors: Sequence[Selector], where: str
 ) -> list[Place]:
     """One place for each selector, all at the nearest admissible world that was not judged yet.
 
     A world is admissible where every cell of the test finished, trained the same and did equal
-    work, but for the fields in `compares`. Raises NotTestableError where there is none, with the
+    work, but for what the test `compares`. Raises NotTestableError where there is none, with the
     reason of the nearest.
     """
     places_of = [evidence.places(selector) for selector in selectors]
@@ -194,12 +190,7 @@ def choose(
         if world in judged:
             continue
         at = [
-            [
-                p
-                for p in places
-                # A single device is compared with every world.
-                if (p.nodes, p.ranks) == world or (p.selector.strategy == _SINGLE and p.ranks == 1)
-            ]
+            [p for p in places if (p.nodes, p.ranks) == world or p.selector.strategy == _SINGLE]
             for places in places_of
         ]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]
@@ -210,7 +201,7 @@ def choose(
         for group in product(*at):
             if where == SEVERAL_NODES and world_of(group) in evidence.judged:
                 continue
-            fault = _fault(evidence, group, set(compares))
+            fault = _fault(evidence, group, claim.test.get("compares", ()))
             if fault is None:
                 return list(group)
             reasons.append(fault)
@@ -264,7 +255,7 @@ def _worlds(
     return sorted({(p.nodes, p.ranks) for p in alone}, key=distance)
 
 
-def _fault(evidence: Evidence, group: Sequence[Place], compares: set[str]) -> str | None:
+def _fault(evidence: Evidence, group: Sequence[Place], compares: Collection[str]) -> str | None:
     """Reason why these places may not be compared, or None; their precision may differ."""
     for place in group:
         row, at = place.row, f"{place.label} on {place.ranks} ranks"

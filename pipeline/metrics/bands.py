@@ -28,76 +28,54 @@ class Band:
     name: str
     first_step: float
     first_steps: float
-    reason: str
     measured: tuple[str, ...]
+    reason: str
 
 
 FULL = Band(
-    "fp32 against fp32",
-    1e-5,
-    1e-4,
+    "fp32 against fp32", 1e-5, 1e-4, ("order/fp32",),
     "Sharding a batch reorders sums of 32-bit floats, which moves a mean over thousands of terms "
     "by a few units in the seventh digit. Later steps amplify this, because AdamW divides by the "
     "running size of a gradient: where that is near zero, its sign decides a whole step.",
-    ("order/fp32",),
-)
+)  # fmt: skip
 SAME_BFLOAT16 = Band(
-    "bfloat16 against bfloat16",
-    1e-2,
-    2e-2,
+    "bfloat16 against bfloat16", 1e-2, 2e-2, ("order/bf16", "order/amp_o2", "order/bf16_masters"),
     "A type of 8 significant bits rounds by up to 0.2 %, and each rank rounds its own partial "
     "gradient before the sum.",
-    ("order/bf16", "order/amp_o2", "order/bf16_masters"),
-)
+)  # fmt: skip
 SAME_FLOAT16 = Band(
-    "float16 against float16",
-    1e-3,
-    5e-3,
+    "float16 against float16", 1e-3, 5e-3, ("order/fp16",),
     "A type of 11 significant bits rounds eight times finer than bfloat16; the bound leaves room "
     "for weights that are narrow too, which were measured in bfloat16 alone.",
-    ("order/fp16",),
-)
+)  # fmt: skip
 SAME_TF32 = Band(
-    "tf32 against tf32",
-    1e-3,
-    5e-3,
+    "tf32 against tf32", 1e-3, 5e-3, (),
     "TensorFloat-32 keeps the 11 significant bits of float16, of the factors of products alone. It "
     "needs a GPU and was not measured: the band is that of float16.",
-    (),
-)
+)  # fmt: skip
 BFLOAT16 = Band(
-    "bfloat16 against fp32",
-    2e-2,
-    1e-1,
+    "bfloat16 against fp32", 2e-2, 1e-1,
+    ("against_fp32/bf16", "against_fp32/amp_o2", "against_fp32/bf16_masters"),
     "Every product is rounded to 8 significant bits, so the gradient itself differs at the first "
     "step; the two trainings then drift apart while following the same curve. On an H100 the norm "
     "of a model of 106 M parameters deviated by 5.4e-2 within 20 steps (study one-gpu).",
-    ("against_fp32/bf16", "against_fp32/amp_o2", "against_fp32/bf16_masters"),
-)
+)  # fmt: skip
 FLOAT16 = Band(
-    "float16 against fp32",
-    2e-3,
-    2e-2,
+    "float16 against fp32", 2e-3, 2e-2, ("against_fp32/fp16",),
     "Every product is rounded to 11 significant bits; with room for narrow weights. On an H100 the "
     "norm of a model of 106 M parameters deviated by 9.5e-3 within 20 steps (study one-gpu).",
-    ("against_fp32/fp16",),
-)
+)  # fmt: skip
 TF32 = Band(
-    "tf32 against fp32",
-    2e-3,
-    1e-2,
+    "tf32 against fp32", 2e-3, 1e-2, (),
     "The factors of products keep the 11 significant bits of float16. It needs a GPU and was not "
     "measured: the band is that of float16.",
-    (),
-)
+)  # fmt: skip
 WIRE = Band(
-    "gradients sent as float16 against gradients sent in full",
-    1e-3,
-    5e-3,
+    "gradients sent as float16 against gradients sent in full", 1e-3, 5e-3,
+    ("order/fp32 over a float16 wire",),
     "Each rank rounds its partial gradient to 11 significant bits, and the sum is rounded too; "
     "what is under the smallest float16 is lost.",
-    ("order/fp32 over a float16 wire",),
-)
+)  # fmt: skip
 BANDS = (FULL, SAME_BFLOAT16, SAME_FLOAT16, SAME_TF32, BFLOAT16, FLOAT16, TF32, WIRE)
 
 _SAME = {"bfloat16": SAME_BFLOAT16, "float16": SAME_FLOAT16, "tf32": SAME_TF32}

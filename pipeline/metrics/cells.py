@@ -40,12 +40,13 @@ class CellRuns:
 
     @cached_property
     def context(self) -> dict[str, Any]:
-        """Columns that all rows of the group share; status is ok when any run finished."""
+        """Columns that all rows of level `cell` share; status is ok when any run finished."""
         lead = (self.ok or self.runs)[0]
         own = {key: lead.context[key] for key in LABEL_COLUMNS}
         reasons = sorted({str(run.context["reason"]) for run in self.runs if not run.ok})
         return {
             **cell_context(lead.record, own),
+            "level": "cell",
             "status": lead.record.status,
             "reason": "; ".join(reasons) or None,
         }
@@ -121,7 +122,7 @@ def cell_rows(groups: Groups) -> list[Rows]:
             differ = mixed([record.run for record in records])
             values.append(row("mixed", "1", float(bool(differ)), text=differ or "no"))
             values += cell_values(records, group.run_rates, group.rate)
-        frames.append(rows({**group.context, "level": "cell"}, values))
+        frames.append(rows(group.context, values))
     return frames
 
 
@@ -237,7 +238,7 @@ def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
                 row("steps_to_loss", "count", float(count), n=LOSS_STEPS, **at),
                 interval_row("node_hours", "h", hours, **at),
             ]
-            frames.append(rows({**own, "level": "cell"}, values))
+            frames.append(rows(own, values))
             break
     return frames
 

@@ -128,8 +128,8 @@ def switch_rows(study: Study, groups: Groups) -> list[Rows]:
     for one in switches(study):
         for (arm, link, nodes), having in at.items():
             if arm == one.having and (without := at.get((one.without, link, nodes))):
-                about = {**having, "level": "cell", "base": base_name(without),
-                         "other": without["cell"], "other_nodes": nodes}  # fmt: skip
+                about = {**having, "base": base_name(without), "other": without["cell"],
+                         "other_nodes": nodes}  # fmt: skip
                 value = row("switch", "count", float(one.beside), n=one.others, text=one.what)
                 frames.append(rows(about, [value]))
     return frames

@@ -49,7 +49,7 @@ def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows,
                 interval_row("real_time_step_seconds", "s", seconds),
                 interval_row("accuracy", "1", ratio),
             ]
-            accurate.append((rows(group.context | {"level": "cell", "base": BASE}, values), ratio))
+            accurate.append((rows(group.context | {"base": BASE}, values), ratio))
     return accurate
 
 
@@ -76,8 +76,7 @@ def at_yardstick_speed(run: Run) -> Run:
         cpu = step.cpu_seconds or 0.0
         held = step.seconds - cpu, cpu * (1 - speeds[step.rank])
         least[step.step] = min(held, least.get(step.step, held))
-    added = np.array([least[step][1] for step in sorted(least)])
-    return replace(run, seconds=run.seconds - added)
+    return replace(run, seconds=run.seconds - np.array([added for _, added in least.values()]))
 
 
 def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float) -> float | None:

@@ -27,20 +27,14 @@ def fact_rows(record: RunRecord) -> list[dict[str, Any]]:
     axes = dict(layout.get("axes", [("data", layout["data_parallel"])]))
     facts: dict[str, Any] = {
         **{f"version:{name}": version for name, version in sorted(run["versions"].items())},
-        "cpu_model": hardware["cpu_model"],
-        "num_cores": hardware["num_cores"],
-        "memory_bytes": hardware["memory_bytes"],
+        **{name: hardware[name] for name in ("cpu_model", "num_cores", "memory_bytes")},
         "gpus": ", ".join(hardware["gpus"]) or "none",
-        "launcher": execution["launcher"],
-        "threads_per_rank": execution["threads_per_rank"],
-        "backend": execution["backend"],
-        "clock": execution["clock"],
+        **{name: execution[name] for name in ("launcher", "threads_per_rank", "backend", "clock")},
         **{f"axis:{name}": size for name, size in axes.items()},
         "git_commit": f"{provenance['git_commit'] or 'unknown'}{dirty}",
         "image_digest": provenance["image_digest"] or "none (run on the host)",
         "tokenizer_sha256": run["data"]["tokenizer_sha256"],
-        "started_at": run["started_at"],
-        "ended_at": run["ended_at"],
+        **{name: run[name] for name in ("started_at", "ended_at")},
         "record_bytes": sum(len(text) for text in texts(record).values()),
     }
     if "network_reason" in execution:

@@ -24,7 +24,7 @@ def peak_per_rank(record: RunRecord) -> float | None:
     """
     run, world = record.run, record.spec.world
     peaks = [rank.get("peak_flops_per_second") for rank in run["ranks"]]
-    if not peaks or None in peaks:
+    if None in peaks:
         return None
     execution, mean = run["execution"], float(np.mean(peaks))
     if world.device != "cpu":

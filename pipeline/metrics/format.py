@@ -6,8 +6,6 @@ import math
 
 from pipeline.text import NONE, significant
 
-_LEAST_DECIMAL = 1e-3
-
 
 def with_interval(value: float, low: float, high: float) -> str:
     """`value [low, high]`, all with the decimals of the value; `value` alone without bounds."""
@@ -40,7 +38,7 @@ def probability(value: float) -> str:
 
 def limit(value: float) -> str:
     """A declared tolerance such as `1e-5`, `2e-4` or `0.001`."""
-    if value == 0 or value >= _LEAST_DECIMAL:
+    if value == 0 or value >= 1e-3:
         return f"{value:g}"
     mantissa, _, exponent = f"{value:e}".partition("e")
     return f"{float(mantissa):g}e{int(exponent)}"

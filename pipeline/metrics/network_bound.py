@@ -25,7 +25,7 @@ def network_bound_rows(groups: Groups) -> list[Rows]:
             continue
         bound = group.context["global_batch_tokens"] / seconds
         about = "at most, by the rate of a node's link"
-        frames.append(rows({**group.context, "level": "cell"}, [
+        frames.append(rows(group.context, [
             row("network_bound_tokens_per_second", "tokens/s", bound, text=about),
             interval_row("share_of_network_bound", "1", group.rate.times(1 / bound)),
         ]))  # fmt: skip
@@ -46,7 +46,7 @@ def least_step_seconds(group: CellRuns) -> float | None:
         if network == "emulated" and world.link is not None:
             rates.append(world.link.rate_mbits)
         # NCCL may take another network than the interface of older records.
-        elif network == "real" and world.backend != "nccl" and speeds and None not in speeds:
+        elif network == "real" and world.backend != "nccl" and None not in speeds:
             rates.append(max(speeds))
         else:
             return None

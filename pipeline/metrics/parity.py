@@ -75,7 +75,7 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
 
 def skipped_steps(run: Run) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Steps (steps,) that a loss scaler skipped: the scaled gradient overflowed, the loss not."""
-    scaled = bool((run.record.run["precision"] or {}).get("loss_scaling"))
+    scaled = bool(run.record.run["precision"]["loss_scaling"])
     return np.isnan(run.grad_norm) & ~np.isnan(run.loss) & scaled
 
 
@@ -90,7 +90,7 @@ def references(group: CellRuns, groups: Groups) -> list[tuple[CellRuns, Band]]:
     alone = group.context["strategy"] == "single"
     precisions = [own] if alone else dict.fromkeys([own, "fp32"])
     known = [_reference(group, groups, precision) for precision in precisions]
-    dtype = str((group.ok[0].record.run["precision"] or {}).get("compute_dtype"))
+    dtype = group.ok[0].record.run["precision"]["compute_dtype"]
     return [
         (one, band_of(dtype, same=one.context["precision"] == own, wire=lossy(group) != lossy(one)))
         for one in known
@@ -144,18 +144,17 @@ def parity_rows(groups: Groups) -> list[Rows]:
         held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
         equal = all(len(set(hashes)) == 1 for hashes in held)
         bits = row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
-        frames.append(rows({**group.context, "level": "cell"}, [bits, *_deterministic(group)]))
+        frames.append(rows(group.context, [bits, *_deterministic(group)]))
     deviations = []
     for group in finished:
-        held_against, context = references(group, groups), {**group.context, "level": "cell"}
-        if held_against:
+        if held_against := references(group, groups):
             deviations += _step_deviations(group, held_against[0][0])
         else:
             none = f"{NOT_COMPARED}: no single-device run in this precision"
-            frames.append(rows(context, [_verdict(none)]))
+            frames.append(rows(group.context, [_verdict(none)]))
         for reference, band in held_against:
             if reference is not group:
-                about = {**context, "base": base_name(reference.context)}
+                about = {**group.context, "base": base_name(reference.context)}
                 frames.append(rows(about, _values(group, reference, band)))
     return frames + deviations
 

@@ -20,7 +20,7 @@ from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, label_of, run_context
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run, outcome_rows
-from pipeline.metrics.statistics import Floats, median_interval, repeats_interval
+from pipeline.metrics.statistics import median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent, sent_between_nodes
@@ -45,7 +45,7 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
             # Each rank has its own rows, so that it is seen which one waits for which.
             values += [
                 interval_row(
-                    f"phase_seconds:{name}", "s", median_interval(_floats(own[name])), rank=rank
+                    f"phase_seconds:{name}", "s", median_interval(np.asarray(own[name])), rank=rank
                 )
                 for rank, own in phase_steps(run).groupby("rank", sort=True)
                 for name in PHASES
@@ -60,8 +60,7 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
         frames.append(rows({**context, "level": "profile"}, values))
     for place, runs in places.items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
-        about = groups.get(place, CellRuns(runs)).context
-        frames.append(rows({**about, "level": "cell"}, _cell(runs)))
+        frames.append(rows(groups.get(place, CellRuns(runs)).context, _cell(runs)))
     return frames
 
 
@@ -147,9 +146,9 @@ def _cell(profiled: Sequence[Run]) -> list[dict[str, Any]]:
     """
     each = [slowest(phase_steps(run)) for run in profiled]
     whole = pd.concat(each)
-    values = {f"phase_seconds:{name}": [_floats(run[name]) for run in each] for name in PHASES}
+    values = {f"phase_seconds:{name}": [np.asarray(run[name]) for run in each] for name in PHASES}
     values |= {
-        f"phase_share:{name}": [_floats(run[name] / run["step"]) for run in each]
+        f"phase_share:{name}": [np.asarray(run[name] / run["step"]) for run in each]
         for name in IN_STEP
     }
     cell_values = [
@@ -171,7 +170,3 @@ def _cell(profiled: Sequence[Run]) -> list[dict[str, Any]]:
         if runs := [np.asarray(steps) for steps in bubbles if steps]:
             cell_values.append(interval_row(metric, "1", repeats_interval(runs)))
     return cell_values
-
-
-def _floats(column: pd.Series) -> Floats:
-    return column.to_numpy(dtype=np.float64)

@@ -59,8 +59,7 @@ class SpeedTest:
     """Answer on a pair of cells; all figures are NaN where they were not to be compared.
 
     `ratio` is the throughput of the first over that of the second, `low` and `high` its interval;
-    `p_value` is corrected for the number of comparisons, `effect_size` is epsilon squared, `n` the
-    smaller number of repeats.
+    `p_value` is corrected for the number of comparisons, `n` the smaller number of repeats.
     """
 
     verdict: str
@@ -68,7 +67,6 @@ class SpeedTest:
     low: float
     high: float
     p_value: float
-    effect_size: float
     n: int
 
     @property
@@ -279,7 +277,7 @@ class Results:
 
     def compared(self, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
         """Test of (cell, nodes) `one` against `other`; None where none was planned."""
-        figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value", "effect_size"]
+        figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value"]
         # A pair is in the table once, in the order of the study.
         for asked, met in ((one, other), (other, one)):
             rows = self.comparisons
@@ -288,13 +286,13 @@ class Results:
             if rows.empty:
                 continue
             row, text = rows.iloc[0], str(rows["verdict"].iloc[0])
-            ratio, low, high, p_value, effect = (float(row[name]) for name in figures)
+            ratio, low, high, p_value = (float(row[name]) for name in figures)
             if asked != one:
                 # The inverse ratio: `b` over `a` from `a` over `b`.
                 text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
                 ratio, low, high = 1 / ratio, 1 / high, 1 / low
             n = 0 if pd.isna(row["repeats"]) else int(row["repeats"])
-            return SpeedTest(text, ratio, low, high, p_value, effect, n)
+            return SpeedTest(text, ratio, low, high, p_value, n)
         return None
 
     @cached_property

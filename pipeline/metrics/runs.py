@@ -74,7 +74,7 @@ class Run:
     def free_seconds(self) -> float | None:
         """Seconds of a freely running step of the slowest rank; None where a rank timed none."""
         free = [rank.get("free_running") for rank in self.record.run["ranks"]]
-        return None if None in free or not free else max(one["step_seconds"] for one in free)
+        return None if None in free else max(one["step_seconds"] for one in free)
 
     @property
     def throughput_seconds(self) -> Floats:
@@ -96,7 +96,7 @@ class Run:
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
     """The step series of a record, taken from rank 0 and from the slowest rank."""
     # Loss and norm are those of the whole batch, and so the same on all ranks.
-    first = sorted((one for one in record.steps if one.rank == 0), key=lambda one: one.step)
+    first = [one for one in record.steps if one.rank == 0]
     slowest: dict[int, float] = {}
     for one in record.steps:
         slowest[one.step] = max(one.seconds, slowest.get(one.step, 0.0))

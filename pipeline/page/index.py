@@ -78,10 +78,8 @@ def rows(results: Path) -> list[dict[str, Any]]:
         for claim in load_claims(path):
             tested = known.get((claim.document, claim.id), [])
             own = [(study, one) for study, one in tested if _is_on(one, claim)]
-            best = min(
-                own, key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])), default=None
-            )
-            row = _row(claim, *(best or ("", None)))
+            own.sort(key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])))
+            row = _row(claim, *(own[0] if own else ("", None)))
             if tested and not own:
                 row["why"] = f"{tested[0][0]} tested another version of this claim; run it again"
             entries.append(row)
@@ -107,9 +105,7 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "study": study,
         "verdict": one["verdict"] if one else NOT_RUN,
         "effect": effect.get("value"),
-        "low": effect.get("low"),
-        "high": effect.get("high"),
-        "repeats": effect.get("repeats"),
+        **{key: effect.get(key) for key in ("low", "high", "repeats")},
         "claimed": str(claim.region) if claim.region else None,
         "predicted": model.value,
         "predicted_low": model.low,

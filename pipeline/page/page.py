@@ -72,15 +72,11 @@ def render(
         {"predicted": None, **one, **in_words(one)}
         for one in sorted(verdicts, key=lambda one: interest[one["verdict"]])
     ]
+    # Empty where nothing was sent, no two cells ran on as many nodes, or nothing went wrong.
+    has_rows = {"sends": numbers["split"].get("sent"), "comparisons": numbers["study"]["pairs"],
+                "status": numbers["runs"]["exceptions"]}  # fmt: skip
     drawn = figures.catalogue.shown(study)
-    tabled = set(tables.catalogue.shown(study))
-    # Where nothing was sent, no two cells ran on as many nodes, or nothing went wrong.
-    if not numbers["split"].get("sent"):
-        tabled.discard("sends")
-    if not numbers["study"]["pairs"]:
-        tabled.discard("comparisons")
-    if not numbers["runs"]["exceptions"]:
-        tabled.discard("status")
+    tabled = [name for name in tables.catalogue.shown(study) if has_rows.get(name, True)]
 
     def figures_of(*names: str) -> list[Any]:
         captions = figures.catalogue.captions

@@ -174,7 +174,6 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "reproduced": number[REPRODUCED],
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],
-        "untested": number[NOT_TESTABLE],
         "all_elsewhere": bool(tested)
         and not any("tested at that scale" in str(one["scale"]) for one in tested),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),

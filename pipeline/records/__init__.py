@@ -115,7 +115,7 @@ def read_record(folder: Path) -> RunRecord:
     world, steps = spec["world"], list[Step]()
     most = spec["workload"]["steps"] * world["nodes"] * world["ranks_per_node"]
     # A line that is none, or one too many, ends the reading there.
-    for number, line in read_lines(path, "", RecordError, _AGAIN) if path.exists() else ():
+    for number, line in read_lines(path, RecordError, _AGAIN) if path.exists() else ():
         if number > most:
             raise RecordError(f"{path}: over {most} lines, the steps of all ranks; {_AGAIN}")
         validate(line, "step", f"{path}:{number}")
@@ -153,30 +153,15 @@ refuse.
 """
 
 ALWAYS: tuple[Rule, ...] = (
-    run_rules.texts,
-    run_rules.spec,
-    run_rules.dates,
-    run_rules.world,
-    step_rules.steps_hash,
-    step_rules.steps_of_the_spec,
-)
+    run_rules.texts, run_rules.spec, run_rules.dates, run_rules.world,
+    step_rules.steps_hash, step_rules.steps_of_the_spec,
+)  # fmt: skip
 FINISHED: tuple[Rule, ...] = (
-    run_rules.precision,
-    run_rules.model,
-    run_rules.network,
-    run_rules.ranks,
-    run_rules.utilisation,
-    run_rules.memory,
-    run_rules.environments,
-    run_rules.sent,
-    step_rules.grid,
-    step_rules.timed,
-    step_rules.same_on_all_ranks,
-    step_rules.phases,
-    step_rules.communication,
-    step_rules.cpu_seconds,
-    step_rules.wall_time,
-)
+    run_rules.precision, run_rules.model, run_rules.network, run_rules.ranks,
+    run_rules.utilisation, run_rules.memory, run_rules.environments, run_rules.sent,
+    step_rules.grid, step_rules.timed, step_rules.same_on_all_ranks, step_rules.phases,
+    step_rules.communication, step_rules.cpu_seconds, step_rules.wall_time,
+)  # fmt: skip
 """Of a run that ended `ok`; of another one there is what it left."""
 
 

@@ -170,17 +170,13 @@ def _some_of(keys: Iterable[object]) -> str:
 
 
 def first_error(instance: object, name: str) -> ValidationError | None:
-    """The most telling error of `instance` by the schema `name`; None where it fits."""
-    error: ValidationError | None = best_match(validator(name).iter_errors(instance))
-    return None if error is None else _of_its_form(error)
+    """The most telling error of `instance` by the schema `name`; None where it fits.
 
-
-def _of_its_form(error: ValidationError) -> ValidationError:
-    """The error by the form that is meant, where a constant key names one of several forms.
-
+    Where a constant key names one of several forms, it is that of the form that is meant:
     jsonschema says of such a value only that it fits none of them.
     """
-    while error.validator == "oneOf" and error.context:
+    error: ValidationError | None = best_match(validator(name).iter_errors(instance))
+    while error is not None and error.validator == "oneOf" and error.context:
         forms: dict[int, list[ValidationError]] = {}
         for one in error.context:
             forms.setdefault(int(one.schema_path[0]), []).append(one)

@@ -47,9 +47,9 @@ TABLES = {
             text("Points", "points"),
             text("GPU", "hardware"),
             text("GPUs", "gpus"),
-            Column("Measured", "measured", write=str),
-            Column("Suspect", "suspect", write=str),
-            Column("Without a time", "untimed", write=str),
+            text("Measured", "measured"),
+            text("Suspect", "suspect"),
+            text("Without a time", "untimed"),
             text("Source", "source"),
         ),
     ),
@@ -58,7 +58,7 @@ TABLES = {
         f"range is predicted. {_WAYS} In band: share of points in the 90 % band of the model.",
         (
             text("Points", "points"),
-            Column("n", "n", write=str),
+            text("n", "n"),
             *(one for way in score.WAYS for one in _pair(way.capitalize(), way)),
             Column("In band", "in_band", PER_CENT, whole),
         ),
@@ -67,7 +67,7 @@ TABLES = {
         "Mean errors by kind of GPU, in per cent, and the share of points in the band.",
         (
             text("GPU", "device"),
-            Column("n", "n", write=str),
+            text("n", "n"),
             *(Column(name.capitalize(), name, PER_CENT, _tenths) for name in score.WAYS),
             Column("In band", "in_band", PER_CENT, whole),
         ),
@@ -89,7 +89,7 @@ TABLES = {
         "nine tenths of the points lie.",
         (
             text("Points", "points"),
-            Column("n", "n", write=str),
+            text("n", "n"),
             Column("Model median", "median", PER_CENT, _tenths),
             Column("Model nine tenths", "nine_tenths", PER_CENT, _tenths),
             Column("Own median", "own_median", PER_CENT, _tenths),
@@ -101,7 +101,7 @@ TABLES = {
         "Linear: the seconds of the smallest for a sequence and device.",
         (
             text("Points", "points"),
-            Column("n", "n", write=str),
+            text("n", "n"),
             *_pair("Linear", "linear"),
             *_pair("Model", "model"),
         ),

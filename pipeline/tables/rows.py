@@ -12,7 +12,7 @@ from pipeline.metrics.format import probability
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
 from pipeline.metrics.statistics import DRIFT, NOT_TESTED
-from pipeline.reference.devices import Peak, datasheet_peak
+from pipeline.reference.devices import datasheet_peak
 from pipeline.tables.declared import TABLES
 from pipeline.text import NONE, significant
 
@@ -154,7 +154,17 @@ def memory(results: Results) -> pd.DataFrame:
 def utilisation(results: Results) -> pd.DataFrame:
     """Every cell with its FLOP and FLOP/s, beside the datasheet of its device; shares of 1."""
     frame = results.pick("cell", "num_ok")[[*PLACE, *_SHARED, "ranks_per_node"]]
-    peaks = [_datasheet(results.table, row["cell"], row["nodes"]) for row in records(frame)]
+    runs = results.table[results.table["level"] == "run"]
+    ran = runs[(runs["status"] == "ok") & (runs["device"] == "cuda")]
+    # What all finished runs of a cell ran on has a datasheet; a CPU or a mixture has none.
+    peaks = []
+    for row in records(frame):
+        own = ran[(ran["cell"] == row["cell"]) & (ran["nodes"] == row["nodes"])]
+        dtypes = {*own.loc[own["metric"] == "compute_dtype", "text"]}
+        lists = own.loc[own["metric"] == "gpus", "text"]
+        gpus = {name for text in lists for name in text.split(", ")}
+        is_one = len(gpus) == len(dtypes) == 1
+        peaks.append(datasheet_peak(gpus.pop(), dtypes.pop()) if is_one else None)
     for name, absent in (("device", None), ("source", None), ("flops_per_second", math.nan)):
         frame[f"datasheet_{name}"] = [getattr(peak, name, absent) for peak in peaks]
     frame["share_of_datasheet"] = math.nan
@@ -163,18 +173,6 @@ def utilisation(results: Results) -> pd.DataFrame:
     devices = (frame["nodes"] * frame["ranks_per_node"]).astype(float)
     most = frame["datasheet_flops_per_second"] * devices
     return frame.assign(share_of_datasheet=frame["model_flops_per_second"] / most)
-
-
-def _datasheet(table: pd.DataFrame, cell: str, nodes: int) -> Peak | None:
-    """The peak for what all finished runs of a cell ran on; None for a CPU or a mixture."""
-    runs = table[(table["level"] == "run") & (table["cell"] == cell) & (table["nodes"] == nodes)]
-    runs = runs[(runs["status"] == "ok") & (runs["device"] == "cuda")]
-    dtypes = set(runs.loc[runs["metric"] == "compute_dtype", "text"])
-    lists = runs.loc[runs["metric"] == "gpus", "text"]
-    gpus = {name for text in lists for name in text.split(", ")}
-    if len(gpus) != 1 or len(dtypes) != 1:
-        return None
-    return datasheet_peak(gpus.pop(), dtypes.pop())
 
 
 def _axes(results: Results, prefix: str) -> pd.DataFrame:
@@ -193,13 +191,13 @@ def sends(results: Results) -> pd.DataFrame:
     """
     keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
-    predicted = _axes(results, "predicted_sent_bytes").rename(columns=names)
-    counted = _axes(results, "sent_bytes").rename(
-        columns={"value": "counted_bytes", "text": "calls"}
-    )
-    both = predicted.merge(counted[[*keys, "counted_bytes", "calls"]], on=keys, how="left")
-    between = _axes(results, "between_nodes_bytes").rename(columns={"value": "between_nodes_bytes"})
-    both = both.merge(between[[*keys, "between_nodes_bytes"]], on=keys, how="left")
+    both = _axes(results, "predicted_sent_bytes").rename(columns=names)
+    for prefix, names in (
+        ("sent_bytes", {"value": "counted_bytes", "text": "calls"}),
+        ("between_nodes_bytes", {"value": "between_nodes_bytes"}),
+    ):
+        counted = _axes(results, prefix).rename(columns=names)[[*keys, *names.values()]]
+        both = both.merge(counted, on=keys, how="left")
     most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)

@@ -8,7 +8,8 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,12 @@ BAD_BYTES: dict[str, bytes] = {
 }
 """Content that is wrong for every kind of document; the large one gets `LARGE` bytes of nothing."""
 LARGE = 64 * 2**20 + 1
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a symlink to itself": lambda path: path.symlink_to(path.name),
+    "a symlink to a device": lambda path: path.symlink_to("/dev/zero"),
+}
+"""What is no regular file, and how it is made in place of one."""

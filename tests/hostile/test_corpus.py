@@ -2,14 +2,13 @@
 
 import copy
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hostile.entry import call, refusal
+from tests.hostile.mutants import NO_FILES
 
 TEXT = b"a b a b ab ab a a b b\n" * 3
 
@@ -69,15 +68,6 @@ SETTINGS: dict[str, bytes] = {
 }  # fmt: skip
 """A file `tokenizer_config.json`."""
 
-KINDS: dict[str, Callable[[Path], object]] = {
-    "missing": lambda path: None,
-    "a FIFO": os.mkfifo,
-    "a folder": Path.mkdir,
-    "a symlink to itself": lambda path: path.symlink_to(path.name),
-    "a symlink to a device": lambda path: path.symlink_to("/dev/zero"),
-}
-"""In place of a file."""
-
 
 @pytest.fixture(autouse=True)
 def good_files(here: Path) -> None:
@@ -134,15 +124,15 @@ def test_settings_of_a_tokeniser(here: Path, name: str) -> None:
     assert "tokenizer_config.json" in refusal(here, *tokens(tokenizer=PRETRAINED))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", NO_FILES)
 def test_what_is_no_file(here: Path, kind: str) -> None:
-    KINDS[kind](here / "bad")
+    NO_FILES[kind](here / "bad")
     refusal(here, *tokens(corpus=of_text()))
     if kind != "missing":
-        KINDS[kind](here / "tok/tokenizer_config.json")
+        NO_FILES[kind](here / "tok/tokenizer_config.json")
         refusal(here, *tokens(tokenizer=PRETRAINED))
     (here / "tok/tokenizer.json").unlink()
-    KINDS[kind](here / "tok/tokenizer.json")
+    NO_FILES[kind](here / "tok/tokenizer.json")
     refusal(here, *tokens(tokenizer=PRETRAINED))
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import call, refusal
-from tests.hostile.mutants import BAD_BYTES, LARGE
+from tests.hostile.mutants import BAD_BYTES, LARGE, NO_FILES
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -43,19 +43,10 @@ def test_bytes_that_are_no_such_document(laid: Laid, here: Path, name: str) -> N
 def test_what_is_no_regular_file(laid: Laid, here: Path, name: str) -> None:
     entry = DOCUMENTS[name]
     path = entry.write({}, here)
-    path.unlink()
-    refusal(here, *entry.arguments(laid, path, here))
-    os.mkfifo(path)
-    refusal(here, *entry.arguments(laid, path, here))
-    path.unlink()
-    path.mkdir()
-    refusal(here, *entry.arguments(laid, path, here))
-    path.rmdir()
-    path.symlink_to(path.name)
-    refusal(here, *entry.arguments(laid, path, here))
-    path.unlink()
-    path.symlink_to("/dev/zero")
-    refusal(here, *entry.arguments(laid, path, here))
+    for make in NO_FILES.values():
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        make(path)
+        refusal(here, *entry.arguments(laid, path, here))
 
 
 def test_the_good_files_are_taken(laid: Laid, here: Path) -> None:

@@ -100,5 +100,5 @@ def test_a_line_as_long_as_a_stage_may_write_it_is_read(tmp_path: Path) -> None:
     """A profiled step of a pipeline has a part for each micro-batch."""
     passes = [["forward", 0, number, 0.000123456] for number in range(4000)]
     (tmp_path / "steps.jsonl").write_text(json.dumps({"passes": passes}) + "\n")
-    [(_, line)] = read_lines(tmp_path / "steps.jsonl", "", RecordError)
+    [(_, line)] = read_lines(tmp_path / "steps.jsonl", RecordError)
     assert line["passes"] == passes

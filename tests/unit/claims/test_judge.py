@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.claims.decide import Contrast, Outcome, corrected, settle
 from pipeline.claims.judge import judge
-from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.quantities import measure
 from pipeline.claims.types import (
     NOT_REPRODUCED,
@@ -30,6 +29,7 @@ from pipeline.metrics.results import Results
 from pipeline.metrics.statistics import Interval
 from pipeline.study.study import Study
 from tests.claims_worlds import (
+    CLAIMS,
     CLUSTER,
     agree,
     apart,
@@ -44,7 +44,6 @@ from tests.claims_worlds import (
 )
 from tests.fake_records import altered, make_study, make_table
 
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 SLOWER, MIXED, BEST = (
     CLAIMS[name] for name in ("sps-slower-than-one", "amp-speeds-up-dps", "dps-apex-best-one-node")
 )

@@ -27,7 +27,7 @@ from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import CONFIG, load_study, shipped_studies
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from tests.claims_worlds import REPEATS, a_claim, make_world, on, selectors, with_rows
+from tests.claims_worlds import CLAIMS, REPEATS, a_claim, make_world, on, selectors, with_rows
 from tests.fake_records import altered
 
 CLUSTER = {"device": "cpu", "ranks_per_node": 1, "nodes": [4], "backend": "gloo",
@@ -106,15 +106,22 @@ def test_bytes_between_nodes_are_counted_too(world: Evidence) -> None:
     assert half.verdict == REPRODUCED, half.line
 
 
-def test_bytes_that_differ_from_run_to_run_are_no_count(world: Evidence) -> None:
-    rows = [*sent("ddp", "data", 80), *sent("ddp", "data", 90, run="p1"), *sent("ring", "data", 50)]
-    found = judge(claim("ratio", "sent_bytes", "above", 1), add(world, rows))
-    assert found.verdict == UNDECIDED and "2 of the 6 runs" in found.why
-
-
-def test_without_a_profiled_run_bytes_are_not_testable(world: Evidence) -> None:
-    found = judge(claim("ratio", "sent_bytes", "above", 1), world)
-    assert found.verdict == NOT_TESTABLE and "no profiled run of ddp" in found.why
+@pytest.mark.parametrize(
+    ("kind", "metric", "rows", "verdict", "why"),
+    [
+        ("ratio", "sent_bytes", sent("ring", "data", 50), NOT_TESTABLE, "no profiled run of ddp"),
+        # Bytes that differ from run to run are no count.
+        ("ratio", "sent_bytes",
+         [*sent("ddp", "data", 80), *sent("ddp", "data", 90, run="p1"), *sent("ring", "data", 50)],
+         UNDECIDED, "no interval: 2 of the 6 runs"),
+        # Of the first run alone, and of the formula.
+        ("formula", "phase_bubble", bubble("ddp", 0.74, 0.76, 0.78, formula=0.75)[::REPEATS],
+         UNDECIDED, "no interval: 1 of the 6 runs"),
+    ],
+)  # fmt: skip
+def test_few_profiled_runs_decide_nothing(world, kind, metric, rows, verdict, why) -> None:
+    found = judge(claim(kind, metric, "above", 1), add(world, rows))
+    assert found.verdict == verdict and why in found.why, found.line
 
 
 def test_bytes_are_held_against_the_formula(world: Evidence) -> None:
@@ -160,14 +167,6 @@ def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
     assert found.verdict == REPRODUCED, found.line
     others = [replace(found, claim=replace(found.claim, id=f"c{n}"), p_value=1.0) for n in range(6)]
     assert corrected([found, *others])[0].verdict == REPRODUCED, "one of seven tested claims"
-
-
-def test_one_profiled_run_has_no_bubble_that_decides(world: Evidence) -> None:
-    rows = bubble("ddp", 0.74, 0.76, 0.78, formula=0.75)
-    found = judge(
-        claim("formula", "phase_bubble", "about", 1, 0.1), add(world, [rows[0], rows[-1]])
-    )
-    assert found.verdict == UNDECIDED and "no interval: 1 of the 6" in found.why
 
 
 def test_steps_are_the_same_where_parity_holds(world: Evidence) -> None:
@@ -232,9 +231,6 @@ def means(want: Selector, run: RunSpec) -> bool:
         and want.accumulation in (None, run.workload.accumulation_steps)
         and want.scaling in (None, run.workload.scaling)
     )
-
-
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from pipeline.claims.judge import judge
 from pipeline.claims.kinds import KINDS
-from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import (
     NOT_REPRODUCED,
     NOT_TESTABLE,
@@ -19,13 +18,20 @@ from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import compound, to_dict
 from pipeline.schemas import validate
 from pipeline.study.load import find_study, load_study
-from tests.claims_worlds import arranged, effects, make_world, on, selectors, without, world_study
+from tests.claims_worlds import (
+    CLAIMS,
+    arranged,
+    effects,
+    make_world,
+    on,
+    selectors,
+    without,
+    world_study,
+)
 from tests.fake_records import altered, pick
 
-CLAIMS = load_claims(FOLDER / "bai2022/claims.yaml")
-"""Those of other publications have worlds of their own, in `test_other_papers.py`."""
-BY_ID = {claim.id: claim for claim in CLAIMS}
-IDS = [*BY_ID]
+# Claims of other publications have worlds of their own, in `test_other_papers.py`.
+EACH = pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,7 @@ def world() -> Evidence:
 
 
 @pytest.mark.parametrize("verdict", [word for word in VERDICTS if word != NOT_TESTABLE])
-@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+@EACH
 def test_each_verdict_is_reached(world: Evidence, claim: Claim, verdict: str) -> None:
     if claim.kind == "fits" and verdict == UNDECIDED:
         pytest.skip("what fits is no measurement with an interval")
@@ -50,14 +56,14 @@ def test_each_verdict_is_reached(world: Evidence, claim: Claim, verdict: str) ->
         assert "tested at that scale" in found.scale or claim.kind in ("memory_formula",)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+@EACH
 def test_a_study_without_the_cell_says_which(world: Evidence, claim: Claim) -> None:
     found = judge(claim, without(world, selectors(claim)[0]))
     assert found.verdict == NOT_TESTABLE
     assert "has no" in found.why and found.effect is None and not found.runs
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+@EACH
 def test_a_cell_that_did_not_run_gives_its_reason(world: Evidence, claim: Claim) -> None:
     table = world.results.table
     for cell in {place.cell for place in world.places(selectors(claim)[0])}:
@@ -79,7 +85,7 @@ def cpu() -> Evidence:
     return make_world(cluster=cluster, cells=cells)
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
+@EACH
 def test_the_scale_is_said_on_a_cpu_which_cannot_test_all(cpu: Evidence, claim: Claim) -> None:
     found = judge(claim, cpu)
     assert f"made on {claim.made_at}" in found.line and "V100" in found.line
@@ -94,11 +100,11 @@ def test_the_scale_is_said_on_a_cpu_which_cannot_test_all(cpu: Evidence, claim: 
 def test_every_kind_has_its_tests() -> None:
     # Kinds for other publications have their tests in test_other_papers.py and test_mechanisms.py.
     others = {"trend", "absolute", "formula", "same_steps"}
-    assert set(KINDS) - {claim.kind for claim in CLAIMS} == others
+    assert set(KINDS) - {claim.kind for claim in CLAIMS.values()} == others
 
 
 def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
-    found = judge(BY_ID["sps-slower-than-one"], world)
+    found = judge(CLAIMS["sps-slower-than-one"], world)
     known = set(pick(world.results.table, "run", "status")["run_id"])
     assert len(found.runs) == 12 and set(found.runs) <= known
     assert {run.split("/")[1] for run in found.runs} == {"one", "server"}
@@ -107,11 +113,10 @@ def test_runs_behind_a_verdict_are_those_of_its_cells(world: Evidence) -> None:
 def test_the_ablations_have_the_cells_of_their_claims() -> None:
     study = load_study(find_study("bai2022-ablations")).to_dict()
     evidence = make_world(**{key: study[key] for key in ("cells", "cluster", "compares")})
-    for claim in CLAIMS:
-        if claim.id in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):
-            own = arranged(evidence, claim, effects(claim)[REPRODUCED])
-            found = judge(claim, own)
-            assert found.verdict == REPRODUCED, found.line
+    for name in ("empty-cache-costs", "small-batch-diverges", "amp-fits-batch-4"):
+        own = arranged(evidence, CLAIMS[name], effects(CLAIMS[name])[REPRODUCED])
+        found = judge(CLAIMS[name], own)
+        assert found.verdict == REPRODUCED, found.line
 
 
 @pytest.mark.parametrize(
@@ -125,11 +130,11 @@ def test_the_ablations_have_the_cells_of_their_claims() -> None:
 )  # fmt: skip
 def test_a_sentence_of_several_parts_is_partly_reproduced_where_one_holds(words, outcome) -> None:
     whole = "Over several nodes the speedup is not linear, because of communication."
-    parts = [{"part_of": claim.part_of} for claim in CLAIMS if claim.part_of == whole]
+    parts = [{"part_of": claim.part_of} for claim in CLAIMS.values() if claim.part_of == whole]
     pairs = zip(parts[: len(words)], words, strict=True)
     assert compound([part | {"verdict": word} for part, word in pairs]) == [(whole, outcome)]
 
 
 def test_a_sentence_of_which_one_part_is_tested_is_no_whole() -> None:
-    parts = Counter(claim.part_of for claim in CLAIMS if claim.part_of)
+    parts = Counter(claim.part_of for claim in CLAIMS.values() if claim.part_of)
     assert [whole for whole, number in parts.items() if number < 2] == []

@@ -8,14 +8,13 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
-from pipeline.claims.load import FOLDER, load_claims
+from pipeline.claims.load import FOLDER
 from pipeline.claims.write import read_verdicts
 from pipeline.errors import ClaimError, SamestepError
 from pipeline.metrics import table as tidy
 from pipeline.study.load import check_study
+from tests.claims_worlds import CLAIMS
 from tests.fake_records import a_verdict, make_study, make_table
-
-CLAIMS = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
 
 def run(tmp_path: Path, *more: str, **changes: Any) -> int:

@@ -150,12 +150,6 @@ def test_what_is_said_of_another_set(pair, capsys, change, status, text) -> None
     assert (text in (shown.err if status == 2 else shown.out)) == (change is not profiled)
 
 
-@pytest.mark.parametrize("losses", ["exact", "-1", "nan", "1e400"])
-def test_a_strictness_that_is_none_is_refused(pair, losses, capsys) -> None:
-    assert call(pair, f"--losses={losses}") == 2
-    assert repr(losses) in capsys.readouterr().err
-
-
 def test_nothing_in_common_is_refused_and_no_success(pair, capsys) -> None:
     shutil.rmtree(pair[0] / "runs/dps")
     for path in (pair[1] / "runs").iterdir():

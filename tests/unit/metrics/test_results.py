@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from pipeline.claims.judge import judge
-from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.worlds import Evidence
 from pipeline.metrics.headline import headline, planned
 from pipeline.metrics.labels import short_label
@@ -16,6 +15,7 @@ from pipeline.study.equal_work import batch_per_rank, check_equal_work
 from pipeline.study.expansion import expand
 from pipeline.study.study import Study
 from pipeline.text import listed
+from tests.claims_worlds import CLAIMS
 from tests.fake_records import EMULATED, a_cell, altered, made, make_study, make_table, pick, row_of
 
 SHORT = make_study()["workload"] | {"steps": 6, "untimed_steps": 2}
@@ -133,8 +133,7 @@ def test_a_claim_on_scaling_takes_the_one_node_too(table: pd.DataFrame) -> None:
     kept += [{"name": "h-amp", "label": "H", "strategy": "horovod", "precision": "amp_o1"}]
     study = make_study(repeats=2, cluster=EMULATED, cells=kept)
     made = make_table(repeats=2, cluster=EMULATED, cells=kept)
-    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
-    found = judge(claims["sublinear-nodes"], Evidence(Study.of(study), Results(made)))
+    found = judge(CLAIMS["sublinear-nodes"], Evidence(Study.of(study), Results(made)))
     assert found.effect is not None
     assert {"fake/dps/n1/r0", "fake/dps-fast/n2/r1"} <= set(found.runs)
 

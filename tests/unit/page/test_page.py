@@ -23,6 +23,7 @@ from pipeline.study.expansion import expand, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.text import NONE
+from tests.claims_worlds import CLAIMS
 from tests.fake_records import make_study
 from tests.fake_results import make_results, stage
 from tests.outline import Outline
@@ -249,11 +250,10 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         content = json.loads(archive.read(name))
     path = tmp_path_factory.mktemp("shipped") / "verdicts.json"
     path.write_text(json.dumps(content))
-    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
 
     def today(one: dict[str, Any]) -> dict[str, Any]:
         """The verdict as if made on the claim as it stands now, whatever its wording was."""
-        claim = claims[one["id"]]
+        claim = CLAIMS[one["id"]]
         return one | {"sentence": claim.sentence, "question": question(claim)}
 
     return [today(one) for one in read_verdicts(path)]

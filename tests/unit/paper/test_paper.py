@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pypandoc
 import pytest
 
 from pipeline import figures, tables
@@ -16,14 +15,13 @@ from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
 from pipeline.paper import export, facts, points
-from pipeline.paper.export import TYPST
-from pipeline.paper.manuscript import MANUSCRIPT, SOURCES, render, source
+from pipeline.paper.manuscript import MANUSCRIPT, render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, a_cell, altered, make_study, make_table
 from tests.fake_records import made as made_table
 from tests.fake_results import make_results, stage
-from tests.programs import ran
+from tests.unit.paper.test_titles import to_typst
 
 SOURCE = source()
 
@@ -313,15 +311,12 @@ def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
     heads = ["Cell", *(f"Schedule number {n}" for n in range(8))]
     wide = [heads, ["Annotated, data 2 x model 2", "55.3\u00a0[53.5,\u00a056.5]", *["18.4"] * 7]]
     few = [heads[:3], ["DDP", "18.4", "18.4"]]
-    source = "\n".join(_pipe_table(rows) for rows in (wide, few))
-    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--columns=100000"]
-    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = ran(command, input=source, check=True)
-    [given] = re.findall(r"columns: \((.*)\)", done.stdout)
+    printed = to_typst("\n".join(_pipe_table(rows) for rows in (wide, few)))
+    [given] = re.findall(r"columns: \((.*)\)", printed)
     shares = [float(share.strip(" %")) for share in given.split(",")]
     assert len(shares) == 9 and sum(shares) <= 100.1
     assert shares[1] / shares[2] == pytest.approx((17 * 3.5 + 6) / (8 * 3.5 + 6), rel=0.01)
-    assert "columns: 3" in done.stdout
+    assert "columns: 3" in printed
 
 
 def _pipe_table(rows: list[list[str]]) -> str:

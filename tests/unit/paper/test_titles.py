@@ -24,7 +24,7 @@ from tests.fake_records import a_cell, make_study
 from tests.fake_results import make_results, stage
 from tests.nasty_texts import LABELS, TITLE
 from tests.programs import ran
-from tests.unit.test_text import TEXTS, inlines, plain_latex, words
+from tests.unit.test_text import TEXTS, inlines, pandoc, plain_latex, words
 
 PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
 
@@ -102,12 +102,6 @@ def test_the_text_of_the_pdf_is_that(root: Path) -> None:
         assert "שלום" in label or words(label).replace(" ", "") in close
 
 
-def pandoc(text: str, *options: str) -> Any:
-    command = [pypandoc.get_pandoc_path(), "--to=json", *options]
-    done = ran(command, input=text, check=True)
-    return json.loads(done.stdout)
-
-
 def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
     latex = (root / "paper/paper.tex").read_text(encoding="utf-8")
     assert f"\\setCJKmainfont{{{fonts.FAMILY}}}" in latex and fonts.printed(latex) == latex
@@ -123,9 +117,9 @@ def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
 
 
 def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
-    found = pandoc((root / "generated/manuscript.md").read_text(), "--from=markdown")
+    found = pandoc((root / "generated/manuscript.md").read_text())
     assert words(inlines(found["meta"]["title"]["c"])) == words(TITLE)
-    printed = pandoc((root / "generated/printed.md").read_text(), "--from=markdown")
+    printed = pandoc((root / "generated/printed.md").read_text())
     assert words(inlines(printed["meta"]["title"]["c"])) == words(PRINTED)
 
 
@@ -145,17 +139,21 @@ FEW = settings(
 MANY = st.lists(TEXTS.filter(words), min_size=40, max_size=60)
 
 
+def to_typst(source: str) -> str:
+    """The Markdown as typst reads it, by the options of the paper."""
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
+    command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
+    return ran(command, input=source, check=True).stdout
+
+
 @given(MANY)
 @FEW
 def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
     rows = "\n".join(f"| {markdown(text)} | b |" for text in texts)
-    source = f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n"
-    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
-    command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = ran(command, input=source, check=True)
+    source = to_typst(f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "a.typ"
-        file.write_text(f"#set smartquote(enabled: false)\n{done.stdout}", encoding="utf-8")
+        file.write_text(f"#set smartquote(enabled: false)\n{source}", encoding="utf-8")
         [found] = json.loads(typst.query(str(file), "<tbl:all>", root=folder))
     printed = [_hyphens(words(typst_text(cell))) for cell in cells_of(found)]
     assert printed[2::2] == [_hyphens(words(text)) for text in texts]
@@ -165,15 +163,12 @@ def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
 @FEW
 def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
     """PDF/UA-1 allows no box; a document that claims it is refused where there is one."""
-    source = "\n\n".join(markdown(printed(text)) for text in texts)
-    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
-    command += [f"--lua-filter={SOURCES / 'literal.lua'}"]
-    done = ran(command, input=source, check=True)
+    source = to_typst("\n\n".join(markdown(printed(text)) for text in texts))
     template = (SOURCES / "template.typ").read_text(encoding="utf-8")
     (fonts,) = re.findall(r"#set text\(font: \(.*?\)", template)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "a.typ"
-        file.write_text(f'#set document(title: "x")\n{fonts})\n{done.stdout}', encoding="utf-8")
+        file.write_text(f'#set document(title: "x")\n{fonts})\n{source}', encoding="utf-8")
         compiler = typst.Compiler(
             root=folder, ignore_system_fonts=True, font_paths=[str(path.parent) for path in files()]
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import RecordError, SamestepError
+from pipeline.errors import RecordError
 from pipeline.records import (
     RunRecord,
     find_records,
@@ -101,16 +101,6 @@ def test_an_invalid_record_is_neither_written_nor_read(tmp_path, record, change,
     edit(tmp_path, **change)
     with pytest.raises(RecordError, match=message):
         read_record(tmp_path)
-
-
-def test_a_full_disk_leaves_no_half_record(tmp_path, record, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(SamestepError, match="No space left"):
-        write_record(tmp_path, record)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_record_says_what_to_do(tmp_path) -> None:
