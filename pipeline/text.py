@@ -61,6 +61,12 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def pipe_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, of headings and cells that are Markdown already."""
+    first, *others = ["| " + " | ".join(row) + " |" for row in (headings, *rows)]
+    return "\n".join([first, "|---" * len(headings) + "|", *others])
+
+
 def one_line(text: str) -> str:
     """`text` with each run of blanks, line breaks and control characters as one blank."""
     return _BLANKS.sub(" ", text)

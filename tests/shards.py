@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeline.parallel.cut import Cut
-from pipeline.parallel.types import Piece, SavedState, Shards
+from pipeline.parallel.types import Piece, Shards
 
 
 def shards_of(tensors: Mapping[str, Tensor], scalars: Mapping[str, float] | None = None) -> Shards:
@@ -15,12 +15,6 @@ def shards_of(tensors: Mapping[str, Tensor], scalars: Mapping[str, float] | None
         Piece(name, tuple(t.shape), (0,) * t.dim(), t.contiguous()) for name, t in tensors.items()
     ]
     return Shards(pieces, scalars or {})
-
-
-def read_whole(state: SavedState, name: str) -> Tensor:
-    """A tensor of a checkpoint."""
-    shape = state.wholes[name].shape
-    return state.read(name, [0] * len(shape), shape)
 
 
 class Place:

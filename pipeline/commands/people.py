@@ -197,11 +197,7 @@ def logs(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-@enter(
-    STUDY,
-    needed("--cell", str, "name of the cell"),
-    option("--devices", options.counts(1, 4096), "time it on so many each, as 8,128,2048"),
-)
+@enter(arguments_of("pipeline.commands.placements"))
 def placements(args: argparse.Namespace) -> None:
     """Placements of the tensors of an annotated cell on its mesh.
 
@@ -210,47 +206,9 @@ def placements(args: argparse.Namespace) -> None:
     rank is started: the ranks are imitated by one process. `--devices 8,2048` prints the seconds
     that it takes on so many devices, where one axis of the cell has size 0.
     """
-    from pipeline import strategies
-    from pipeline.resolved import first_runs
-    from pipeline.strategies.annotated.annotations import alike
+    from pipeline.commands import placements
 
-    runs = first_runs(options.loaded(args.study))
-    sizes = [run for run in runs if run.spec.cell == args.cell]
-    if not sizes:
-        cells = ", ".join(dict.fromkeys(run.spec.cell for run in runs))
-        raise StudyError(f"no cell {args.cell[:60]!r}; use one of {cells}")
-    run = max(sizes, key=lambda run: run.spec.world.nodes)
-    strategies.check([run.spec])
-    from pipeline.training.placements import on_devices, propagate, seconds_to_place  # and torch
-
-    if args.devices:
-        from pipeline.metrics.statistics import MIN_REPEATS, log_slope, values_interval
-
-        worlds = [on_devices(run, count) for count in args.devices]
-        rounds = seconds_to_place(worlds, MIN_REPEATS)
-        print(f"{run.spec.study}/{args.cell}: CPU seconds to place all tensors\n")
-        print("| devices | axes | median | low | high |\n|---|---|---|---|---|")
-        for world, seconds in zip(worlds, zip(*rounds, strict=True), strict=True):
-            mesh = " x ".join(f"{name} {size}" for name, size in world.layout.axes)
-            one = values_interval(seconds)
-            numbers = " | ".join(f"{value:.3f}" for value in (one.value, one.low, one.high))
-            print(f"| {world.layout.num_processes} | {mesh} | {numbers} |")
-        if len(worlds) > 1:
-            one = values_interval([log_slope(args.devices, seconds) for seconds in rounds])
-            print(
-                f"\nslope of log seconds over log devices {one.value:.4f} "
-                f"[{one.low:.4f}, {one.high:.4f}], {one.how}"
-            )
-        return
-
-    axes = [f"{name} ({size})" for name, size in run.layout.axes]
-    placed = propagate(run)
-    print(f"{run.spec.study}/{args.cell} on {run.spec.world.size} ranks\n")
-    for kind, tensors in placed.items():
-        print("| " + " | ".join([kind, *axes]) + " |\n" + "|---" * (len(axes) + 1) + "|")
-        for name, words in alike(tensors).items():
-            print("| " + " | ".join([f"`{name}`", *words]) + " |")
-        print()
+    placements.run(args)
 
 
 @enter(STUDY, option("--image", options.path, "container image that the ranks run in"), SITE)

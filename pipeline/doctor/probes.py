@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -22,7 +21,7 @@ from pipeline.emulation.nodes import PLAIN, WITH_DELAY, why_not
 from pipeline.errors import SamestepError, UnsupportedError
 from pipeline.machine import image as images
 from pipeline.machine.control_groups import cpu_quota, usable_cores
-from pipeline.machine.facts import cpu_model
+from pipeline.machine.facts import cpu_model, driver_version
 from pipeline.training.devices import why_no_cuda, without_kernels
 
 OK, MISSING, NOTE, BROKEN = "ok", "missing", "note", "broken"
@@ -60,13 +59,9 @@ def torch() -> Finding:
 
 def cuda() -> Finding:
     """Devices that torch sees, the driver and NCCL."""
-    import pynvml
     import torch
 
-    driver = None
-    with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    driver = driver_version()
     if torch.cuda.is_available():
         seen, built_for = [], torch.cuda.get_arch_list()
         for device in range(torch.cuda.device_count()):

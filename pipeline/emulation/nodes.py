@@ -42,21 +42,19 @@ def enter_private_network() -> None:
 
     Call it before any thread is started: the kernel refuses a user namespace to several threads.
     """
-    if _libc.unshare(CLONE_NEWNET) == 0:
-        tcp.without_ipv6()
-        return
-    user, group = os.geteuid(), os.getegid()
-    if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
-        raise LaunchError(
-            f"no network namespace may be made here ({os.strerror(ctypes.get_errno())}); "
-            "allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, "
-            "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces and "
-            "user.max_net_namespaces over 0) or set cluster.network to loopback"
-        )
-    # Whoever may not set groups may map its own one; the kernel wants this order.
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
+    if _libc.unshare(CLONE_NEWNET) != 0:
+        user, group = os.geteuid(), os.getegid()
+        if _libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+            raise LaunchError(
+                f"no network namespace may be made here ({os.strerror(ctypes.get_errno())}); "
+                "allow unprivileged user namespaces (kernel.unprivileged_userns_clone=1, "
+                "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces and "
+                "user.max_net_namespaces over 0) or set cluster.network to loopback"
+            )
+        # Whoever may not set groups may map its own one; the kernel wants this order.
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
     tcp.without_ipv6()
 
 

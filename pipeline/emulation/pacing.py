@@ -106,7 +106,7 @@ class Pacer:
 
     def forward_ended(self) -> None:
         """A forward pass has ended that began with a settlement; count by its speed from there."""
-        own = self._own() - self._cpu
+        own = self._own() - self._cpu  # since that settlement
         if self._forward_seconds is not None and own > 0:
             speed = self._forward_seconds / own
             self.machine_speeds.append(speed)

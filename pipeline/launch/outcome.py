@@ -23,6 +23,7 @@ from pipeline.records import RunRecord, Step
 from pipeline.records.step_rules import cpu_seconds
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
+from pipeline.text import plural
 from pipeline.training.step_files import read_steps
 
 STALL_SECONDS, STALL_MEDIANS = 1.0, 20.0
@@ -74,11 +75,12 @@ def make_record(
     """
     spec = run.spec
     left = _loaded(paths.ranks, "rank*[0-9].json")
+    num_hosts = len({rank["host"] for rank in left})
     if verdict.status == "ok":
         if len(left) != run.layout.num_processes:
             missing = f"{len(left)} of {run.layout.num_processes} ranks left their part"
             verdict = Judgement("failed", f"{missing}; see {paths.log.name}")
-        elif (num_hosts := len({rank["host"] for rank in left})) != spec.world.num_machines:
+        elif num_hosts != spec.world.num_machines:
             raise LaunchError(
                 f"{spec.run_id}: the ranks came up on {num_hosts} machines, the spec says "
                 f"{spec.world.num_machines}; ask the scheduler for one launcher on each node"
@@ -113,7 +115,7 @@ def make_record(
     }
     if left:
         execution |= {
-            "num_hosts": len({rank["host"] for rank in left}),
+            "num_hosts": num_hosts,
             "resumed_from_step": max(rank["resumed_from_step"] for rank in left),
         }
     execution |= {key: root[key] for key in ("placements", "autotuned") if key in root}
@@ -247,8 +249,7 @@ def stalled(
     usual = median(seconds.values()) if seconds else 0.0
     least = max(STALL_SECONDS, STALL_MEDIANS * usual)
     if slow := sorted((n for n in seconds if seconds[n] > least), key=lambda n: -seconds[n]):
-        count = len(slow) - 1
-        others = f" (and {count} other{'' if count == 1 else 's'})" if count else ""
+        others = f" (and {plural(len(slow) - 1, 'other')})" if len(slow) > 1 else ""
         took = f"{seconds[slow[0]]:.3g} s where the median is {usual:.3g} s"
         lines.append(f"step {slow[0]}{others} took {took}")
     waited = max(seconds.values(), default=0.0) >= rto_seconds

@@ -180,7 +180,7 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         )
         if place.site.runtime == PYXIS and not several:
             enter = (*STEP, *enter)
-    python = "python" if enter else sys.executable
+    python = "python" if enter else sys.executable  # the image has its own
     options = worker_options(paths, place, digest)
     threads = run.threads_on(place.num_cores)
     # Inside an image there is no preloaded process.
@@ -209,7 +209,7 @@ def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
     """The ranks' environment: what the study states comes before what the site does."""
     stated = site.variables(os.environ, over_network=run.spec.world.num_machines > 1)
     stated |= {**run.spec.environment, **inherited.threads(threads)}
-    if run.network == "loopback":
+    if run.network == "loopback":  # which the site's interfaces do not lead to
         stated |= dict.fromkeys(inherited.INTERFACES, "lo")
     caller = {**os.environ, **({"TMPDIR": site.folder} if site.folder else {})}
     return inherited.for_ranks(caller, stated)

@@ -96,6 +96,16 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
     }
 
 
+def driver_version() -> str | None:
+    """Version of NVIDIA's driver; None where it cannot be had."""
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    return None
+
+
 def virtualisation() -> str | None:
     """Maker of the virtual machine, by its firmware; None without a hypervisor."""
     flags = _read(CPU_INFO)
@@ -135,11 +145,7 @@ def _device(device: Any) -> dict[str, str | None]:
         return gpu
     torch = sys.modules["torch"]  # whose device this is; the planner has none, and never loads it
     gpu["gpu"] = torch.cuda.get_device_name(device)
-    with suppress(Exception):
-        import pynvml
-
-        pynvml.nvmlInit()
-        gpu["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+    gpu["driver"] = driver_version()
     with suppress(Exception):
         gpu["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return gpu

@@ -79,8 +79,10 @@ def _heard(name: str, original: Any) -> Callable[..., Any]:
         if counted is not None and name in PEER_TO_PEER:
             counted.message(name, self, *given[:2])
         elif counted is not None and name in EXCHANGES:
+            # What this rank gives, and its rows for each rank; 0 and 2 are what it takes.
             counted.exchange(self, given[1], given[3])
         with _listener.during(COMMUNICATION):
+            # As it lies in its class's dictionary, a method of C++ is not bound to any group.
             return original.__get__(self)(*given, **named)
 
     return call

@@ -153,12 +153,14 @@ class Counted:
         tallies = [
             tallied(call for s in steps for call in (*recorded(s), *s.noted)) for steps in rounds
         ]
+        # Whatever the order in which a round's collectives began, which may differ.
         kinds = [sorted(tuple(one.values()) for one in tally) for tally in tallies]
         differing = size * sum(one != kinds[0] for one in kinds)
         counted = size * len(rounds)
         summary = {"steps": counted, "differing_steps": differing, "collectives": tallies[0]}
         if size > 1:
             summary["period"] = size
+        # The cable's counter is of all steps together, so each of them must have been counted.
         if self._interface is not None and counted == len(self._steps):
             summary["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
         return summary

@@ -72,7 +72,7 @@ class Cut:
     def spans(self) -> list[tuple[int, int]]:
         """This rank's part, run by run: first place along `dim` of the whole, and length."""
         run, (rank, size) = self.length // self.runs, (self.ranks.rank(), self.ranks.size())
-        each, more = divmod(run, size)
+        each, more = divmod(run, size)  # as tensor_split: the first `more` ranks have one more
         start, length = rank * each + min(rank, more), each + (rank < more)
         return [(number * run + start, length) for number in range(self.runs)]
 
@@ -159,6 +159,7 @@ def held(tensor: Tensor, like: Tensor) -> Held:
         axes |= {name for name, placement in placed if placement.is_shard()}
     if shape and (rows := rows_of(like)) is not None:
         axes.update(rows.axes)
+        # In the part they come first, whatever dim of the parameter they are along.
         part, shape = part.movedim(0, rows.dim), rows.shape
         offsets = _with(offsets, rows.dim, rows.start)
     boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]

@@ -73,6 +73,7 @@ class Group(Ranks):
     def barrier(self) -> None:
         """Return when every rank has come here."""
         if torch.cuda.is_available() and dist.get_backend() != "gloo":
+            # Else NCCL guesses the device by the rank.
             dist.barrier(device_ids=[torch.cuda.current_device()])
         else:
             dist.barrier()

@@ -165,6 +165,15 @@ def axis_size(strategy: str, axis: str, ranks: int, world: WorldSpec) -> int:
     return size
 
 
+def no_data_axis(axis: str, size: int) -> str:
+    """The fault of an axis that leaves ZeRO no data axis, with the nearest layout that has one."""
+    fewer = divisors(size)[-2:][0]
+    return (
+        f"data 1 x {axis} {size} has no data axis to cut over; the nearest is data {size // fewer} "
+        f"x {axis} {fewer} (option ranks {fewer}), or set zero_stage to 0"
+    )
+
+
 def divisors(number: int) -> list[int]:
     """All of them, ascending."""
     return [n for n in range(1, number + 1) if number % n == 0]

@@ -48,6 +48,7 @@ class Reduction:
 
     def begin(self, passes: int) -> None:
         """A step of so many backward passes begins, in the last of which buckets are reduced."""
+        # Each of the passes gives each parameter its gradient once.
         self._missing = [passes * len(bucket.parameters) for bucket in self.buckets]
         self._next = 0
 

@@ -110,6 +110,12 @@ def reading(state: SavedState) -> Iterator[None]:
         state.close()
 
 
+def read_whole(state: SavedState, name: str) -> Tensor:
+    """A whole tensor of a checkpoint, on the host."""
+    shape = state.wholes[name].shape
+    return state.read(name, (0,) * len(shape), shape)
+
+
 def slots_of(state: SavedState) -> dict[str, list[str]]:
     """The names of the slots of each parameter."""
     slots: dict[str, list[str]] = {}

@@ -142,6 +142,7 @@ class Stepper:
                 self.phases.begin(FORWARD)
                 with self.precision.autocast():
                     losses = self.forward(*batch.given)  # one for each device of this process
+                    # Weights are shares of the global batch; a mean is that of this micro-batch.
                     loss = losses.sum() if weighted else losses.mean() / count
                 total += loss.detach()
                 self.phases.begin(BACKWARD, after_gradients=self.after_gradients if last else None)
@@ -183,7 +184,7 @@ class Stepper:
     def update(self) -> Tensor:
         """Clip and step; returns the L2 norm of the gradient before clipping."""
         norm = self.clip(list(self.precision.clip_parameters(self.optimiser)))
-        for _ in range(self.faults.optimiser_steps):
+        for _ in range(self.faults.optimiser_steps):  # one, unless that fault is to be shown
             self.precision.step(self.optimiser)
         return norm
 
@@ -236,6 +237,7 @@ def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
     parts = [p.grad for p in parameters if p.grad is not None and cut_of(p) is not None]
     rest = [p.grad for p in parameters if p.grad is not None and cut_of(p) is None]
     squares = total_norm(parts) ** 2
+    # What is whole is the same on all of these ranks, and counts once.
     dist.all_reduce(squares, group=ranks)
     return (squares + total_norm(rest) ** 2).sqrt()
 

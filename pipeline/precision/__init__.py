@@ -139,9 +139,9 @@ class Precision(ABC):
     def scalars(self) -> dict[str, float]:
         """The loss scaler's numbers, for a checkpoint; empty without one."""
 
-    @abstractmethod
     def follow(self, scalars: dict[str, float]) -> None:
         """Instead of `step`, on a rank that did not step: adopt the root's loss scale."""
+        self.load_scalars(scalars)
 
     @abstractmethod
     def load_scalars(self, scalars: dict[str, float]) -> None:

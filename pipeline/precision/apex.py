@@ -110,10 +110,6 @@ class ApexAmp(Precision):
         state = self.amp.state_dict()["loss_scaler0"]
         return {key: float(value) for key, value in state.items()}
 
-    def follow(self, scalars: dict[str, float]) -> None:
-        """Adopt the root's loss scale."""
-        self.load_scalars(scalars)
-
     def load_scalars(self, scalars: dict[str, float]) -> None:
         """Inverse of `scalars`."""
         self.amp.load_state_dict(

@@ -29,6 +29,7 @@ from pipeline.study.spec import (
     WorkloadSpec,
     WorldSpec,
 )
+from pipeline.text import pipe_table
 
 FOLDER = Path(__file__).parent
 MAX_KNOB = 1_000_000
@@ -50,14 +51,14 @@ def _file(name: str) -> Path | None:
 
 def table() -> str:
     """A Markdown table of all strategies: what each is, its knobs with defaults, its packages."""
-    rows = ["| strategy | what it is | knobs and defaults | needs |", "|---|---|---|---|"]
+    rows = []
     for name in names():
         strategy = load(name, {})
         about = " ".join((_module(name).__doc__ or "").split("\n\n")[0].split())
         knobs = ", ".join(f"`{f.name}` {getattr(strategy, f.name)}" for f in fields(strategy))
         needs = ", ".join(strategy.requires)
-        rows.append(f"| `{name}` | {about} | {knobs or 'none'} | {needs or 'torch alone'} |")
-    return "\n".join(rows)
+        rows.append((f"`{name}`", about, knobs or "none", needs or "torch alone"))
+    return pipe_table(("strategy", "what it is", "knobs and defaults", "needs"), rows)
 
 
 def sent_table() -> str:
@@ -66,8 +67,7 @@ def sent_table() -> str:
     A row for each setting of its knobs that splits or sends something else, and what the symbols
     are. The formulas are those of `Strategy.sends` for a small model on four ranks.
     """
-    rows = ["| strategy | what is split | sent by a rank in a step | when to use it |"]
-    rows.append("|---|---|---|---|")
+    rows = []
     for name in names():
         seen: set[tuple[str, str]] = set()
         for options in ({}, *load(name, {}).variants):
@@ -83,9 +83,12 @@ def sent_table() -> str:
                     for key, value in options.items()
                 )
                 named = f"`{name}`, {knobs}" if knobs else f"`{name}`"
-                rows.append(f"| {named} | {strategy.split} | {sent} | {strategy.use or '-'} |")
+                rows.append((named, strategy.split, sent, strategy.use or "-"))
+    table = pipe_table(
+        ("strategy", "what is split", "sent by a rank in a step", "when to use it"), rows
+    )
     symbols = "; ".join(f"{symbol}: {about}" for symbol, about in SYMBOLS.items())
-    return "\n".join(rows) + f"\n\n{symbols}."
+    return f"{table}\n\n{symbols}."
 
 
 def models_table() -> str:
@@ -99,13 +102,12 @@ def models_table() -> str:
         refusals = tuple(_refusal(name, one, model) for one, model in examples.items())
         columns.setdefault(refusals, []).append(f"`{name}`")
     reasons = list(dict.fromkeys(why for column in columns for why in column if why))
-    rows = [["model", *(", ".join(together) for together in columns.values())]]
-    rows.append(["---"] * len(rows[0]))
+    rows = []
     for number, name in enumerate(examples):
         whys = [column[number] for column in columns]
         rows.append([f"`{name}`", *(f"no ({1 + reasons.index(w)})" if w else "yes" for w in whys)])
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*lines, "", *(f"{n}. {why}" for n, why in enumerate(reasons, 1))])
+    table = pipe_table(["model", *(", ".join(together) for together in columns.values())], rows)
+    return "\n".join([table, "", *(f"{n}. {why}" for n, why in enumerate(reasons, 1))])
 
 
 def _refusal(name: str, example: str, model: ModelSpec) -> str:

@@ -7,8 +7,9 @@ send nothing and give no meaningful numbers; so it works for thousands of ranks.
 from __future__ import annotations
 
 import random
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.machine.forks import Teller, measured_by
+from pipeline.machine.forks import Tell, Teller, measured_by
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Batch
 from pipeline.precision import make_precision
@@ -39,6 +40,18 @@ def propagate(run: ResolvedRun) -> Placements:
     """
     placements: Placements = _passed(run)[0].placements
     return placements
+
+
+def alike(placements: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Placements by name, those of equal layers of all blocks as one (`h.*.mlp`)."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name, words in placements.items():
+        groups.setdefault(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name), {})[name] = words
+    merged: dict[str, list[str]] = {}
+    for pattern, members in groups.items():
+        same = len({tuple(words) for words in members.values()}) == 1
+        merged |= {pattern: next(iter(members.values()))} if same else members
+    return merged
 
 
 def on_devices(run: ResolvedRun, count: int) -> ResolvedRun:
@@ -69,7 +82,11 @@ def seconds_to_place(runs: Sequence[ResolvedRun], rounds: int) -> list[list[floa
     order = random.Random(0)
 
     def measure(run: ResolvedRun) -> float:
-        return float(measured_by(Teller(lambda tell: tell(_seconds(run)))))
+        def place(tell: Tell) -> None:
+            start, first, second = _passed(run, passes=2)[1]
+            tell(first - start - (second - first))
+
+        return float(measured_by(Teller(place)))
 
     taken = []
     for _ in range(rounds):
@@ -77,11 +94,6 @@ def seconds_to_place(runs: Sequence[ResolvedRun], rounds: int) -> list[list[floa
         seconds = {place: measure(runs[place]) for place in drawn}
         taken.append([seconds[place] for place in range(len(runs))])
     return taken
-
-
-def _seconds(run: ResolvedRun) -> float:
-    start, first, second = _passed(run, passes=2)[1]
-    return first - start - (second - first)
 
 
 def _passed(run: ResolvedRun, passes: int = 1) -> tuple[Any, list[float]]:

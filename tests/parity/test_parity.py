@@ -47,6 +47,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.cost.traffic import ALL_TO_ALL
 from pipeline.errors import UnsupportedError
 from pipeline.parallel.mesh import DATA, PIPELINE, REPLICA
+from pipeline.parallel.state import read_whole
 from pipeline.parallel.types import SavedState
 from pipeline.parallel.wire import Call
 from pipeline.planner.memory import predict, predict_sent, sent_between_nodes
@@ -55,7 +56,6 @@ from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER
 from tests.parity import ask, cases
 from tests.parity.cases import MASTERS, REFERENCE, WIDE, Case, launches, plain_case, variants_of
 from tests.parity.launch import LaunchFailed, Runs, launch
-from tests.shards import read_whole
 from tests.unit.models.test_stored import save_models
 
 FIRST_STEP, ALL_STEPS, RESUMED = 1e-5, 2e-5, 2e-5

@@ -411,7 +411,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
 def _check_names(known: Any, spec: ModelSpec) -> None:
     names = [*vars(known), *getattr(type(known), "attribute_map", {}), "attn_implementation"]
     sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    for name in spec.config or {}:
+    for name, value in (spec.config or {}).items():
         if name not in names:
             near = get_close_matches(name, names, n=3)
             raise StudyError(
@@ -423,8 +423,8 @@ def _check_names(known: Any, spec: ModelSpec) -> None:
                 f"model.config.{name} is set by num_layers, width, num_heads, context and "
                 "vocab_size of the study's model; leave it out of config"
             )
-        if name == "attn_implementation" and (spec.config or {})[name] not in _ATTENTION:
+        if name == "attn_implementation" and value not in _ATTENTION:
             raise StudyError(
-                f"model.config.attn_implementation is {(spec.config or {})[name]!r}; use one of "
+                f"model.config.attn_implementation is {value!r}; use one of "
                 f"{', '.join(_ATTENTION)}: others come from a hub or are not installed"
             )

@@ -124,15 +124,3 @@ def _check_shape(name: str, shape: Shape, annotation: Annotation, sizes: Mapping
 def share(shape: Shape, annotation: Annotation, sizes: Mapping[str, int]) -> float:
     """The share of a tensor of that shape that one rank holds."""
     return 1 / math.prod(sizes[axis] for axis in annotation[: len(shape)] if axis is not None)
-
-
-def alike(placements: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Placements by name, those of equal layers of all blocks as one (`h.*.mlp`)."""
-    groups: dict[str, dict[str, list[str]]] = {}
-    for name, words in placements.items():
-        groups.setdefault(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name), {})[name] = words
-    merged: dict[str, list[str]] = {}
-    for pattern, members in groups.items():
-        same = len({tuple(words) for words in members.values()}) == 1
-        merged |= {pattern: next(iter(members.values()))} if same else members
-    return merged

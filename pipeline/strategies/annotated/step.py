@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
 
 from pipeline import models
-from pipeline.parallel.group import Group, mesh_of
+from pipeline.parallel.group import Group, flattened, mesh_of
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
@@ -210,13 +210,13 @@ class AnnotatedStepper(Stepper):
         parameters: list[Any] = list(self.model.parameters())
         for parameter in parameters:
             axes = summed_over(parameter.grad, parameter)
-            if axes is None:
+            if axes is None:  # cut otherwise than its parameter, so DTensor has to move it
                 parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
             elif axes:
                 together.setdefault(axes, []).append(parameter)
         for axes, members in together.items():
             parts = [parameter.grad.to_local() for parameter in members]
-            flat = torch.cat([part.reshape(-1) for part in parts])
+            flat = flattened(parts)
             self.add(flat, axes)
             pieces = torch.split(flat, [part.numel() for part in parts])
             for parameter, part, piece in zip(members, parts, pieces, strict=True):
@@ -242,6 +242,7 @@ class AnnotatedStepper(Stepper):
             if axes:
                 self.add(squares[-1], axes)
         norm = torch.stack(squares).sum().sqrt()
+        # The factor of torch's clip_grads_with_norm_.
         scale = (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_([part for members in parts.values() for part in members], scale)
         self.precision.overflowed(self.optimiser, norm)

@@ -51,6 +51,7 @@ class ContextAxis(TensorAxis):
     def scatter(self, whole: Tensor) -> Tensor:
         """This rank's tokens of the sum over all ranks of (sequences, context, ...)."""
         pieces = whole.chunk(PIECES * self.size, dim=1)
+        # Of each rank its early piece, then its late one, as `own` lays them out.
         pairs = zip(pieces[: self.size], reversed(pieces[self.size :]), strict=True)
         return super().scatter(torch.cat([piece for pair in pairs for piece in pair], dim=1))
 
@@ -86,7 +87,7 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
     would keep a copy.
     """
     lowest = torch.full((stop - start, stop), -math.inf, dtype=dtype, device=device)
-    return lowest.triu(start + 1)
+    return lowest.triu(start + 1)  # row 0 is position `start`, and sees all up to itself
 
 
 class OwnPositions(tensor.OwnPositions):

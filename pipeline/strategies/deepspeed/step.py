@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.parallel.group import Group
-from pipeline.parallel.state import reading, weights_sha256
+from pipeline.parallel.state import read_whole, reading
 from pipeline.parallel.step import Stepper, Within
 from pipeline.parallel.types import (
     NOT_PROFILED,
@@ -165,6 +165,7 @@ class DeepSpeedStepper(Stepper):
 
         value = value.to(self.engine.device)
         if self.stage == 3:
+            # Each rank has a run of the flattened tensor; the runs are equal, the last one padded.
             held: Any = parameter
             length = held.ds_tensor.numel()
             flat = value.new_zeros(length * self.data_parallel)
@@ -188,18 +189,10 @@ class DeepSpeedStepper(Stepper):
         self.engine.destroy()
         for parameter, whole in zip(self.model.parameters(), wholes, strict=True):
             parameter.data = whole
-        digest = weights_sha256(self.model)
-        self.group.leave()
-        return digest
+        return super().close()
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         if self.stage < 3:
             return parameter.detach()
         with self.deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().clone()
-
-
-def read_whole(state: SavedState, name: str) -> Tensor:
-    """A whole tensor of a checkpoint, on the host."""
-    shape = state.wholes[name].shape
-    return state.read(name, (0,) * len(shape), shape)

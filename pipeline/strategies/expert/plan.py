@@ -22,8 +22,8 @@ from pipeline.parallel.mesh import (
     Degrees,
     Layout,
     axis_size,
-    divisors,
     nearest,
+    no_data_axis,
 )
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -61,12 +61,7 @@ class Expert(Strategy):
         """Axes (data, expert), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("expert", EXPERT, self.ranks, world)
         if self.zero_stage and size == world.size:
-            fewer = divisors(size)[-2:][0]
-            raise StudyError(
-                f"expert option zero_stage 1: data 1 x expert {size} has no data axis to cut over; "
-                f"the nearest is data {size // fewer} x expert {fewer} (option ranks {fewer}), or "
-                "set zero_stage to 0"
-            )
+            raise StudyError(f"expert option zero_stage 1: {no_data_axis(EXPERT, size)}")
         return Layout.of(world, (DATA, world.size // size), (EXPERT, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:

@@ -47,13 +47,16 @@ class ExpertAxis:
         the forward pass of this rank's `own` experts.
         """
         count = chosen.shape[1]
+        # Flattened, the k experts of a token are in a row: choice i is of token i // k.
         expert, order = chosen.flatten().sort(stable=True)
+        # Numbers of rows first: whoever receives must know how many come, and for which expert.
         going = torch.bincount(expert, minlength=self.size * own)
         coming = self.exchange(going, [own] * self.size, [own] * self.size)
         given, taken = (each.view(self.size, own).sum(1).tolist() for each in (going, coming))
         arrived = exchanged(x[order // count], self, given, taken)
         # Of each rank those for the first expert come first.
         numbers = torch.arange(own, device=x.device).repeat(self.size).repeat_interleave(coming)
+        # `run` would weigh and add up: of a row it has one expert, of weight one.
         outputs = run(arrived, numbers.unsqueeze(1), arrived.new_ones((len(arrived), 1)))
         # Weighted where the router is, so that its gradient needs no message of its own.
         back = exchanged(outputs, self, taken, given)[order.argsort()]

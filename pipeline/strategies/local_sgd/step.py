@@ -63,6 +63,7 @@ class LocalStepper(Stepper):
         """
         for parameters in buckets(self.anchors):
             anchors = [self.anchors[parameter] for parameter in parameters]
+            # Anchor less weight: SGD subtracts its gradient, and so goes to where the ranks went.
             moved = flattened(anchors).sub_(flattened(parameters)).div_(self.group.size)
             dist.all_reduce(moved, group=self.ranks)
             if not moves:

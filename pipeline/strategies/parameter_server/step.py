@@ -156,10 +156,12 @@ class LateStar(Star):
         """
         if not self.has_mean:
             return torch.zeros(())
+        # With a staleness of 2 the model has the version before, which the passes used.
         if self.newest is not None:
             unflatten(self.newest, self.parameters)
         norm = super().update()
         if self.newest is not None and self.is_root:
+            # What the others have received by now is what all passes of the next step use.
             sent, self.newest = self.newest, flattened(self.parameters)
             unflatten(sent, self.parameters)
         return norm

@@ -252,6 +252,7 @@ class PipelineStepper(Stepper):
 
     def mean(self, part: Tensor) -> Tensor:
         """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
+        # Only ranks of a last stage have one, and those along its tensor axis have the same.
         dist.all_reduce(part)
         return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
 

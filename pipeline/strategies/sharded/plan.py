@@ -21,7 +21,7 @@ from pipeline.parallel.mesh import BUCKET_BYTES, DATA, REPLICA, Degrees, Layout,
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,8 @@ class Sharded(Strategy):
             share = 1 / dict(layout.axes)[DATA]
             rows = rows_of_stage_1(spec, layout, gradients)
             return replace(rows, optimiser_share=share, master_share=share)
-        count = models.num_parameters(spec.model)
-        block = models.family(spec.model).layer_parameters(spec.model)
-        rest = count - spec.model.num_layers * block
         ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
-        kept = shards_by_fsdp(spec, self.stage, ranks, layers, block, rest)
+        kept = shards_by_fsdp(spec, self.stage, ranks, layers, *_block_and_rest(spec.model))
         if not self.offload:
             return kept
         return replace(
@@ -139,15 +136,14 @@ class Sharded(Strategy):
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Weights are gathered, gradients reduced and scattered, their shards all-reduced."""
         shards = 2 * gradients / dict(layout.axes)[DATA]
-        count, layers = models.num_parameters(spec.model), spec.model.num_layers
         if self.stage == 1:
             groups = max(1.0, gradients / BUCKET_BYTES)
-            total = gradients + widths(spec.precision).weight * count
+            weights = widths(spec.precision).weight * models.num_parameters(spec.model)
+            total = gradients + weights
             data = along(layout, DATA, "(n-1)/n (G + W)", total, groups, halves=True)
         else:
-            groups, block = layers + 1.0, models.family(spec.model).layer_parameters(spec.model)
-            rest = count - layers * block
-            data = sent_by_fsdp(spec, layout, self.stage, gradients, block, rest)
+            groups, sizes = spec.model.num_layers + 1.0, _block_and_rest(spec.model)
+            data = sent_by_fsdp(spec, layout, self.stage, gradients, *sizes)
         overlap = self.stage == 1
         return (*data, *along(layout, REPLICA, "2(n-1)/n G/s", shards, groups, overlap=overlap))
 
@@ -158,6 +154,12 @@ class Sharded(Strategy):
         if self.stage == 1:
             return step.shard_optimiser(parts)
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
+
+
+def _block_and_rest(model: ModelSpec) -> tuple[int, int]:
+    """Parameters of a block, and of all that is outside of the blocks."""
+    block = models.family(model).layer_parameters(model)
+    return block, models.num_parameters(model) - model.num_layers * block
 
 
 def rows_of_stage_1(

@@ -62,11 +62,9 @@ class RowBucket:
         self.rows = list[nn.Parameter]()
         self._sent: tuple[Tensor | None, Tensor, Any] | None = None
         self._coming: tuple[Tensor, Any] | None = None
-        flats = zip(
-            torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes), strict=True
-        )
-        for parameter, dim, run, (own, gradient) in zip(
-            parameters, self.dims, runs, flats, strict=True
+        pieces = torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes)
+        for parameter, dim, run, own, gradient in zip(
+            parameters, self.dims, runs, *pieces, strict=True
         ):
             whole = parameter.detach().movedim(dim, 0)
             padded = own.new_zeros(size * run, *whole.shape[1:], dtype=self.dtype)
@@ -75,6 +73,7 @@ class RowBucket:
             start = min(rank * run, len(whole))
             shape = (min(run, len(whole) - start), *whole.shape[1:])
             numel = math.prod(shape)
+            # Views of `own` and `gradient`, padding behind them: one message has the whole bucket.
             rows = nn.Parameter(own[:numel].view(shape))
             rows.data.copy_(whole[start : start + len(rows)])
             setattr(rows, ROWS_NAME, RowRange(start, tuple(parameter.shape), ranks, dim, axes))
@@ -92,6 +91,7 @@ class RowBucket:
             pairs = zip(gradients, self.dims, strict=True)
             gradients = [gradient.movedim(dim, 0).contiguous() for gradient, dim in pairs]
         # Divided before they are added, as DDP does: a sum of scaled gradients may overflow.
+        # Rank by rank, and padded, as `own` of each rank lies.
         flat = torch._chunk_cat(gradients, 0, self.ranks.size()).div_(self.count).view(-1)
         flat = flat.to(self.reduced_as or flat.dtype)
         for parameter in self.parameters:

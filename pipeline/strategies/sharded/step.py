@@ -79,7 +79,7 @@ def shard(
         if mesh.device_type == "cpu" or narrow == torch.float16 or reduced is not None:
             module.set_custom_reduce_scatter(MeanReduceScatter(mesh.size(), reduced))
         if narrow == torch.float16:
-            module.set_gradient_divide_factor(1.0)
+            module.set_gradient_divide_factor(1.0)  # MeanReduceScatter divides
     return root
 
 

@@ -22,8 +22,8 @@ from pipeline.parallel.mesh import (
     Degrees,
     Layout,
     axis_size,
-    divisors,
     nearest,
+    no_data_axis,
 )
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
@@ -174,14 +174,11 @@ class Tensor(Strategy):
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("tensor", TENSOR, self.ranks, world)
-        fewer = divisors(size)[-2:][0]
         refuse(StudyError, f"tensor option zero_stage {self.zero_stage}: ", [
             (self.zero_stage == 1,
              f"strategy hybrid has it beside {size} tensor ranks; use that with pipeline 1, tensor "
              f"{size}, zero_stage 1, or set zero_stage to 2"),
-            (self.zero_stage and size == world.size,
-             f"data 1 x tensor {size} has no data axis to cut over; the nearest is data "
-             f"{size // fewer} x tensor {fewer} (option ranks {fewer}), or set zero_stage to 0"),
+            (self.zero_stage and size == world.size, no_data_axis(TENSOR, size)),
         ])  # fmt: skip
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 

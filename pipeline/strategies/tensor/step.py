@@ -116,7 +116,7 @@ class _Across(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
         ctx.axis, ctx.back = axis, back
         if there == "add":
-            ctx.mark_dirty(x)
+            ctx.mark_dirty(x)  # it is in place, which autograd has to know
         out: Tensor = getattr(axis, there)(x)
         return out
 
@@ -140,6 +140,7 @@ class Entry:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`TensorAxis.enter` of this input, made once and kept until its last user has it."""
+        # By identity: a recomputed pass has another tensor, and enters it anew.
         if self.held is None or self.held[0] is not x:
             self.held, self.left = (x, self.axis.enter(x)), self.users
         self.left -= 1
@@ -220,8 +221,10 @@ def vocabulary_cross_entropy(
 ) -> Tensor:
     """Mean cross-entropy of logits (tokens, this rank's vocabulary) in nats, or weighted sum."""
     largest = axis.add(logits.detach().amax(dim=-1), dist.ReduceOp.MAX)
+    # So that no exponential overflows; the loss, and its gradient, are the same without.
     shifted = logits - largest.unsqueeze(-1)
     total = axis.total(shifted.exp().sum(dim=-1))
+    # Each target is in the columns of one rank; the others add zero.
     own, place = own_rows(targets, start, logits.shape[-1])
     chosen = axis.total(shifted.gather(-1, place.unsqueeze(-1)).squeeze(-1) * own)
     losses = total.log() - chosen
@@ -236,6 +239,7 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
     for name, module in list(model.named_modules()):
         suffix = next((end for end in (*cuts.columns, *cuts.rows) if name.endswith(end)), None)
         if suffix in cuts.columns:
+            # Columns of one module, as query, key and value, have one input.
             entry = entries[name.rpartition(".")[0]]
             entry.users += 1
             model.set_submodule(name, ColumnLinear(module, axis, cuts.columns[suffix], entry))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,7 @@ def machine(monkeypatch) -> Machine:
         clock_gettime=lambda _: machine.spun,
     )
     monkeypatch.setattr(pacing, "time", clocks)
+    monkeypatch.setattr(pacing, "SPINNING", {1})
     return machine
 
 
@@ -58,12 +60,13 @@ def work(seconds: float, **more: float) -> Event:
     return lambda machine, _: machine.work(seconds, **more)
 
 
-def wait(seconds: float, threads: float = 0.0) -> Event:
-    """Wait for others, while the threads of a collective work."""
+def wait(seconds: float, threads: float = 0.0, spun: float = 0.0) -> Event:
+    """Wait for others, while the threads of a collective work, `spun` of it in those that spin."""
 
     def event(machine: Machine, _: Pacer) -> None:
         machine.wait(seconds)
         machine.process += threads
+        machine.spun += spun
 
     return event
 
@@ -80,13 +83,17 @@ def on_the_way(_: Machine, pacer: Pacer) -> None:
     pacer.on_the_way()
 
 
+def begin_step(_: Machine, pacer: Pacer) -> None:
+    pacer.begin_step(0)
+
+
 def forward(_: Machine, pacer: Pacer) -> None:
     pacer.forward_ended()
     pacer.settle()
 
 
 PLAIN, YARDSTICK = {"dilation": 4.0}, {"dilation": 4.0, "forward_seconds": 0.5}
-CASES: dict[str, tuple[dict[str, float], Sequence[Event], float]] = {
+CASES: dict[str, tuple[dict[str, Any], Sequence[Event], float]] = {
     "work is stretched by the factor": (PLAIN, [work(1), settle], 4),
     "what neighbours took of the core is part of it": (PLAIN, [work(1, behind=2.5), settle], 4),
     "a wait for others pays for nothing that comes after it": (
@@ -103,9 +110,15 @@ CASES: dict[str, tuple[dict[str, float], Sequence[Event], float]] = {
     "what threads did beside the computation is paid for at the next collective": (
         PLAIN, [work(1, others=1), settle, wait(10), waited, wait(1), waited], 4 + 10 + 3 + 1,
     ),
+    "what spins used as many seconds more as time was stretched, and is paid for without that": (
+        PLAIN, [wait(10, threads=3, spun=2), waited], 10 + 3 * 1 + 2,
+    ),
     "on the way small debts wait": (PLAIN, [work(0.0003), on_the_way], 0.0003),
     "until they are worth it": (PLAIN, [work(0.0003), on_the_way, work(0.0017), on_the_way], 0.008),
     "on cores of its own nothing waits": ({"dilation": 1.0}, [work(1), settle], 1),
+    "but for a slow node": (
+        {"dilation": 1.0, "speed": Speed(0.5)}, [begin_step, work(1), settle], 2,
+    ),
     # The machine is at half its speed: what takes it 2 s counts, and is paid for, as 1.
     "CPU seconds count by the forward pass": (
         YARDSTICK, [settle, work(1), forward, work(2), settle], 4 * 1.5,
@@ -124,14 +137,14 @@ CASES: dict[str, tuple[dict[str, float], Sequence[Event], float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_seconds_that_pass(machine, name) -> None:
     settings, events, seconds = CASES[name]
-    pacer = Pacer(**settings)  # type: ignore[arg-type]
+    pacer = Pacer(**settings)
     machine.work(50)  # what was before the start is not paid for
     pacer.start()
     start = machine.now
     for event in events:
         event(machine, pacer)
     assert machine.now - start == pytest.approx(seconds)
-    assert pacer.paces == (settings["dilation"] > 1)
+    assert pacer.paces == (settings != {"dilation": 1.0})
 
 
 def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
@@ -146,18 +159,6 @@ def test_the_speed_of_the_machine_is_told_at_each_forward_pass(machine) -> None:
     assert pacer.summary() == {"machine_speed": {"median": 1.0, "least": 0.5, "most": 2.0}}
     assert pacer.cpu_seconds() - before == pytest.approx(3 * 0.5)
     assert Pacer(4.0).summary() == {}
-
-
-def test_what_spins_is_paid_for_without_the_factor(machine, monkeypatch) -> None:
-    """It used as many seconds more as time was stretched."""
-    monkeypatch.setattr(pacing, "SPINNING", {1})
-    pacer = Pacer(4.0)
-    pacer.start()
-    start = machine.now
-    machine.wait(10)
-    machine.process, machine.spun = machine.process + 3, machine.spun + 2
-    pacer.waited()
-    assert machine.now - start == pytest.approx(10 + 3 * 1 + 2)
 
 
 @pytest.mark.parametrize("emulated", [True, False])
@@ -233,16 +234,6 @@ def test_what_follows_a_settlement_begins_there(machine) -> None:
     machine.work(0.0001)
     pacer.on_the_way()
     assert pacer.moment() == machine.now
-
-
-def test_a_slow_node_is_paced_also_on_cores_of_its_own(machine) -> None:
-    pacer = Pacer(1.0, Speed(0.5))
-    pacer.start()
-    pacer.begin_step(0)
-    start = machine.now
-    machine.work(1)
-    pacer.settle()
-    assert machine.now - start == pytest.approx(2) and pacer.paces
 
 
 def test_jitter_is_drawn_for_each_node_and_step_and_again_the_same() -> None:

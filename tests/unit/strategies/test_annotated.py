@@ -24,14 +24,14 @@ from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.types import Batch, Phases
 from pipeline.resolved import resolve
-from pipeline.strategies.annotated.annotations import alike, mesh_axes, share
+from pipeline.strategies.annotated.annotations import mesh_axes, share
 from pipeline.strategies.annotated.annotations import resolve as resolve_annotations
 from pipeline.strategies.annotated.search import annotate, chain, search
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import COMMUNICATION, FORWARD
 from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
-from pipeline.training.placements import propagate
+from pipeline.training.placements import alike, propagate
 from tests.parity.cases import Case, settings_of
 from tests.ranks import MODEL, OPTIMISER, fake_group, parts_of
 

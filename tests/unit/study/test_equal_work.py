@@ -17,43 +17,32 @@ def with_cell(**changes: Any) -> dict[str, Any]:
     return {**study, "cells": [*cells, {**last, **changes}]}
 
 
-UNEQUAL: list[tuple[str, dict[str, Any]]] = [
-    ("global_batch", with_cell(workload={"global_batch": 32})),
-    ("schedule", with_cell(optimiser={"learning_rate": 5e-4})),
-    ("schedule", with_cell(optimiser={"decay_matrices_only": True})),
-    ("updates_per_step", with_cell(options={"optimiser_steps": 2})),
-]
-CHANGED: list[tuple[str, dict[str, Any]]] = [
-    ("ddp", {"compression": "fp16"}),
-    ("ddp", {"compression": "powersgd", "powersgd_rank": 2}),
-    ("parameter_server", {"staleness": 1}),
-    ("parameter_server", {"staleness": 2}),
-]
-"""Options that change the step."""
+AVERAGING = {"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0}
+UNEQUAL: list[tuple[str, dict[str, Any], str]] = [
+    ("global_batch", {"workload": {"global_batch": 32}}, "32"),
+    ("schedule", {"optimiser": {"learning_rate": 5e-4}}, "lr=0.0005"),
+    ("schedule", {"optimiser": {"decay_matrices_only": True}}, "of matrices"),
+    ("updates_per_step", {"options": {"optimiser_steps": 2}}, "2"),
+    # Compressed and late gradients, and an algorithm of its own whatever its knobs.
+    ("schedule", {"strategy": "ddp", "options": {"compression": "fp16"}}, "compression=fp16"),
+    ("schedule",
+     {"strategy": "ddp", "options": {"compression": "powersgd", "powersgd_rank": 2}},
+     "compression=powersgd powersgd_rank=2"),
+    *(("schedule", {"strategy": "parameter_server", "options": {"staleness": n}}, f"staleness={n}")
+      for n in (1, 2)),
+    *(("schedule", {"strategy": "local_sgd", "options": options}, r"=local steps of \d ranks")
+      for options in ({}, AVERAGING)),
+]  # fmt: skip
+"""A field, what the last cell does, and the words by which it differs."""
 
 
-@pytest.mark.parametrize(("strategy", "options"), CHANGED)
-def test_compressed_and_late_gradients_are_unequal_work(strategy, options) -> None:
-    study = with_cell(strategy=strategy, options=options)
-    knob, value = next(iter(options.items()))
-    with pytest.raises(StudyError, match=rf"{knob}={value} .*\[schedule\]"):
-        check_equal_work(Study.of(study))
-    check_equal_work(Study.of(study | {"compares": ["schedule"]}))
-
-
-@pytest.mark.parametrize(("field", "study"), UNEQUAL)
-def test_a_field_that_differs_is_named_unless_declared(field: str, study: Any) -> None:
-    with pytest.raises(StudyError, match=rf"unequal work: {field} is .* `compares: \[{field}\]`"):
+@pytest.mark.parametrize(("field", "changes", "words"), UNEQUAL)
+def test_a_field_that_differs_is_named_unless_declared(field, changes, words) -> None:
+    study = with_cell(**changes)
+    said = rf"unequal work: {field} is .*{words} .*`compares: \[{field}\]`"
+    with pytest.raises(StudyError, match=said):
         check_equal_work(Study.of(study))
     check_equal_work(Study.of(study | {"compares": [field]}))
-
-
-def test_a_strategy_with_an_algorithm_of_its_own_is_unequal_work_as_it_is() -> None:
-    for options in ({}, {"inner_steps": 1, "outer_learning_rate": 1.0, "outer_momentum": 0.0}):
-        study = with_cell(strategy="local_sgd", options=options)
-        with pytest.raises(StudyError, match=r"algorithm=local steps of \d ranks .*\[schedule\]"):
-            check_equal_work(Study.of(study))
-        check_equal_work(Study.of(study | {"compares": ["schedule"]}))
 
 
 def test_weak_scaling_keeps_the_batch_per_rank() -> None:

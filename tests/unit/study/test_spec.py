@@ -24,6 +24,7 @@ from pipeline.study.link import LinkSpec
 from pipeline.study.load import check_study, load_study, shipped_studies
 from pipeline.study.spec import ObjectiveSpec, RunSpec, WorldSpec
 from pipeline.study.study import Study
+from tests.fake_records import EMULATED, make_study
 
 
 @pytest.fixture
@@ -65,6 +66,7 @@ STATED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "variables": ("environment", {"environment": {"ATEN_CPU_CAPABILITY": "avx2"}}),
     "decay": ("decay_matrices_only", {"optimiser": {"decay_matrices_only": True}}),
+    "recomputation": ("recompute", {"workload": {"recompute": True}}),
 }  # fmt: skip
 """Optional parts of a study: the key in its specs, and what differs in the study's parts."""
 
@@ -147,21 +149,15 @@ def test_phases_come_before_the_steps_that_are_timed(study) -> None:
             replace(run, workload=work).check()
 
 
-def test_recomputation_is_part_of_a_spec_only_where_it_is_on(study) -> None:
+def test_recomputation_that_is_off_is_in_no_spec_and_one_cell_alone_may_have_it(study) -> None:
     usual = expand(Study.of(study))
     for spelt in (False, "none"):
         study["workload"]["recompute"] = spelt
         assert [run.sha256() for run in expand(Study.of(study))] == [run.sha256() for run in usual]
-    assert "recompute" not in usual[0].to_json()
     study["cells"][0]["workload"] = {"recompute": True}
-    check_study(study, "study.yaml")
-    runs = expand(Study.of(study))
-    again = RunSpec.from_dict(json.loads(runs[0].to_json()))
-    validate(runs[0].to_dict(), "spec", Path("spec.json"))
-    assert again.workload.recompute and again.identity() != usual[0].identity()
-    assert [run.workload.recompute for run in runs].count(True) == sum(
-        run.cell == runs[0].cell for run in runs
-    )
+    runs = expand(check_study(study, "study.yaml"))
+    first = runs[0].cell
+    assert [run.workload.recompute for run in runs] == [run.cell == first for run in runs]
 
 
 def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
@@ -218,26 +214,6 @@ def test_runs_are_shuffled_within_each_repeat_and_always_the_same_way(study) -> 
     )
 
 
-def emulated() -> dict[str, Any]:
-    cluster = {
-        "device": "cpu",
-        "ranks_per_node": 1,
-        "nodes": [1, 2],
-        "backend": "gloo",
-        "network": "emulated",
-        "links": [
-            {"name": "slow", "rate_mbits": 100},
-            {"name": "fast", "rate_mbits": 2500, "delay_us": 50},
-        ],
-        "cores_per_node": 1,
-    }
-    return (
-        load_study(Path("workflow/config/smoke/study.yaml")).to_dict()
-        | {"profile": {"steps": 4}}
-        | {"cluster": cluster}
-    )
-
-
 @pytest.mark.parametrize(
     ("links", "nodes", "names"),
     [
@@ -248,12 +224,11 @@ def emulated() -> dict[str, Any]:
     ],
 )
 def test_over_several_links_one_node_is_a_cell_and_each_link_is_one(links, nodes, names) -> None:
-    study = emulated()
-    study["cluster"]["links"] = study["cluster"]["links"][:links]
-    study["cells"] = [study["cells"][1] | {"nodes": nodes}]
-    cells = cells_of(Study.of(study))
-    assert [(cell.name, cell.arm) for cell in cells] == [(name, "sps") for name in names]
-    runs = [(run.cell, run.world.nodes) for run in expand(Study.of(study)) if run.repeat == 0]
+    cluster = EMULATED | {"links": EMULATED["links"][:links]}
+    cells = [make_study()["cells"][1] | {"nodes": nodes}]
+    study = Study.of(make_study(cluster=cluster, cells=cells))
+    assert [(cell.name, cell.arm) for cell in cells_of(study)] == [(name, "sps") for name in names]
+    runs = [(run.cell, run.world.nodes) for run in expand(study) if run.repeat == 0]
     assert len(runs) == (1 in nodes) + links * len({*nodes} - {1})
     assert [cell for cell, count in runs if count == 1] == ["sps"] * (1 in nodes)
 
@@ -268,12 +243,11 @@ CONDITIONS = {
 
 @pytest.mark.parametrize("key", CONDITIONS)
 def test_a_condition_of_a_link_is_in_the_spec_and_in_its_text(key) -> None:
-    study, (value, words) = emulated(), CONDITIONS[key]
-    study["cluster"]["links"] = [{"name": "odd", "rate_mbits": 1000, key: value}]
-    check_study(study, "study.yaml")
+    value, words = CONDITIONS[key]
+    odd = {"name": "odd", "rate_mbits": 1000, key: value}
+    study = check_study(make_study(cluster=EMULATED | {"links": [odd]}), "study.yaml")
     one, several = (
-        next(r for r in expand(Study.of(study)) if r.cell == "sps" and r.world.nodes == n)
-        for n in (1, 2)
+        next(r for r in expand(study) if r.cell == "sps" and r.world.nodes == n) for n in (1, 2)
     )
     link = several.world.link
     assert link is not None and link.text == f"1 Gbit/s, {words}" and link.conditions

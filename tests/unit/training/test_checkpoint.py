@@ -14,11 +14,12 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.errors import LaunchError, PeerError, SamestepError
+from pipeline.parallel.state import read_whole
 from pipeline.parallel.types import Piece, Shards
 from pipeline.records import Step
 from pipeline.training import checkpoint, shard_files, step_files
 from pipeline.training.step_files import ROW, StepFile, path_of, read_steps, whole_steps
-from tests.shards import read_whole, shards_of
+from tests.shards import shards_of
 
 OWNER = checkpoint.key("training", "tokens", "network")
 
@@ -221,21 +222,19 @@ def made(step: int, rank: int = 0, **given: Any) -> Step:
     return replace(base, **given)
 
 
-def leave(folder: Path, *counts: int) -> None:
-    """That many steps of each rank."""
-    for rank, count in enumerate(counts):
+def leave(folder: Path, *written: Step) -> None:
+    """These steps, on the disk, as their ranks write them."""
+    for rank in sorted({step.rank for step in written}):
         with StepFile(folder, rank) as steps:
-            for step in range(count):
-                steps.write(made(step, rank))
+            for step in written:
+                if step.rank == rank:
+                    steps.write(step)
+            steps.to_disk()
 
 
 def test_steps_are_read_back_to_the_bit(tmp_path: Path) -> None:
     written = [made(0, timed=False), made(1, loss=None, grad_norm=None), made(2)]
-    with StepFile(tmp_path, 0) as steps:
-        for step in written:
-            steps.write(step)
-    with StepFile(tmp_path, 1) as steps:
-        steps.write(made(0, 1))
+    leave(tmp_path, *written, made(0, 1))
     assert read_steps(tmp_path) == [written[0], made(0, 1), *written[1:]]
     assert path_of(tmp_path, 0).stat().st_size == 3 * ROW.size
 
@@ -244,9 +243,7 @@ def test_a_profiled_run_has_its_phases_and_passes(tmp_path: Path) -> None:
     passes = [["forward", 0, 0, 0.25], ["backward", 0, 0, 0.5]]
     profiled: dict[str, Any] = {"phases": PHASES, "cpu_phases": PHASES, "passes": passes}
     written = [made(0, **profiled), made(1, **profiled, loss=None)]
-    with StepFile(tmp_path, 0) as steps:
-        for step in written:
-            steps.write(step)
+    leave(tmp_path, *written)
     assert read_steps(tmp_path) == written
     profile = tmp_path / "rank0.profile.jsonl"
     profile.write_text(profile.read_text()[:-5])
@@ -269,7 +266,7 @@ def test_a_profiled_run_has_its_phases_and_passes(tmp_path: Path) -> None:
     ids=["cut off", "in the making", "zeros", "a row is missing", "a bit", "all zeros", "empty"],
 )
 def test_steps_end_where_the_rows_are_damaged(tmp_path: Path, damage, left: int) -> None:
-    leave(tmp_path, 4)
+    leave(tmp_path, *map(made, range(4)))
     path = path_of(tmp_path, 0)
     path.write_bytes(damage(path.read_bytes()))
     assert [step.step for step in read_steps(tmp_path)] == list(range(left))
@@ -278,13 +275,13 @@ def test_steps_end_where_the_rows_are_damaged(tmp_path: Path, damage, left: int)
 
 
 def test_rows_of_another_rank_are_none_of_ours(tmp_path: Path) -> None:
-    leave(tmp_path, 0, 3)
+    leave(tmp_path, *(made(step, 1) for step in range(3)))
     path_of(tmp_path, 1).rename(path_of(tmp_path, 0))
     assert whole_steps(tmp_path, 0, 3) == 0 and read_steps(tmp_path) == []
 
 
 def test_a_resume_cuts_back_to_the_checkpoint_or_is_refused(tmp_path: Path) -> None:
-    leave(tmp_path, 4)
+    leave(tmp_path, *map(made, range(4)))
     with path_of(tmp_path, 0).open("ab") as stream:
         stream.write(b"half of a row")
     with StepFile(tmp_path, 0, done=2) as steps:
@@ -299,10 +296,7 @@ def test_a_resume_cuts_back_to_the_checkpoint_or_is_refused(tmp_path: Path) -> N
 
 def test_a_profiled_run_is_cut_back_too(tmp_path: Path) -> None:
     written = [made(n, phases=PHASES) for n in range(3)]
-    with StepFile(tmp_path, 0) as steps:
-        for step in written:
-            steps.write(step)
-        steps.to_disk()
+    leave(tmp_path, *written)
     assert all(step_files.is_one(path) for path in tmp_path.iterdir())
     with StepFile(tmp_path, 0, done=1) as steps:
         steps.write(made(1, phases=PHASES, loss=5.0))
