@@ -95,15 +95,15 @@ SUMMARY = Table(
     ),
 )
 SCALING = Table(
-    "Throughput, its speedup over the base, and efficiency: speedup over the ratio of ranks. Over "
-    "itself: throughput over that of the same cell on its fewest nodes. 'Against it': faster or "
+    "Throughput, its speedup over the base, and efficiency: speedup over the ratio of ranks. Own: "
+    "throughput over that of the same cell on its fewest nodes. 'Against it': faster or "
     "slower than the base by the test. Steps: until the loss that the study states. Node hours: of "
     "these steps. The CSV has all intervals.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
         Column("Efficiency", "efficiency", write=hundredths),
-        Column("Over itself", "own_speedup", write=hundredths),
+        Column("Own", "own_speedup", write=hundredths),
         text("Base", "base"),
         text("Against it", "verdict"),
         Column("Steps", "steps_to_loss", write=whole),

@@ -125,9 +125,9 @@ def test_a_row_names_its_cell_again_in_another_block() -> None:
 
 def test_a_cell_at_its_fewest_nodes_is_held_against_nothing(table: pd.DataFrame) -> None:
     frame = shown("scaling", table)
-    own = frame.loc[frame["Cell"] == frame["Cell"].iloc[1], ["Nodes", "Over itself"]]
+    own = frame.loc[frame["Cell"] == frame["Cell"].iloc[1], ["Nodes", "Own"]]
     assert list(own["Nodes"]) == ["1", "2", "4"]
-    assert [text == "\N{EN DASH}" for text in own["Over itself"]] == [True, False, False]
+    assert [text == "\N{EN DASH}" for text in own["Own"]] == [True, False, False]
 
 
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
