@@ -142,6 +142,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def parameters(count: float) -> str:
+    """`0.17 M parameters`, `530 B parameters`."""
+    return f"{f'{count / 1e9:.4g} B' if count >= 1e9 else f'{count / 1e6:.3g} M'} parameters"
+
+
 def numbered(counts: Sequence[int], noun: str) -> str:
     """`1 node`, `2 nodes`, `1, 2 and 4 nodes`."""
     return f"{listed(counts)} {noun}{'' if [*counts] == [1] else 's'}"

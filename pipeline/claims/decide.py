@@ -69,8 +69,8 @@ class Outcome:
     """Pairs of which the effect says that the first is faster, or slower, than the second."""
     num_times: int = 0
     """Number of ratios of times in the effect, each of which emulated nodes may bend."""
-    by_schedule: Interval | None = None
-    """The effect on a bubble if all passes of a kind had one length, as formulas presume."""
+    beside: tuple[Interval, str] | None = None
+    """The effect without a share of it that says nothing of the sentence, and without which."""
 
     def p_value(self, verdict: str, region: Region) -> float:
         """p-value of a decision on the side that the effect's interval lies on."""
@@ -112,9 +112,10 @@ def settle(
         return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
     # The interval decides. Whatever else speaks against it is enough to leave the claim open.
     reason = _bent(outcome, region, verdict, evidence) or _contradicted(outcome, region, evidence)
-    if (equal := outcome.by_schedule) and within(equal.value, equal.value, region) != verdict:
-        # On cores that ranks share passes differ, and here their lengths made the verdict.
-        reason = f"and with passes of equal length {significant(equal.value)}"
+    if outcome.beside is not None:
+        other, how = outcome.beside
+        if within(other.value, other.value, region) != verdict:
+            reason = f"and {how} {significant(other.value)}"
     p_value = outcome.p_value(verdict, region)
     if reason is None and p_value > ALPHA:
         reason = f"and the rank tests do not decide (p = {probability(p_value)})"

@@ -16,7 +16,7 @@ from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.types import DECIDED, NOT_TESTABLE, UNDECIDED, Claim, NotTestableError, Verdict
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
-from pipeline.text import listed, plural, significant
+from pipeline.text import listed, parameters, plural, significant
 
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
@@ -24,6 +24,12 @@ LOW_PRECISION_GAIN = 2.0
 # Neither of these depends on how fast a number format is.
 _ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble",
               "sent_bytes", "between_nodes_bytes")  # fmt: skip
+# What must say the same for a verdict: on cores that ranks share the lengths of passes differ, and
+# on a CPU a peak of memory holds what Python and its libraries take, the same in every cell.
+_BESIDE = {
+    "phase_bubble": ("phase_bubble_schedule", "with passes of equal length"),
+    "peak_memory_bytes": ("own_memory_bytes", "without Python and its libraries"),
+}
 _OF_PROFILED_RUNS = ("sent_bytes", "between_nodes_bytes", "phase_bubble", "time_asymmetry")
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
@@ -104,10 +110,12 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
         # A test that asks for no place of its own gives the same world again.
         if (world := world_of(outcome.places)) in judged:
             return outcomes
-        if claim.test.get("metric") == "phase_bubble":
-            alone = replace(claim, test={**claim.test, "metric": "phase_bubble_schedule"})
+        if (other := _BESIDE.get(str(claim.test.get("metric")))) is not None:
+            metric, how = other
+            alone = replace(claim, test={**claim.test, "metric": metric})
             with suppress(NotTestableError):  # of records of former versions
-                outcome = replace(outcome, by_schedule=test(alone, here).effect)
+                if (effect := test(alone, here).effect) is not None:
+                    outcome = replace(outcome, beside=(effect, how))
         judged.add(world)
         outcomes.append(outcome)
 
@@ -124,8 +132,8 @@ def _require(claim: Claim, evidence: Evidence) -> None:
         lacks = _named(str(claim.made_at.hardware))
     elif needs.get("same_model") and not _same_model(claim, evidence):
         made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
-        size = "the size that it was made with" if made is None else _millions(made)
-        lacks = f"a model of {size}, and this one has {_millions(here)}"
+        size = "the size that it was made with" if made is None else parameters(made)
+        lacks = f"a model of {size}, and this one has {parameters(here)}"
     if lacks is not None:
         raise NotTestableError(f"needs {lacks}: {needs['because']}")
 
@@ -164,10 +172,6 @@ def _hardware(evidence: Evidence) -> str:
     return listed(sorted({name for text in facts for name in str(text).split(", ")}))
 
 
-def _millions(parameters: float) -> str:
-    return f"{parameters / 1e6:.3g} M parameters"
-
-
 def _same_model(claim: Claim, evidence: Evidence) -> bool:
     made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
     return made is not None and abs(here / made - 1) <= SAME_MODEL
@@ -186,6 +190,6 @@ def _here(claim: Claim, evidence: Evidence, places: Sequence[Place]) -> str:
         "emulated": f"{nodes} over an emulated network",
         "real": nodes,
     }[str(largest.row["network"])]
-    model = _millions(evidence.results.least("num_parameters"))
+    model = parameters(evidence.results.least("num_parameters"))
     ranks = plural(largest.ranks, f"{hardware.removeprefix('a ')} rank")
     return f"on {ranks}{joined} with {model}"

@@ -44,6 +44,7 @@ _TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "d
 _WORDS = {
     RATE: "throughput",
     "step_seconds": "step time",
+    "peak_memory_bytes": "peak memory",
     "sent_bytes": "bytes sent in a step",
     "between_nodes_bytes": "bytes sent between nodes in a step",
     "phase_bubble": "bubble",

@@ -1,6 +1,7 @@
 """Measurements at a place: one value per run, and the interval of their median.
 
     step_seconds, tokens_per_second, peak_memory_bytes, model_flops_utilisation: as of each run
+    own_memory_bytes     peak_memory_bytes without what a rank had before it built its model
     mean_utilisation     mean over the ranks
     device_teraflops     model TFLOP/s of one device
     step_spread          95th percentile of the timed steps over their median, from 100 of them on
@@ -64,6 +65,10 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
         case "phase_bubble_schedule" | "phase_bubble_formula":
             value = float(_rows(evidence, place, "cell", metric)["value"].iloc[0])
             return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
+        case "own_memory_bytes":
+            base = _rows(evidence, place, "rank", "base_memory_bytes")
+            peak = _rows(evidence, place, "run", "peak_memory_bytes").set_index("run_id")["value"]
+            return over_repeats(peak - base.groupby("run_id")["value"].max())
         case "mean_utilisation":
             ranks = _rows(evidence, place, "rank", metric)
             return over_repeats(ranks.groupby("run_id", sort=True)["value"].mean())

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.metrics.statistics import Interval
 from pipeline.reference import Number
+from pipeline.text import parameters, plural
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 UNDECIDED, NOT_TESTABLE = "undecided", "not testable here"
@@ -50,22 +51,23 @@ class Selector:
     points: Sequence[str] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        options = "".join(f" with {key} = {value}" for key, value in self.options.items())
+        options = ", ".join(f"{key} = {value}" for key, value in self.options.items())
         low, high = self.min_batch_per_rank, self.max_batch_per_rank
         axes = ", ".join(f"{name} {size}" for name, size in self.axes.items())
         narrowed = {
-            f" at {low} sequences a rank": low == high,
+            f" with {options}": options,
+            f" at {plural(low, 'sequence')} a rank": low == high,
             f" at {low} or more sequences a rank": 1 < low != high,
             f" at {high:g} or fewer sequences a rank": low != high < math.inf,
             f" on {self.nodes} nodes": self.nodes,
             f" over a mesh of {axes}": axes,
-            f" with {self.accumulation} microbatches a step": self.accumulation,
-            f" with {(self.parameters or 0) / 1e6:g} M parameters": self.parameters,
+            f" with {self.accumulation} micro-batches a step": self.accumulation,
+            f" with {parameters(self.parameters or 0)}": self.parameters,
             f" under {self.scaling} scaling": self.scaling,
             f" by {self.software}": self.software,
         }
         more = "".join(text for text, given in narrowed.items() if given)
-        return f"{self.strategy} in {self.precision}{options}{more}"
+        return f"{self.strategy} in {self.precision}{more}"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Scale:
             return self.hardware
         count = self.nodes * self.ranks_per_node
         nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{count} {self.hardware}{nodes} with {self.parameters / 1e6:.0f} M parameters"
+        return f"{count:,} {self.hardware}{nodes} with {parameters(self.parameters)}"
 
 
 @dataclass(frozen=True)

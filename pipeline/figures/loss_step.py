@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pipeline.figures import panels, theme
-from pipeline.metrics.format import limit
+from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.headline import end_of_training
 from pipeline.metrics.results import Results, records
-from pipeline.text import plural
+from pipeline.text import listed, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
@@ -51,13 +51,15 @@ def draw(results: Results) -> Figure:
         shown.append((over_time, {"xlabel": "Training [s]"}))
         nodes = plural(int(over_time["nodes"].iloc[0]), "node")
         remark += (
-            "Loss against time is not of a run to the end of each cell: it is the loss of the runs "
-            f"to the end over the median step time of each cell on {nodes}, since all take the "
-            "same steps. "
+            "Loss against time: that of the runs to the end, at the median step time of each cell "
+            f"on {nodes}. "
         )
+        at_end = []
         for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
             apart = float(ends.loc[ends["step"] == length, "value"].max())
-            remark += f"At step {int(length) + 1} runs of that length are within {apart:.1g}. "
+            at_end.append(f"{scientific(apart)} at step {int(length) + 1}")
+        if at_end:
+            remark += f"Largest deviation where runs end: {listed(at_end)}. "
     if end := end_of_training(results):
         remark += f"{end} "
     texts = results.pick("cell", "parity_loss_early")["text"].dropna()

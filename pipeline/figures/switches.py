@@ -55,7 +55,7 @@ def draw(results: Results) -> Figure:
         panels.rows_axis(axes, [textwrap.fill(change, 30) for change in changes])
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 6)
         panels.name_panel(axes, plural(nodes, "node") + (link and f", {link}"))
-    panels.label(axes_of, "Throughput with over without")
+    panels.label(axes_of, "Throughput with it over without it")
     names = ("alone", "beside some others", "as the last")
     used = sorted({_place(row) for row in pairs})
     entries = [Line2D([], [], color=_COLOURS[n], marker="o", ms=5, lw=1.3, label=names[n])

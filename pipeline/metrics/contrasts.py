@@ -36,7 +36,7 @@ from pipeline.metrics.table import Rows, interval_row, row, rows
 from pipeline.study.equal_work import unequal_work
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
-from pipeline.text import plural
+from pipeline.text import listed, plural
 
 FASTER, SLOWER, UNDECIDED, TOO_FEW = "faster", "slower", "undecided", "too few repeats to decide"
 
@@ -62,7 +62,7 @@ def contrast_rows(
             about = {**a, "level": "comparison", "base": base_name(b), "other": b["cell"],
                      "other_nodes": b["nodes"]}  # fmt: skip
             if fields := unequal_work(a, b, declared):
-                obstacle = f"{', '.join(fields)} differ"
+                obstacle = f"not the same {listed(fields).replace('_', ' ')}"
             elif names := [c["cell"] for c in (a, b) if (c["cell"], c["nodes"]) in unequal]:
                 obstacle = f"{names[0]} did not compute the same training"
             else:

@@ -242,7 +242,7 @@ def setting(results: Results) -> str:
     on = ", ".join(filter(None, [device, listed(_NETWORKS[name] for name in sorted(networks))]))
     if (dilation := results.pick("run", "dilation")["value"].max()) > 1:
         on += f", time slowed up to {dilation:g} times"
-    tokens = listed(sorted(f"{int(n):,}" for n in runs["global_batch_tokens"].unique()))
+    tokens = listed(f"{n:,}" for n in sorted({int(n) for n in runs["global_batch_tokens"]}))
     return (
         f"Study {runs['study'].iloc[0]}: {on}; "
         f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step; "

@@ -20,6 +20,7 @@ from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
 from pipeline.metrics.table import Rows, row, rows
 from pipeline.study.equal_work import FIELDS, schedule_text, without_lossy_wire
+from pipeline.text import listed
 
 EQUAL, NOT_EQUAL, DIVERGED = "equal", "NOT EQUAL", "diverged"
 UNEQUAL = (NOT_EQUAL, DIVERGED)
@@ -166,7 +167,7 @@ def _values(group: CellRuns, reference: CellRuns, band: Band) -> list[dict[str, 
         return [_verdict(f"{NOT_COMPARED}: no run of the same seed")]
     unequal = unequal_training_work(group, reference)
     if unequal:
-        return [_verdict(f"{NOT_COMPARED}: {', '.join(unequal)} differ")]
+        return [_verdict(f"{NOT_COMPARED}: not the same {listed(unequal).replace('_', ' ')}")]
     each = [deviation_of(run, other) for run, other in known]
     apart = [deviation for deviation in each if deviation is not None]
     if len(apart) < len(each):

@@ -14,6 +14,7 @@ from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.statistics import NOT_TESTED, Floats, drift, median_interval
 from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.models import family
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts
 from pipeline.resolved import ResolvedRun, resolve
@@ -193,10 +194,13 @@ def _rank_rows(run: Run) -> Rows:
     """
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
-    later = loaded_later(record["execution"]["launcher"] == "fork", spec.model) if cpu else 0
+    forked = record["execution"]["launcher"] == "fork"
+    later = loaded_later(forked, spec.model) if cpu else 0
+    # What a forked rank measured has the library of its model in it.
+    within = family(spec.model).loaded_bytes() if forked and cpu else 0
     measured, predicted = [], []
     for rank in record["ranks"]:
-        number = rank["rank"]
+        number, base = rank["rank"], rank.get("base_memory_bytes")
         figures = [
             ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
             ("mean_utilisation", "cores" if cpu else "1", rank["mean_utilisation"]),
@@ -204,7 +208,7 @@ def _rank_rows(run: Run) -> Rows:
         ]
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
         memory = {
-            "base_memory_bytes": rank.get("base_memory_bytes", CPU_BASE if cpu else 0) + later,
+            "base_memory_bytes": later + (CPU_BASE * cpu if base is None else base - within),
             "predicted_memory_bytes": predict(run.resolved, number).model_peak,
             "formula_memory_bytes": formula_24(run.resolved),
         }

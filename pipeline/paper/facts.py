@@ -14,7 +14,7 @@ from pipeline.metrics.bands import BANDS, FIRST_STEPS
 from pipeline.metrics.cells import WITHIN
 from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.headline import end_of_training, not_profiled
-from pipeline.metrics.parity import EQUAL, UNEQUAL
+from pipeline.metrics.parity import EQUAL, NOT_COMPARED, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
 from pipeline.text import listed, plural, significant
@@ -138,7 +138,10 @@ def parity(results: Results) -> dict[str, Any]:
         "equal": len(equal),
         "all_equal": len(unequal) == 0,
         "unequal": [place(row) for row in records(unequal)],
-        "skipped": [f"{place(row)} ({row['text']})" for row in records(skipped)],
+        "skipped": [
+            f"{place(row)} ({row['text'].removeprefix(f'{NOT_COMPARED}: ')})"
+            for row in records(skipped)
+        ],
         "bands": [
             {
                 "name": band.name,

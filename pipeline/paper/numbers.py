@@ -167,7 +167,7 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
     if batch_differs and per_device:
         same += " per device, so that the whole grows with them"
     elif batch_differs:
-        same = "optimisation steps on batches that differ between its cells"
+        same = "optimisation steps on batches that differ from cell to cell"
     return {
         "scaling": work.scaling,
         "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
@@ -178,11 +178,13 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
         "speedup": results.speedup_name,
         "accumulation": plural(work.accumulation_steps, "micro-batch").replace("batchs", "batches"),
         "steps": plural(work.steps, "step"),
+        "begin": study.begin_steps or 0,
+        "whole": listed(map(markdown_code, study.whole)),
         "phases": listed(
             f"{plural(one.steps, 'step')} of {one.global_batch} sequences of {one.context} tokens"
             for one in work.phases
         ),
-        "untimed": plural(work.first_timed(), "step"),
+        "untimed": "" if work.first_timed() == 1 else f" {work.first_timed()}",
         "has_untimed": work.first_timed() > 0,
     }
 

@@ -44,6 +44,8 @@ def switches(study: Study) -> list[Switch]:
         if without.strategy != having.strategy or len(changed) != 1:
             continue
         [(part, what)] = changed.items()
+        if what.startswith("global_batch ") and ", " not in what:
+            continue  # another batch by itself is another setting, which improves nothing
         # Of a pair in both orders the one that leaves what the first cell has.
         if part not in _changed(plain[without.strategy], without):
             pairs[without.strategy, what].append((without, having))

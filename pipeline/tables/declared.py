@@ -95,35 +95,37 @@ SUMMARY = Table(
     ),
 )
 SCALING = Table(
-    "Throughput; its speedup over the base; efficiency, speedup over the ratio of ranks; and "
-    "throughput over that of the same cell on its fewest nodes. 'Against it': faster or slower "
-    "than the base by the test. A dash: no run of the cell, or of its base, finished.",
+    "Throughput, its speedup over the base, and efficiency: speedup over the ratio of ranks. Own: "
+    "throughput over that of the same cell on its fewest nodes. 'Against it': faster or "
+    "slower than the base by the test. Steps: until the loss that the study states. Node hours: of "
+    "these steps. The CSV has all intervals.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
-        ratio("Efficiency", "efficiency"),
-        ratio("Over itself", "own_speedup"),
+        Column("Efficiency", "efficiency", write=hundredths),
+        Column("Own", "own_speedup", write=hundredths),
         text("Base", "base"),
         text("Against it", "verdict"),
-        Column("Steps to loss", "steps_to_loss", write=whole),
-        interval("Node hours to loss", "node_hours"),
+        Column("Steps", "steps_to_loss", write=whole),
+        Column("Node hours", "node_hours"),
     ),
 )
 COMPARISONS = Table(
     "Throughput of the row over that of the column, by short name, at the same number of nodes and "
     "over one link. > or <: the row is faster or slower, by the exact rank-sum test on the runs "
     "(corrected by Holm for all pairs of the block, p under 0.05) and an interval of the ratio "
-    "that leaves out 1, on emulated nodes also all that their times may be off by. A dash: the two "
-    "did not do equal work or train alike. The CSV has intervals, p-values and effect sizes.",
+    "that leaves out 1, on emulated nodes also all that their times may be off by. A dash for a "
+    "ratio: the two did not do equal work or train alike. The CSV has intervals, p-values and "
+    "effect sizes.",
     show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,
 )
 STEP_TIME = Table(
     "Median over the repeats of the runs' median step times, with its 95 % interval from six "
-    "repeats on; the same of the runs' mean, 95th percentile (P95, from 100 timed steps on) and "
-    "largest step. Free running: a step of a series that nothing waited for between, which gives "
-    "the throughput. A dash: no run finished.",
+    "repeats on; the same of the runs' mean and largest step. P95: their 95th percentile, from 100 "
+    "timed steps on. Free running: a step of a series that nothing waited for between, which gives "
+    "the throughput.",
     (
         text("Ranks", "world_size"),
         interval("Step time [ms]", "step_seconds", MILLISECONDS),
@@ -139,7 +141,7 @@ ACCURACY = Table(
     "Median step times in real time, each node on cores of its own, and emulated, and the second "
     "over the first, with 95 % intervals over the repeats. Where runs in real time timed their "
     "forward passes, both count by the yardstick. By how much two of these ratios may differ is "
-    "what a ratio of emulated times may be off by. A dash: not measured here.",
+    "what a ratio of emulated times may be off by.",
     (
         interval("Real time [ms]", "real_time_step_seconds", MILLISECONDS),
         interval("Emulated [ms]", "step_seconds", MILLISECONDS),
@@ -188,7 +190,7 @@ MEMORY = Table(
     "Peak memory of rank 0 and, where it differs, of the largest other rank, in MiB, medians over "
     "the repeats. Base: Python and its libraries on a CPU, whose size makes small amounts "
     "uncertain; zero on a GPU. 'Model': parameters, gradients, optimiser, buffers of the "
-    "reduction, activations and loss, predicted from the spec; 'formula 24': the study's own. "
+    "reduction, activations and loss, predicted from the spec; 'formula 24': that of Bai 2022. "
     "Ratios are predicted over measured above the base.",
     (
         Column("Rank", "rank", write=whole),
@@ -205,9 +207,9 @@ UTILISATION = Table(
     "width d and context s, over time. Peak: best matrix product of a rank in the run's number "
     "format, measured after the training. MFU: rate over the peaks of all ranks; HFU also counts "
     "recomputed activations and padding. Datasheet: dense peak of the device, and the share of it "
-    "reached; a dash without a source. Network: share reached of the throughput that the links "
-    "allow if nodes send no more than a sum of gradients takes. Busy: cores that a rank keeps busy "
-    "on a CPU, share of time that its device is busy on a GPU.",
+    "reached. Network: share reached of the throughput that the links allow if nodes send no more "
+    "than a sum of gradients takes. Busy: cores that a rank keeps busy on a CPU, share of time "
+    "that its device is busy on a GPU.",
     (
         text("Ranks", "world_size"),
         Column("A step [GFLOP]", "model_flops_per_step", GIGA),
@@ -224,14 +226,9 @@ UTILISATION = Table(
 SENDS = Table(
     "Bytes that the rank that sends most sends in a step along each axis of the layout: by the "
     "formula of its strategy, and counted in the profiled run (a ring sends (n-1)/n of what it "
-    "scatters or gathers, twice that in an all-reduce). n: ranks of the axis; s: those over which "
-    "ZeRO cuts; m: micro-batches; L: blocks of a rank; T: tokens of its share of the batch; k: "
-    "experts of a token. Bytes of G: gradients; W: the weights that these ranks hold together; B: "
-    "those of blocks; P: those with more than 100,000 numbers; A: an activation of T tokens; R: "
-    "gradients that no axis cuts; E: those of a rank's experts. "
-    "Neither has headers and acknowledgements, formulas no padding and single numbers. Between "
-    "nodes: of the counted bytes what goes to a rank of another node. Horovod fuses its calls into "
-    "fewer messages. A dash: nothing was counted.",
+    "scatters or gathers, twice that in an all-reduce). Neither has headers and acknowledgements, "
+    "formulas no padding and single numbers. Between nodes: of the counted bytes what goes to a "
+    "rank of another node. Horovod fuses its calls into fewer messages.",
     (
         text("Axis", "axis"),
         text("Formula", "formula"),

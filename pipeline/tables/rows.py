@@ -65,6 +65,9 @@ def scaling(results: Results) -> pd.DataFrame:
     verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
     frame = results.beside(frame, "speed_verdict", verdict, "comparison", keys)
     frame = _with_metrics(frame, results, "scaling")
+    fewest = frame.groupby("arm")["nodes"].transform("min")
+    own = frame.filter(like="own_speedup").columns
+    frame[own] = frame[own].where(frame["nodes"] > fewest)
     return results.beside(frame, "base_tokens_per_second", {"value": "base_tokens_per_second"})
 
 

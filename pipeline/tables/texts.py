@@ -38,7 +38,7 @@ def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     if "Link" not in table:
         return table
     others = [name for name in table if name != "Link"]
-    return table.groupby(others, sort=False)["Link"].agg("; ".join).reset_index()[list(table)]
+    return table.groupby(others, sort=False)["Link"].agg(", ".join).reset_index()[list(table)]
 
 
 def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
@@ -70,9 +70,7 @@ def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
             place = {"Link": over or NONE, "Nodes": str(nodes), "Cell": arm}
             shown.append(place | {other: texts.get((arm, other), "") for other in order[1:]})
     table = pd.DataFrame(shown, columns=["Link", "Nodes", "Cell", *order[1:]])
-    if pairs["over"].any():
-        return once(table, "Link", "Nodes")
-    return once(table.drop(columns="Link"), "Nodes")
+    return table if pairs["over"].any() else table.drop(columns="Link")
 
 
 def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -97,7 +95,7 @@ def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     columns = ["Tolerance", "Cell", "Reference", *titles, "Ranks bit-equal", "Verdict"]
     table = pd.DataFrame(shown, columns=columns)
     band = pd.factorize(table["Tolerance"])[0]
-    return once(table.iloc[band.argsort(kind="stable")].reset_index(drop=True), "Tolerance")
+    return table.iloc[band.argsort(kind="stable")].reset_index(drop=True)
 
 
 def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:

@@ -1,12 +1,12 @@
 """One frame of text -> LaTeX (booktabs) and Markdown; one frame of numbers -> CSV.
 
-A column that is empty, the same in every row or equal to another one is left out of the text, and
-the caption says so.
+A column that is empty, the same in every row or equal to another one is left out of the text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +14,7 @@ import pandas as pd
 from pipeline.files import write_text
 from pipeline.fonts import printed
 from pipeline.metrics.results import Results
+from pipeline.strategies.base import SYMBOLS
 from pipeline.tables import TABLES, rows, texts
 from pipeline.tables.texts import once
 from pipeline.text import NONE, latex, markdown, prose
@@ -25,6 +26,8 @@ _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|"
 _FIXED = "\N{NO-BREAK SPACE}"
 # What a reader looks for, also where it is the same in every row.
 _KEPT = ("Verdict",)
+# What rows are about: it stands once, above rows that share it and all of these to its left.
+_ONCE = ("Tolerance", "Cell", "Link", "Nodes")
 
 
 def made(name: str, results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -82,12 +85,14 @@ def _shown_width(column: pd.Series) -> int:
     return max(word, min(longest, _WIDEST_SENTENCES if longest > _SENTENCES else _WIDEST))
 
 
-def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """`shown` without columns that tell nothing, and the sentences that say what these held.
+def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
+    """A table and its caption as shown: without columns that tell nothing, repeated cells blank.
 
-    These are empty, constant or equal to an earlier one. The first column stays, as does every
-    column of a table of one row.
+    A column is left out where it is empty, and with it the sentence of the caption that begins with
+    its name; constant; or equal to an earlier one, which the caption says. The first column stays,
+    as does every column of a table of one row.
     """
+    caption += legend(shown["Formula"]) if "Formula" in shown else ""
     fixed: dict[str, str] = {}
     empty: list[str] = []
     alike: dict[str, str] = {}
@@ -102,20 +107,23 @@ def trimmed(shown: pd.DataFrame) -> tuple[pd.DataFrame, str]:
             fixed[name] = values[0]
         elif same:
             alike[name] = same[0]
-    sentences = []
+    untold = tuple(f"{name.partition(' [')[0]}:" for name in empty)
+    sentences = [one for one in re.split(r"(?<=\.) ", caption) if not one.startswith(untold)]
     if fixed:
         sentences.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
     sentences += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
-    if empty:
-        sentences.append(f"Left out, as no row has a value: {', '.join(empty)}.")
-    return shown.drop(columns=[*fixed, *alike, *empty]), " ".join(sentences)
+    table = shown.drop(columns=[*fixed, *alike, *empty])
+    return once(table, *(name for name in table if name in _ONCE)), " ".join(sentences)
 
 
-def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
-    """A table as it is shown: without columns that tell nothing, repeated cells left blank."""
-    shown, note = trimmed(shown)
-    shown = once(shown, *(column for column in ("Cell", "Link") if column in shown))
-    return shown, f"{caption} {note}".rstrip()
+def legend(formulas: Iterable[str]) -> str:
+    """A sentence on the symbols in these formulas, or nothing."""
+    lone = re.compile("(?<![A-Za-z'])[A-Za-z](?![A-Za-z])")
+    used = set(lone.findall(" ".join(formulas)))
+    # The meaning of one may name another.
+    used |= {one for symbol in used & {*SYMBOLS} for one in lone.findall(SYMBOLS[symbol])}
+    known = [f"{symbol}: {meaning}" for symbol, meaning in SYMBOLS.items() if symbol in used]
+    return f" {'; '.join(known)}." if known else ""
 
 
 def write_all(

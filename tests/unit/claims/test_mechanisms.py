@@ -160,6 +160,19 @@ def test_a_bubble_of_unequal_passes_says_nothing_of_its_schedule(world, alone, v
     assert ("with passes of equal length 1" in found.why) == (verdict == UNDECIDED)
 
 
+@pytest.mark.parametrize(("libraries", "verdict"), [(0, REPRODUCED), (276, UNDECIDED)])
+def test_memory_of_the_libraries_makes_no_two_cells_alike(world, libraries, verdict) -> None:
+    """71 MiB are no twentieth more than 59, and 347 of 335 are, with 276 of libraries in both."""
+    table = altered(world.results.table, {"metric": "base_memory_bytes"}, value=libraries)
+    for cell, mebibytes in (("ddp", 347), ("ring", 335)):
+        peak = {"metric": "peak_memory_bytes", "cell": cell}
+        table = altered(table, peak, value=mebibytes)
+    alike = claim("ratio", "peak_memory_bytes", "below", 1.05)
+    found = judge(alike, on(world, table))
+    assert found.verdict == verdict, found.line
+    assert ("without Python and its libraries 1.20" in found.why) == (verdict == UNDECIDED)
+
+
 def test_bubbles_are_no_times_that_emulation_bends(world: Evidence) -> None:
     rows = [*bubble("ddp", 0.36, 0.37, 0.38, formula=0.375),
             *bubble("ring", 0.74, 0.75, 0.76, formula=0.75)]  # fmt: skip

@@ -112,7 +112,7 @@ def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tm
     each = [30 * row_of(table, "step_seconds", cell, 4)["value"] for cell in cells]
     assert sorted(ends) == pytest.approx(sorted(each))
     said = words(figure)
-    assert "is not of a run to the end of each cell" in said and "At step 30 runs of that" in said
+    assert "that of the runs to the end" in said and "at step 30. " in said
     assert said.count("than the unigram entropy of that text (6.000)") == 2
     assert "Loss of the last 5 steps, on text that no step before had: Single" in said
 

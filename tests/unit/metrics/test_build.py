@@ -220,7 +220,7 @@ def cells(*names: str) -> list[dict[str, Any]]:
 def test_parity_across_other_work_is_refused() -> None:
     work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
     found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
-    assert "global_batch differ" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert "not the same global batch" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
     Results(found).require_equal_work({"precision"})
 

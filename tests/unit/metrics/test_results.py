@@ -207,7 +207,7 @@ def test_parity_under_weak_scaling_is_against_the_whole_batch_by_accumulation(sc
 def test_without_such_a_run_parity_is_against_the_first_cell_of_that_world(scaled) -> None:
     assert row_of(scaled, "parity_verdict", "ring", 2)["base"] == "dps, 2 nodes"
     assert row_of(scaled, "parity_verdict", "ring", 2)["text"] == "equal"
-    assert "global_batch differ" in row_of(scaled, "parity_verdict", "dps", 2)["text"]
+    assert "not the same global batch" in row_of(scaled, "parity_verdict", "dps", 2)["text"]
 
 
 def test_a_weak_speedup_is_scaled_and_its_base_has_the_batch_of_a_device(scaled) -> None:

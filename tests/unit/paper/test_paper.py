@@ -126,8 +126,12 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
          "corpus": {"source": "json", "paths": ["data/tang_poems.json"]},
          "tokenizer": {"kind": "char"}},
         ["the strings of `tang_poems.json`", "one token a character", "Scaling is weak",
-         "## Throughput and scaled speedup", r"DDP \* \[a\_b\]", r"global\_batch differ",
+         "## Throughput and scaled speedup", r"DDP \* \[a\_b\]", "(not the same global batch)",
          "same step wherever the global batch is the same. Before"],
+    ),
+    "beginnings": (
+        {"repeats": 2, "beginnings": {"steps": 8, "whole": ["single/n1", "dps/n2"]}},
+        ["of `single/n1` and `dps/n2` takes all of them, every other run the first 8. Nodes"],
     ),
     "another optimiser": (
         {"repeats": 1, "optimiser": make_study()["optimiser"] | {"name": "lamb"}},

@@ -11,6 +11,7 @@ from pipeline.study.switches import Switch, switches
 from tests.fake_records import a_cell, make_study
 
 BUCKET, FOUR = {"bucket_cap_mb": 1}, {"accumulation_steps": 4}
+LARGE = {"global_batch": 64}
 
 
 def of(*cells: dict[str, Any]) -> list[Switch]:
@@ -42,8 +43,14 @@ def test_each_change_is_shown_alone_and_as_the_last() -> None:
     [
         [dps("plain"), dps("bucket", options=BUCKET), dps("four", workload=FOUR)],
         [dps("plain"), dps("bucket", options=BUCKET), a_cell("h", "horovod", options={})],
+        [
+            dps("plain"),
+            dps("bucket", options=BUCKET),
+            dps("large", workload=LARGE),
+            dps("both", options=BUCKET, workload=LARGE),
+        ],
     ],
-    ids=["each alone", "other strategies"],
+    ids=["each alone", "other strategies", "another batch"],
 )
 def test_where_no_change_is_made_beside_another_there_is_none(cells: list[dict[str, Any]]) -> None:
     assert of(*cells) == []

@@ -17,6 +17,7 @@ from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
     FORKED_LOADED_LATER,
+    MEBIBYTE,
     formula_24,
     predict,
 )
@@ -25,10 +26,9 @@ from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.expansion import profiled
 from pipeline.study.study import Study
-from pipeline.tables import TABLES
 from pipeline.tables.declared import Table, text
 from pipeline.tables.texts import same_over_links
-from pipeline.tables.write import to_latex, to_markdown, trimmed, write_all
+from pipeline.tables.write import legend, printed_form, to_latex, to_markdown, write_all
 from pipeline.text import NONE, significant
 from tests.fake_records import (
     CONDITIONS,
@@ -67,7 +67,7 @@ def test_every_cell_has_a_row_at_every_node_count(name: str, table: pd.DataFrame
 def test_comparisons_are_a_matrix_with_a_mark_where_they_are_decided(table: pd.DataFrame) -> None:
     frame = shown("comparisons", table)
     assert list(frame) == ["Nodes", "Cell", "sps", "dps", "horovod", "dps-amp"]
-    assert list(frame["Nodes"]) == ["1", "", "", "", "2", "", "", "4", "", ""]
+    assert list(printed_form(frame, "")[0]["Nodes"]) == ["1", "", "", "", "2", "", "", "4", "", ""]
     assert not [text for text in frame.to_numpy().ravel() if ">" in text or "<" in text]
     ratios = pick(table, "comparison", "rate_ratio").set_index(["cell", "base"])["value"]
     ratio = ratios["dps", "horovod, 4 nodes"]
@@ -104,14 +104,30 @@ def test_the_summary_is_the_largest_world_by_throughput(table: pd.DataFrame) -> 
 
 def test_constant_and_empty_columns_are_said_and_not_shown(tmp_path: Path) -> None:
     dash = "\N{EN DASH}"
-    frame = pd.DataFrame({"Cell": ["a", "b"], "Ranks": "8", "Base": dash, "Verdict": "equal"})
-    kept, note = trimmed(frame)
+    frame = pd.DataFrame({"Cell": ["a", "b"], "Ranks": "8", "Base [s]": dash, "Verdict": "equal"})
+    kept, caption = printed_form(frame, "What it is. Base: of it. Verdict: on it.")
     assert list(kept) == ["Cell", "Verdict"]
-    assert note == "In every row: Ranks 8. Left out, as no row has a value: Base."
-    assert list(trimmed(frame.head(1))[0]) == list(frame)
+    assert caption == "What it is. Verdict: on it. In every row: Ranks 8."
+    assert list(printed_form(frame.head(1), "")[0]) == list(frame)
     write_all(frame, frame, "What it is.", tmp_path, "x")
-    assert (tmp_path / "x.md").read_text().endswith(f"\n\n: What it is. {note}\n")
-    assert f"What it is. {note}" in (tmp_path / "x.tex").read_text()
+    told = "What it is. In every row: Ranks 8."
+    assert (tmp_path / "x.md").read_text().endswith(f"\n\n: {told}\n")
+    assert told in (tmp_path / "x.tex").read_text()
+
+
+def test_a_row_names_its_cell_again_in_another_block() -> None:
+    rows = [("slow", "4", "a"), ("slow", "4", "b"), ("fast", "4", "b"), ("fast", "8", "b")]
+    kept, _ = printed_form(pd.DataFrame(rows, columns=["Link", "Nodes", "Cell"]), "")
+    assert kept.to_numpy().tolist() == [
+        ["slow", "4", "a"], ["", "", "b"], ["fast", "4", "b"], ["", "8", "b"],
+    ]  # fmt: skip
+
+
+def test_a_cell_at_its_fewest_nodes_is_held_against_nothing(table: pd.DataFrame) -> None:
+    frame = shown("scaling", table)
+    own = frame.loc[frame["Cell"] == frame["Cell"].iloc[1], ["Nodes", "Own"]]
+    assert list(own["Nodes"]) == ["1", "2", "4"]
+    assert [text == "\N{EN DASH}" for text in own["Own"]] == [True, False, False]
 
 
 def test_drift_is_counted_and_named(table: pd.DataFrame) -> None:
@@ -131,7 +147,7 @@ def test_parity_is_a_row_a_cell_and_not_equal_is_written_large(table: pd.DataFra
     assert set(frame.loc[~rows, "Verdict"]) == {"equal in 2 of 2", "equal in 3 of 3"}
     assert set(frame["Ranks bit-equal"]) == {"yes"}
     tolerance = f"{limit(FULL.first_step)}, {limit(FULL.first_steps)}"
-    assert list(frame["Tolerance"])[:2] == [tolerance, ""]
+    assert list(printed_form(frame, "")[0]["Tolerance"])[:2] == [tolerance, ""]
     rows = (table["level"] == "cell") & (table["metric"] == "parity_loss_early")
     worst = table.loc[rows & (table["cell"] == "horovod"), "value"].max()
     assert frame.loc[frame["Cell"] == "Horovod", "Loss, early"].iloc[0] == scientific(worst)
@@ -197,6 +213,19 @@ def test_both_predictions_are_those_of_the_spec(table) -> None:
 def test_the_base_of_a_forked_rank_is_smaller() -> None:
     base = made("memory", make_table(repeats=1, cluster=EMULATED))[0]["base_memory_bytes"]
     assert list(base.dropna().unique()) == [CPU_BASE + FORKED_LOADED_LATER]
+
+
+def test_the_base_of_a_forked_rank_has_the_library_of_its_model(monkeypatch) -> None:
+    monkeypatch.setattr("pipeline.models.gpt2.arithmetic.loaded_bytes", lambda: 85 * MEBIBYTE)
+    study = make_study(repeats=1, cluster=EMULATED)
+
+    def measured(run: dict[str, Any]) -> None:
+        for rank in run["ranks"]:
+            rank["base_memory_bytes"] = 287 * MEBIBYTE
+
+    table = table_of(study, [edited(one, measured) for one in make_records(study)])
+    base = made("memory", table)[0]["base_memory_bytes"]
+    assert list(base.dropna().unique()) == [287 * MEBIBYTE + FORKED_LOADED_LATER]
 
 
 def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
@@ -292,8 +321,11 @@ def test_older_records_have_the_formula_alone() -> None:
     assert set(shown["Formula"]) == {"2(n-1)/n G"}
 
 
-def test_the_caption_explains_every_symbol() -> None:
-    assert all(f" {symbol}:" in TABLES["sends"].caption for symbol in SYMBOLS)
+def test_the_caption_explains_the_symbols_in_its_formulas_alone() -> None:
+    assert legend([]) == ""
+    told = legend(["2(n-1)/n (4L A, first stage: + A)", "root: (n-1) W, others: G"])
+    explained = [symbol for symbol in SYMBOLS if f" {symbol}: " in told]
+    assert explained == ["n", "G", "W", "L", "T", "A"], "T as A is of tokens"
 
 
 def test_rows_that_are_the_same_over_links_stand_once() -> None:
@@ -302,7 +334,7 @@ def test_rows_that_are_the_same_over_links_stand_once() -> None:
     frame = frame.assign(arm_label=frame["arm"], cell=frame["arm"] + "-" + frame["link"])
     table = same_over_links(frame, Table("", (text("Predicted", "bytes"),)))
     assert table.to_numpy().tolist() == [
-        ["ddp", "slow; fast", "2", "8"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
+        ["ddp", "slow, fast", "2", "8"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
     ]  # fmt: skip
 
 
