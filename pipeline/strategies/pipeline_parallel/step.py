@@ -1,8 +1,9 @@
 """The shared step where layers are stages of a pipeline, run by torch.distributed.pipelining.
 
 A step's micro-batches pass through the stages in the order of a schedule. Along a data axis
-gradients are averaged bucket by bucket, each as soon as its last micro-batch has passed back. A
-tensor axis, whose cuts were made before the stages, may lie besides.
+gradients are averaged bucket by bucket, on the first stage each as soon as its last micro-batch has
+passed back, on the others after it. A tensor axis, whose cuts were made before the stages, may lie
+besides.
 """
 
 from __future__ import annotations
