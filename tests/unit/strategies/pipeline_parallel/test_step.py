@@ -1,14 +1,19 @@
 """Parts of a pipeline's step that need no second rank."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from pipeline.cost.schedule import order
-from pipeline.parallel.types import NOT_PROFILED
+from pipeline.parallel.reduction import Reduction
+from pipeline.parallel.types import NOT_PROFILED, Batch
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, Waits
-from pipeline.strategies.pipeline_parallel.step import SCHEDULES
+from pipeline.strategies.pipeline_parallel.step import SCHEDULES, PipelineStepper
 from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 from pipeline.training.worker import kind_of
 
@@ -41,6 +46,38 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> None:
+    """What another one sends to the stage before would wait on the wire behind its buckets."""
+    weight, events = nn.Parameter(torch.ones(1)), list[str]()
+    bucket: Any = SimpleNamespace(
+        parameters=[weight],
+        reduce=lambda: events.append("reduce"),
+        reduced=lambda: events.append("reduced"),
+    )
+
+    def passes(*_: Any, **__: Any) -> None:
+        for _ in range(2):
+            (2 * weight).backward()
+        events.append("passed")
+
+    stepper: Any = object.__new__(PipelineStepper)
+    ids = torch.zeros((1, 4), dtype=torch.int64)
+    vars(stepper).update(
+        precision=SimpleNamespace(
+            zero_grad=lambda _: None,
+            autocast=nullcontext,
+            scaled=lambda loss, *_, **__: nullcontext(loss),
+        ),
+        optimiser=None, sharded=None, reduction=Reduction([bucket]), reduce=lambda: None,
+        _schedules={(1, 4): (SimpleNamespace(step=passes), 2)}, own_stages={stage: None},
+        staged=SimpleNamespace(stages=SimpleNamespace(count=3)), device="cpu",
+        phases=NOT_PROFILED, waits=Waits(NOT_PROFILED),
+    )  # fmt: skip
+    stepper.accumulate([Batch(ids, ids)] * 2)
+    assert events == (["reduce", "passed"] if stage == 0 else ["passed", "reduce"]) + ["reduced"]
 
 
 KINDS = {"F": FORWARD, "B": BACKWARD, "I": BACKWARD, "W": WEIGHTS}
