@@ -58,7 +58,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
         reduced=lambda: events.append("reduced"),
     )
 
-    def passes(*_: Any, **__: Any) -> None:
+    def passes(*ids: Any, **named: Any) -> None:
         for _ in range(2):
             (2 * weight).backward()
         events.append("passed")
