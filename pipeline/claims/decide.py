@@ -70,7 +70,7 @@ class Outcome:
     num_times: int = 0
     """Number of ratios of times in the effect, each of which emulated nodes may bend."""
     beside: tuple[Interval, str] | None = None
-    """The effect without a share of it that says nothing of the sentence, and without which."""
+    """The effect by a second metric, which must decide alike, and how that one differs."""
 
     def p_value(self, verdict: str, region: Region) -> float:
         """p-value of a decision on the side that the effect's interval lies on."""

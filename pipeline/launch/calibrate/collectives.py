@@ -86,7 +86,7 @@ def _on_nodes(
         ranks, meeting = [], f"file://{folder}/meeting"
         # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
         side = 1 if world.yardstick else SIDE
-        # Dilated, each of them takes longer, and a quartile needs as many of them.
+        # A dilated call takes longer, and a quartile needs enough of them.
         longer = max(1.0, dilation / 2)
         for rank in range(world.size):
             node = rank // world.ranks_per_node
@@ -100,7 +100,7 @@ def _on_nodes(
 def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
     """One kind and size: seconds from the mean begin of its ranks to the end of the last one.
 
-    A shift ends at the mean too: after it each rank goes on by itself.
+    A shift ends in the mean of its ranks' ends, since none of them waits for the last one.
     """
     one = timings[0]
     ranks, took = one["ranks"], list[float]()
@@ -111,8 +111,8 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
             begun, ended = zip(*moments, strict=True)
             last = statistics.fmean(ended) if one["kind"] == "shift" else max(ended)
             took.append((last - statistics.fmean(begun)) / dilation)
-    # Where nodes share cores a quarter to most of them, by chance of the process, take several
-    # times as long, which steps do not show.
+    # Where nodes share cores, a quarter of the calls or most of them take several times as long, by
+    # chance of the process; steps do not show it. So their quickest quarter says what one takes.
     return one | {"seconds": float(np.quantile(took, 0.25))}
 
 

@@ -110,7 +110,7 @@ def _in_turn(
     """
     took: list[list[float]] = [[] for _ in works]
     end = time.monotonic() + seconds
-    while not took[0] or len(took[0]) <= LEAST_ROUNDS or time.monotonic() < end:
+    while len(took[0]) <= LEAST_ROUNDS or time.monotonic() < end:
         for work, own in zip(works, took, strict=True):
             before = clock()
             work()
