@@ -156,7 +156,8 @@ def held(tensor: Tensor, like: Tensor) -> Held:
         offsets, own = span(shape, shards.placements, mesh.shape, mesh.get_coordinate())
         assert own == tuple(part.shape), f"a part of {tuple(part.shape)}, expected {own}"
         placed = zip(mesh.mesh_dim_names, shards.placements, strict=True)
-        axes |= {name for name, placement in placed if placement.is_shard()}
+        # A name may be that of several axes in one, see `Layout.joined`.
+        axes.update(*(name.split(" x ") for name, placement in placed if placement.is_shard()))
     if shape and (rows := rows_of(like)) is not None:
         axes.update(rows.axes)
         # In the part they come first, whatever dim of the parameter they are along.

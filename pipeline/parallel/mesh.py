@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.errors import StudyError
@@ -89,6 +89,18 @@ class Layout:
         """Number of equal slices into which the global batch is cut."""
         axes = dict(self.axes)
         return math.prod(axes.get(axis, 1) for axis in READING)
+
+    @property
+    def averaging(self) -> int:
+        """Number of ranks that read tokens of their own: a weight's gradients are their mean."""
+        return self.data_parallel * dict(self.axes).get(CONTEXT, 1)
+
+    def joined(self, *names: str) -> Layout:
+        """The same ranks, with neighbouring axes of these names as one: `data x context`."""
+        some = [axis for axis in self.axes if axis[0] in names]
+        first = self.axes.index(some[0])
+        one = " x ".join(name for name, _ in some), math.prod(size for _, size in some)
+        return replace(self, axes=(*self.axes[:first], one, *self.axes[first + len(some) :]))
 
     @property
     def data_devices(self) -> int:

@@ -2,22 +2,39 @@
 
 Layers are stages of a pipeline, each of them is cut over the tensor axis (Narayanan et al. 2021,
 arXiv 2104.04473; Smith et al. 2022, arXiv 2201.11990), and gradients are averaged along the data
-axis, over which ZeRO's stage 1 may shard the optimiser's state, or FSDP2 what a stage has.
+axis, over which ZeRO's stage 1 may shard the optimiser's state, or FSDP2 what a stage has. A
+context axis makes it the 4D layout of Llama 3 (arXiv 2407.21783).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError, refuse
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout, divisors, nearest
+from pipeline.parallel.mesh import (
+    CONTEXT,
+    DATA,
+    PIPELINE,
+    TENSOR,
+    Degrees,
+    Layout,
+    divisors,
+    nearest,
+)
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
+from pipeline.strategies.context.plan import (
+    check_context_axis,
+    kept_of_cut_sequences,
+    mask_bytes,
+    sent_along,
+)
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import check_name
 from pipeline.strategies.sharded.plan import Sharded, rows_of_stage_1, shards_by_fsdp
@@ -27,52 +44,63 @@ from pipeline.study.spec import RunSpec, WorldSpec
 
 @dataclass(frozen=True)
 class Hybrid(Pipelined):
-    """`pipeline`, `tensor` and `data` are the sizes of the axes, `data` 0 for all ranks left over.
+    """`pipeline`, `tensor`, `context` and `data`: sizes of axes, `data` 0 for all ranks left over.
 
-    `zero_stage`: 0, or along the data axis 1 to shard the optimiser's state, 2 to cut stages by
-    FSDP2, whose weights are whole while the passes of a step run. `sequence`: sequence parallelism
-    along the tensor axis, as with strategy tensor; stages send parts of sequences. `inside`: the
-    axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
+    `context`: ranks that cut the positions of each sequence, as with strategy context.
+    `zero_stage`: 0, or along data and context axis 1 to shard the optimiser's state, 2 to cut
+    stages by FSDP2, whose weights are whole while the passes of a step run. `sequence`: sequence
+    parallelism along the tensor axis, as with strategy tensor; stages send parts of sequences.
+    `inside`: the axis whose ranks are neighbours, `tensor` or `pipeline`, and so share a node.
     """
 
     choices = (*Pipelined.choices, ("zero_stage", (0, 1, 2, 3)), ("inside", (TENSOR, PIPELINE)))
-    ranges = (("pipeline", 1, 1_000_000), ("tensor", 1, 1_000_000))
+    ranges = tuple((axis, 1, 1_000_000) for axis in (PIPELINE, TENSOR, CONTEXT))
     variants = (
         {"tensor": 1, "zero_stage": 1},
         {"pipeline": 1, "zero_stage": 1},
         {"sequence": True},
         {"inside": PIPELINE},
         {"tensor": 1, "zero_stage": 2},
+        {"pipeline": 1, "context": 2},
+        {"tensor": 1, "context": 2},
+        {"pipeline": 1, "tensor": 1, "context": 2, "zero_stage": 1},
     )
 
     use = "no single axis makes the model fit; tensor ranks send more, so they share a node"
 
     pipeline: int = 2
     tensor: int = 2
+    context: int = 1
     data: int = 0
     zero_stage: int = 0
     sequence: bool = False
     inside: str = TENSOR
 
     def layout(self, world: WorldSpec) -> Layout:
-        """Axes (pipeline, data, tensor), tensor ranks neighbours; StudyError unless they fit.
+        """Axes (pipeline, data, context, tensor), tensor ranks neighbours, the third where it is.
 
-        In the reverse order with stages inside a node.
+        In the reverse order with stages inside a node. StudyError unless they fit the world.
         """
         check_name(self.schedule, self.chunks)
-        data = self.data or max(1, world.size // (self.pipeline * self.tensor))
-        if self.pipeline * self.tensor * data != world.size:
-            tensor = nearest(self.tensor, world.size)
-            stages = nearest(self.pipeline, world.size // tensor)
+        cut = {PIPELINE: self.pipeline, TENSOR: self.tensor}
+        cut |= {CONTEXT: self.context} if self.context > 1 else {}
+        data = self.data or max(1, world.size // math.prod(cut.values()))
+        if math.prod(cut.values()) * data != world.size:
+            near, left = dict[str, int](), world.size
+            for axis in (TENSOR, PIPELINE, CONTEXT):
+                if axis in cut:
+                    near[axis] = nearest(cut[axis], left)
+                    left //= near[axis]
             raise StudyError(
-                f"strategy hybrid: pipeline {self.pipeline} x tensor {self.tensor} x data {data} "
-                f"are {self.pipeline * self.tensor * data} ranks, the world has {world.size}; the "
-                f"nearest layout is pipeline {stages} x tensor {tensor} x data "
-                f"{world.size // tensor // stages}"
+                f"strategy hybrid: {_product(cut | {DATA: data})} are "
+                f"{math.prod(cut.values()) * data} ranks, the world has {world.size}; the nearest "
+                f"layout is {_product({axis: near[axis] for axis in cut} | {DATA: left})}"
             )
         if self.zero_stage > 1:
-            self._check_fsdp(data)
-        axes = (PIPELINE, self.pipeline), (DATA, data), (TENSOR, self.tensor)
+            self._check_fsdp(data * self.context)
+        order = (PIPELINE, DATA, CONTEXT, TENSOR)
+        sizes = cut | {DATA: data}
+        axes = [(axis, sizes[axis]) for axis in order if axis in sizes]
         return Layout.of(world, *(axes if self.inside == TENSOR else reversed(axes)))
 
     def _check_fsdp(self, data: int) -> None:
@@ -82,6 +110,9 @@ class Hybrid(Pipelined):
         fewer = divisors(sizes[most])[-2:][0]
         near = sizes | {most: fewer, "data": sizes[most] // fewer}
         refuse(StudyError, f"hybrid option zero_stage {self.zero_stage}: ", [
+            (self.pipeline == 1 and self.context > 1,
+             f"beside {self.context} context ranks strategy context has it, without a tensor axis; "
+             "set zero_stage to 1, or pipeline to 2 or more"),
             (self.pipeline == 1,
              f"strategy tensor has it where there are no stages; use that with ranks {self.tensor}"
              f", zero_stage {self.zero_stage}, or set pipeline to 2 or more"),
@@ -89,8 +120,8 @@ class Hybrid(Pipelined):
              f"beside {self.pipeline} pipeline ranks torch frees gathered weights only after a "
              "forward pass; set zero_stage to 2, which gathers them once a step"),
             (data == 1,
-             f"pipeline {self.pipeline} x tensor {self.tensor} x data 1 has no data axis to cut "
-             f"over; the nearest is {' x '.join(f'{axis} {n}' for axis, n in near.items())}, or "
+             f"{_product(sizes | {DATA: 1})} has no data axis to cut "
+             f"over; the nearest is {_product(near)}, or "
              "set zero_stage to 0"),
         ])  # fmt: skip
 
@@ -114,10 +145,10 @@ class Hybrid(Pipelined):
         """Also the stage of ZeRO, whether sequences are cut, and which ranks are neighbours.
 
         Under stage 2 weights are gathered and gradients reduced once a step, as under stage 1; the
-        cost model's stage 2 does both in each micro-batch.
+        cost model's stage 2 does both in each micro-batch. It has no context axis.
         """
         found = super().degrees(spec, layout)
-        if found is None:
+        if found is None or self.context > 1:
             return None
         cut, zero = self.sequence and self.tensor > 1, min(1, self.zero_stage)
         return replace(found, zero=zero, sequence=cut, inside=self.inside)
@@ -137,6 +168,9 @@ class Hybrid(Pipelined):
         """Raise StudyError where layers, heads and sequences do not fit the axes."""
         super().check_spec(spec)
         check_tensor_axis(spec, "tensor", self.tensor, sequence=self.sequence)
+        if self.context > 1:
+            cut_again = self.tensor if self.sequence else 1
+            check_context_axis(spec, "context", self.context, cut_again)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of a stage, cut as with strategy tensor."""
@@ -144,14 +178,17 @@ class Hybrid(Pipelined):
         part = self._part(spec, layout, rank)
         uncut, cut = part.parameters(spec)
         weights = (uncut + cut / self.tensor) / models.num_parameters(spec.model)
-        data = layout.data_parallel if self.zero_stage else 1
+        data = layout.averaging if self.zero_stage else 1
         rows = rows_of_stage_1(spec, layout, gradients, weights) if data > 1 else stage
-        kept = kept_of_block(self.tensor, sequence=self.sequence)
+        kept, masks = kept_of_block(self.tensor, sequence=self.sequence), 0
+        if self.context > 1:
+            kept = kept_of_cut_sequences(spec, self.context, self.tensor, kept)
+            masks = mask_bytes(spec, self.context)
         cut_stage = replace(
             stage,
             buffer_bytes=int(min(rows.buffer_bytes, weights * gradients)),
             holds_gradients=stage.holds_gradients or rows.holds_gradients,
-            gathered_bytes=rows.gathered_bytes,
+            gathered_bytes=rows.gathered_bytes + masks,
             weight_share=weights,
             gradient_share=weights,
             held_share=weights,
@@ -159,9 +196,9 @@ class Hybrid(Pipelined):
             master_share=weights / data,
             copy_share=stage.copy_share / self.tensor,
             activation_share=stage.activation_share * kept,
-            input_share=stage.input_share / (self.tensor if self.sequence else 1),
+            input_share=stage.input_share / self.context / (self.tensor if self.sequence else 1),
             block_share=stage.block_share * kept,
-            logit_share=stage.logit_share / self.tensor,
+            logit_share=stage.logit_share / self.tensor / self.context,
         )
         if self.zero_stage < 2:
             return cut_stage
@@ -173,7 +210,7 @@ class Hybrid(Pipelined):
             # All gradients are whole until the first group's are copied to be reduced.
             buffer_bytes=int(weights * gradients + copy),
             holds_gradients=stage.holds_gradients,
-            gathered_bytes=shards.gathered_bytes,
+            gathered_bytes=shards.gathered_bytes + masks,
             weight_share=shards.weight_share,
             gradient_share=shards.gradient_share,
         )
@@ -183,7 +220,8 @@ class Hybrid(Pipelined):
         """Layers by stages, each of them by its products."""
         over_data = "", "the optimiser state", "what is kept between steps"
         more = f", {over_data[self.zero_stage]} also over data" if self.zero_stage else ""
-        return f"layers, by stages and within them{more}"
+        cut = "; activations, by positions of each sequence" if self.context > 1 else ""
+        return f"layers, by stages and within them{more}{cut}"
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """As `tensor` of this rank's stages, between them, and along the data axis.
@@ -192,33 +230,43 @@ class Hybrid(Pipelined):
         tensor axis the gradients of what its stages hold uncut: another number on each stage.
         """
         part, cuts = self._part(spec, layout, rank), models.axis_cuts(spec.model)
-        tokens = spec.global_batch_tokens // layout.data_parallel
+        tokens = spec.global_batch_tokens / layout.averaging
         payload = part.all_reduced(spec, tokens)
         each = gradients / models.num_parameters(spec.model)
-        data = layout.data_parallel if self.zero_stage else 1
+        data = layout.averaging if self.zero_stage else 1
         uncut, cut = part.parameters(spec)
         own = each * (uncut + cut / self.tensor)
         tied = each * cuts.ends.shared / self.tensor
-        formula = f"{part.blocks(spec)} A, first stage: + A, last stage: + A + 12 T"
+        over = f"/{self.context}" if self.context > 1 else ""
+        formula = f"{part.blocks(spec)} A{over}, first stage: + A{over}, last stage: + A{over}"
+        formula += f" + 12 T{over}"
         if part.sequence:
             payload += each * uncut / data
-            formula = formula.replace("A,", "A + R,", 1)
+            formula = formula.replace(",", " + R,", 1)
         else:
             payload += each * cuts.partial * part.layers / spec.model.num_layers / data
         gathered = own * widths(spec.precision).weight / each if self.zero_stage else 0.0
         reduced = own if data > 1 else 2 * own
-        stated = "(n-1)/n (G + W)" if self.zero_stage else "2(n-1)/n G"
-        cut_in = self.tensor if part.sequence else 1
+        cut_in = self.context * (self.tensor if part.sequence else 1)
+        pieces = self.pieces(spec, layout)
         return (
             *along(
                 layout,
                 TENSOR,
                 f"2(n-1)/n ({formula})",
                 2 * payload,
-                part.messages(spec, self.pieces(spec, layout)),
+                part.messages(spec, pieces),
             ),
             *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
-            *along(layout, DATA, stated, reduced + gathered, halves=bool(self.zero_stage)),
+            *sent_along(
+                spec,
+                layout,
+                layers=part.layers,
+                pieces=pieces,
+                reduced=reduced + gathered,
+                formula="G + W" if self.zero_stage else "2 G",
+                heads=self.tensor,
+            ),
         )
 
     def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:
@@ -231,3 +279,8 @@ class Hybrid(Pipelined):
         from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 
         return PipelineStepper(parts, self, sequence=self.sequence, zero_stage=self.zero_stage)
+
+
+def _product(sizes: Mapping[str, int]) -> str:
+    """Axes with their sizes: `pipeline 2 x tensor 2 x data 1`."""
+    return " x ".join(f"{axis} {size}" for axis, size in sizes.items())

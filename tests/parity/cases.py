@@ -55,7 +55,7 @@ MOST = [("bf16_masters", 4)]
 """The same on four ranks and more."""
 MASTERS = "bf16_masters"
 """Here micro-batches of a rank and of a single device are alike, and fp32 sums alone reordered."""
-TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5))
+TIED_NARROW = (("sharded", 0), ("sharded", 2), ("sharded", 3), ("sharded", 5), ("context", 2))
 """But where FSDP2 adds both gradients of a tied embedding, which it does in bfloat16."""
 CHOSEN = "SAMESTEP_PARITY_OF"
 """Environment variable: strategies, with commas, whose references alone are trained, else all; for
@@ -101,10 +101,15 @@ counted like text, stages behind the first take it for text."""
 NARROWLY = MISCOUNTED[:-1]
 """Those of them that must show in bf16 too."""
 MORE: dict[str, tuple[dict[str, Any], ...]] = {
-    "hybrid": ({"tensor": 4, "data": 1}, {"zero_stage": 2, "sequence": True})
+    "hybrid": (
+        {"tensor": 4, "data": 1},
+        {"zero_stage": 2, "sequence": True},
+        {"tensor": 1, "context": 2, "zero_stage": 2},
+        {"context": 2, "sequence": True},
+    )
 }
-"""Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks, and FSDP2
-beside both."""
+"""Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks, FSDP2
+beside both, over a context axis, and four axes on eight ranks."""
 STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
 """Settings in which the suite states the layers of each stage, and unequal ones."""
 OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
@@ -117,7 +122,7 @@ LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
 
 MUTATIONS = {
     "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1 stale_wholes:1",
-    "context": "keys_alone ranks_in_order first_positions not_averaged",
+    "context": "keys_alone ranks_in_order first_positions not_averaged no_reduction:2",
     "ddp": "sum no_clip recomputed_unmasked same_shard own_weight means_of_pieces own_masks "
     "padding_counted one_phase rate_of_all own_balance narrow_reduction",
     "deepspeed": "same_shard",
@@ -126,7 +131,8 @@ MUTATIONS = {
     "expert": "same_shard part_norm experts_added experts_apart no_way_back over_capacity "
     "own_balance cut_ratio part_norm:2 experts_added:2 no_average:2 stale_rows:2 rows_ratio:2",
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
-    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5",
+    "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5 keys_alone:6 "
+    "first_positions:7 not_averaged:7 no_average:8",
     "local_sgd": "same_shard never_one no_momentum",
     "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "

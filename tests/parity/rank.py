@@ -423,7 +423,10 @@ WRONG: dict[str, dict[str, Any]] = {
         )
     },
     # Each rank steps by the mean over its own tokens.
-    "not_averaged": {P + "reduction.DistributedDataParallel": without_ddp},
+    "not_averaged": {
+        P + "reduction.DistributedDataParallel": without_ddp,
+        STAGES + "step.mean_of": lambda parts, ranks: None,
+    },
     # Gradients of experts as if only their replicas had read the batch.
     "experts_added": {
         EXPERT + "MeanBucket": lambda *given: MeanBucket(*given[:3]),

@@ -7,104 +7,193 @@ backward pass adds up their gradients and scatters them (arXiv 2407.21783, secti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import models
-from pipeline.cost.traffic import Traffic, ring
+from pipeline.cost.traffic import ALL_REDUCE, HALVES, Traffic, ring
 from pipeline.errors import StudyError, refuse
 from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Layout, axis_size, nearest
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.sharded.plan import (
+    Sharded,
+    block_and_rest,
+    gathered_by_fsdp,
+    shards_by_fsdp,
+)
 from pipeline.study.spec import RunSpec, WorldSpec
 
 PIECES = 2
 """Pieces of a sequence on each rank."""
 
 
+def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -> None:
+    """Raise StudyError where so many ranks do not cut the model's sequences into equal pieces.
+
+    `tensor`: ranks of a tensor axis that cut the tokens of each once more.
+    """
+    tokens, able = spec.model.context, False
+    with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
+        able = models.axis_cuts(spec.model).sequences
+    each = math.lcm(PIECES, tensor)
+    near = ""
+    if tokens % each == 0:
+        near = f"the nearest option {option} is {nearest(size, tokens // each)}, or "
+    beside = f" beside {tensor} tensor ranks" if tensor > 1 else ""
+    refuse(StudyError, f"{spec.run_id}: ", [
+        (not able,
+         f"strategy {spec.strategy} cuts sequences over a context axis, which family "
+         f"{spec.model.family} does not know how to do; use another strategy"),
+        (tokens % (each * size),
+         f"{size} context ranks with {PIECES} pieces each{beside} do not divide {tokens} tokens of "
+         f"a sequence; {near}set model.context to a multiple of {each * size}"),
+    ])  # fmt: skip
+
+
+def kept_of_cut_sequences(spec: RunSpec, ranks: int, heads: int = 1, kept: float = 1.0) -> float:
+    """Share of a block's activations on a rank of the axis: of its tokens, and keys and values.
+
+    A block keeps 16 values of the width of a token, 2 of them of norms. Here it keeps one more,
+    since outputs of pieces are put together, and 2 of each token of all ranks. A tensor axis leaves
+    a rank the share `kept` of all but these, and cuts these over so many ranks as it does `heads`.
+    """
+    width = widths(spec.precision)
+    block = 2 * width.stream + 14 * width.product
+    return kept / ranks + width.product * (1 / ranks + 2) / heads / block
+
+
+def mask_bytes(spec: RunSpec, ranks: int) -> int:
+    """The masks of a rank's pieces, which are there once for all blocks."""
+    length = spec.model.context // (PIECES * ranks)
+    return widths(spec.precision).product * (PIECES * ranks + 1) * length**2
+
+
+def sent_along(
+    spec: RunSpec, layout: Layout, *, layers: float, pieces: int, reduced: float,
+    formula: str = "2 G", heads: int = 1, buckets: float = 1.0, overlap: bool = False,
+) -> Sequence[Traffic]:  # fmt: skip
+    """Keys and values along the context axis; gradients over the data and the context axis at once.
+
+    Keys and values of a block are gathered, once more where it is recomputed, and the sums of their
+    gradients scattered, in each of `pieces` micro-batches. A tensor axis cuts `heads`. `reduced`
+    are bytes of gradients, of which (n-1)/n is sent, and `formula` says what they are: an
+    all-reduce, or halves of one.
+    """
+    times = 4 + 2 * spec.recomputed_share
+    tokens = spec.global_batch_tokens // layout.data_parallel
+    exchanged = times * layers * tokens * spec.model.width * widths(spec.precision).product / heads
+    keys = f"{times:g}L A" + f"/{heads}" * (heads > 1)
+    messages = times / 4 * layers * pieces
+    if layout.data_parallel == 1:  # all goes along one axis
+        both = f"(n-1)/n ({keys} + {formula})"
+        return along(layout, CONTEXT, both, exchanged + reduced, messages, halves=True)
+    axis = " x ".join(n for n, size in layout.axes if size > 1 and n in (DATA, CONTEXT))
+    whole = formula == "2 G"
+    stated = "2(n-1)/n G" if whole else f"(n-1)/n ({formula})"
+    sent, kind = ring(reduced, layout.averaging), ALL_REDUCE if whole else HALVES
+    return (
+        *along(layout, CONTEXT, f"(n-1)/n {keys}", exchanged, messages, halves=True),
+        Traffic(axis, stated, sent, buckets, kind, overlap),
+    )
+
+
 @dataclass(frozen=True)
 class Context(Strategy):
-    """`ranks`: size of the context axis, 0 for all ranks; the rest are data-parallel."""
+    """`ranks`: size of the context axis, 0 for all ranks; the rest are data-parallel.
 
-    variants = ({"ranks": 4},)
+    `zero_stage`: 0, or over both axes 2 or 3 of ZeRO, by FSDP2 as with strategy sharded; hybrid has
+    stage 1.
+    """
+
+    choices = (("zero_stage", (0, 1, 2, 3)),)
+    variants = ({"ranks": 4}, {"zero_stage": 3})
     published = False
     use = "activations of long sequences do not fit one device"
-    split = "activations, by positions of each sequence"
 
     ranks: int = 2
+    zero_stage: int = 0
+
+    @property
+    def cuts_weights(self) -> bool:
+        """Rows of all weights, under ZeRO."""
+        return self.zero_stage > 1
+
+    @property
+    def split(self) -> str:
+        """Positions, and under ZeRO what its stage shards."""
+        more = f"; {Sharded(self.zero_stage).split} over all ranks" if self.zero_stage else ""
+        return f"activations, by positions of each sequence{more}"
+
+    def check(self) -> None:
+        """Besides what FSDP2 needs of torch."""
+        super().check()
+        if self.zero_stage:
+            Sharded(self.zero_stage).check()
+
+    def check_precision(self, name: str) -> None:
+        """Besides, what FSDP2 trains in."""
+        super().check_precision(name)
+        if self.zero_stage:
+            Sharded(self.zero_stage).check_precision(name)
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, context), neighbours along the latter; StudyError where they do not fit."""
         size = axis_size("context", CONTEXT, self.ranks, world)
+        if self.zero_stage == 1:
+            raise StudyError(
+                f"context option zero_stage 1: strategy hybrid has it beside {size} context ranks; "
+                f"use that with pipeline 1, tensor 1, context {size}, zero_stage 1, or set "
+                "zero_stage to 2"
+            )
         return Layout.of(world, (DATA, world.size // size), (CONTEXT, size))
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the model's sequences are not cut, or not into equal pieces."""
-        size, tokens = dict(self.layout(spec.world).axes)[CONTEXT], spec.model.context
-        able = False
-        with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
-            able = models.axis_cuts(spec.model).sequences
-        near = ""
-        if tokens % PIECES == 0:
-            near = f"the nearest option ranks is {nearest(size, tokens // PIECES)}, or "
-        refuse(StudyError, f"{spec.run_id}: ", [
-            (not able,
-             f"strategy context cuts sequences, which family {spec.model.family} does not know how "
-             "to do; use another strategy"),
-            (tokens % (PIECES * size),
-             f"{size} context ranks with {PIECES} pieces each do not divide {tokens} tokens of a "
-             f"sequence; {near}set model.context to a multiple of {PIECES * size}"),
-        ])  # fmt: skip
+        check_context_axis(spec, "ranks", dict(self.layout(spec.world).axes)[CONTEXT])
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
-        """Its tokens' share of activations, and keys and values of all tokens.
-
-        A block keeps 16 values of the width of a token, 2 of them of norms. Here it keeps one more,
-        since outputs of pieces are put together, and 2 of each token of all ranks. The masks of its
-        pieces are there once for all blocks.
-        """
-        size, width = dict(layout.axes)[CONTEXT], widths(spec.precision)
-        product, wide = width.product, width.wide_gradients
-        block = 2 * width.stream + 14 * product
-        kept = 1 / size + product * (1 / size + 2) / block
-        several = layout.num_processes > 1
-        mask = (PIECES * size + 1) * (spec.model.context // (PIECES * size)) ** 2
-        return Footprint(
+        """Its tokens' share of activations, and keys and values of all tokens."""
+        size, wide = dict(layout.axes)[CONTEXT], widths(spec.precision).wide_gradients
+        kept, several = kept_of_cut_sequences(spec, size), layout.num_processes > 1
+        averaged = Footprint(
             buffer_bytes=min(BUCKET_BYTES, gradients) if wide and several else 0,
             holds_gradients=several and not wide,
+        )
+        if self.zero_stage:
+            sizes = spec.model.num_layers, *block_and_rest(spec.model)
+            averaged = shards_by_fsdp(spec, self.zero_stage, layout.averaging, *sizes)
+        return replace(
+            averaged,
             activation_share=kept,
             logit_share=1 / size,
-            gathered_bytes=product * mask,
+            gathered_bytes=averaged.gathered_bytes + mask_bytes(spec, size),
             input_share=1 / size,
             block_share=kept,
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
-        """Keys and values along the context axis, and one all-reduce of the gradients over all.
-
-        Both are gathered in each block, once more where it is recomputed, and the sums of their
-        gradients scattered.
-        """
-        times = 4 + 2 * spec.recomputed_share
-        tokens = spec.global_batch_tokens // layout.data_parallel
-        activation = tokens * spec.model.width * widths(spec.precision).product
-        exchanged, formula = times * spec.model.num_layers * activation, f"{times:g}L A"
-        messages = times / 4 * spec.model.num_layers * spec.workload.accumulation_steps
-        if layout.data_parallel == 1:
-            total, both = exchanged + 2 * gradients, f"(n-1)/n ({formula} + 2 G)"
-            return along(layout, CONTEXT, both, total, messages, halves=True)
-        all_ranks = " x ".join(name for name, size in layout.axes if size > 1)
-        reduced = ring(2 * gradients, layout.num_processes)
-        buckets = max(1.0, gradients / BUCKET_BYTES)
-        return (
-            *along(layout, CONTEXT, f"(n-1)/n {formula}", exchanged, messages, halves=True),
-            Traffic(all_ranks, "2(n-1)/n G", reduced, buckets, overlap=True),
+        """Keys and values along the context axis, and over all ranks an all-reduce, or shards."""
+        payload, formula, buckets = 2.0 * gradients, "2 G", max(1.0, gradients / BUCKET_BYTES)
+        if self.zero_stage:
+            sizes = block_and_rest(spec.model)
+            payload, formula, buckets = gathered_by_fsdp(spec, self.zero_stage, gradients, *sizes)
+        return sent_along(
+            spec,
+            layout,
+            layers=spec.model.num_layers,
+            pieces=spec.workload.accumulation_steps,
+            reduced=payload,
+            formula=formula,
+            buckets=buckets,
+            overlap=not self.zero_stage,
         )
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the sequences along the context axis, average the gradients over all ranks."""
         from pipeline.strategies.context.step import ContextStepper
 
-        return ContextStepper(parts)
+        return ContextStepper(parts, self.zero_stage)

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from pipeline.parallel.group import Group, mesh_of
-from pipeline.parallel.mesh import CONTEXT
+from pipeline.parallel.mesh import CONTEXT, DATA
 from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
@@ -55,12 +54,20 @@ class ContextAxis(TensorAxis):
         pairs = zip(pieces[: self.size], reversed(pieces[self.size :]), strict=True)
         return super().scatter(torch.cat([piece for pair in pairs for piece in pair], dim=1))
 
+    def cut(self, microbatches: Sequence[Batch]) -> list[Batch]:
+        """This rank's tokens of each; borders of documents stay those of whole sequences."""
+        return [
+            batch._replace(inputs=self.own(batch.inputs), targets=self.own(batch.targets))
+            for batch in microbatches
+        ]
+
     def attend(
         self, inner: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Attention of this rank's tokens to those before them on all ranks.
 
-        Query, key, value and output are (sequences, heads, this rank's tokens, head width);
+        Query, key, value and output are (sequences, heads, this rank's tokens, head width), of the
+        heads that a tensor axis leaves this rank;
         `inner` makes the output of such, the mask is one of whole sequences or None.
         """
         ours = torch.cat((k.transpose(1, 2), v.transpose(1, 2)))
@@ -91,18 +98,24 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
 
 
 class OwnPositions(tensor.OwnPositions):
-    """The embedding of positions, whole on every rank, of this rank's tokens alone."""
+    """The embedding of positions, whole on every rank, of this rank's tokens alone.
+
+    Of its part of those, where sequence parallelism has cut the embedding before.
+    """
 
     axis: ContextAxis
 
-    def forward(self, positions: Tensor) -> Tensor:
-        """(sequences, context) or, counted from 0, (this rank's tokens,) -> (..., width)."""
+    def __init__(self, layer: nn.Embedding | tensor.OwnPositions, axis: ContextAxis) -> None:
+        any_layer: Any = layer
+        super().__init__(any_layer, axis)
+        self.part_of = layer.own if isinstance(layer, tensor.OwnPositions) else axis.same
+
+    def own(self, positions: Tensor) -> Tensor:
+        """(sequences, context) or, of text in one piece, (tokens of a rank,) -> (..., tokens)."""
         if positions.dim() == 1:
             whole = torch.arange(self.axis.size * len(positions), device=positions.device)
-            positions = self.axis.own(whole.unsqueeze(0)).squeeze(0)
-        else:  # of documents, which may begin on another rank
-            positions = self.axis.own(positions)
-        return F.embedding(positions, self.weight)
+            return self.part_of(self.axis.own(whole.unsqueeze(0)).squeeze(0))
+        return self.part_of(self.axis.own(positions))  # documents may begin on another rank
 
 
 def cut_sequences(model: nn.Module, axis: ContextAxis) -> None:
@@ -120,16 +133,32 @@ class ContextStepper(Stepper):
     All ranks have as many, so the mean over the ranks is that over the global batch.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        """Cut the sequences; gradients are averaged over both axes at once. Collective."""
+    def __init__(self, parts: Parts, zero_stage: int) -> None:
+        """Cut the sequences; gradients are averaged over both axes at once. Collective.
+
+        `zero_stage`: 0, or over both axes 2 or 3 of ZeRO, by FSDP2 as with strategy sharded.
+        """
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = ContextAxis(mesh[CONTEXT].get_group())
         cut_sequences(parts.model, self.axis)
-        super().__init__(parts.prepare(), group, **averaged(parts))
+        self.norm_of_shards: Callable[[list[Tensor]], Tensor] | None = None
+        if zero_stage:
+            from pipeline.strategies.sharded import step as sharded  # loads FSDP2
+
+            self.norm_of_shards = sharded.norm_of
+            both = mesh_of(parts.layout.joined(DATA, CONTEXT))
+            root = sharded.shard(parts.model, both, parts, reshard=zero_stage == 3)
+            prepared = parts.prepare(narrow=False)
+            super().__init__(prepared, group, accumulating=lambda: sharded.without_reduction(root))
+        else:
+            super().__init__(parts.prepare(), group, **averaged(parts))
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
-        """Passes over this rank's tokens; borders of documents stay those of whole sequences."""
-        own = self.axis.own
-        return super().accumulate(
-            [b._replace(inputs=own(b.inputs), targets=own(b.targets)) for b in microbatches]
-        )
+        """Passes over this rank's tokens."""
+        return super().accumulate(self.axis.cut(microbatches))
+
+    def clip(self, parameters: list[Tensor]) -> Tensor:
+        """Clip by the norm of the whole, of which ranks may have shards."""
+        if self.norm_of_shards is None:
+            return super().clip(parameters)
+        return self.clip_by(self.norm_of_shards(parameters), parameters)

@@ -120,9 +120,7 @@ class Pipelined(Strategy):
         head, flight = model.vocab_rows * model.width, schedule.in_flight(place)
         activations = flight * layers / (stages.chunks * spec.model.num_layers * cut)
         return Footprint(
-            buffer_bytes=int(min(BUCKET_BYTES, share * gradients))
-            if layout.data_parallel > 1
-            else 0,
+            buffer_bytes=int(min(BUCKET_BYTES, share * gradients)) if layout.averaging > 1 else 0,
             holds_gradients=schedule.microbatches > 1,
             weight_share=share,
             gradient_share=share,

@@ -2,8 +2,8 @@
 
 A step's micro-batches pass through the stages in the order of a schedule. Along a data axis
 gradients are averaged bucket by bucket, on the first stage each as soon as its last micro-batch has
-passed back, on the others after it. A tensor axis, whose cuts were made before the stages, may lie
-besides.
+passed back, on the others after it. A tensor axis and a context axis, whose cuts were made before
+the stages, may lie besides.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from pipeline.cost.schedule import ONE_STAGE
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group, mesh_of
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Layout
+from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.reduction import mean_of
 from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
+from pipeline.strategies.context.step import ContextAxis, cut_sequences
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
 from pipeline.strategies.pipeline_parallel.schedule import Stages, check_name, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
@@ -64,19 +65,26 @@ class PipelineStepper(Stepper):
     def __init__(
         self, parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
     ) -> None:
-        """Cut layers over a tensor axis, where there is one, and keep this rank's stages.
+        """Cut layers and sequences over the axes that do, then keep this rank's stages.
 
         `sequence`: as with strategy tensor. `zero_stage`: over data, 1 to shard the optimiser's
         state, 2 to shard weights and gradients too, but for the passes of a step. Collective.
         """
         layout, sizes = parts.layout, dict(parts.layout.axes)
-        group, mesh = Group.join(layout), mesh_of(layout)
+        # Context ranks have means over tokens of their own, as data ranks have: their axes are one.
+        joined = layout.joined(DATA, CONTEXT)
+        group, mesh = Group.join(layout), mesh_of(joined)
         self.pipeline = mesh[PIPELINE].get_group()
-        self.data = mesh[DATA].get_group() if layout.data_parallel > 1 else None
+        [(both, ranks)] = [axis for axis in joined.axes if axis[0] not in (PIPELINE, TENSOR)]
+        self.data = mesh[both].get_group() if ranks > 1 else None
         self.cut_over: TensorAxis | None = None
         if sizes.get(TENSOR, 1) > 1:
             self.cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
             cut_layers(parts.model, self.cut_over)
+        self.context: ContextAxis | None = None
+        if sizes.get(CONTEXT, 1) > 1:
+            self.context = ContextAxis(mesh_of(layout)[CONTEXT].get_group())
+            cut_sequences(parts.model, self.context)
         any_model: Any = parts.model
         chunks = check_name(knobs.schedule, knobs.chunks)
         stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks), tuple(knobs.layers))
@@ -90,11 +98,12 @@ class PipelineStepper(Stepper):
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
         reduction = sharded = None
         if zero_stage == 2:
-            self.shard(parts, mesh[DATA])
+            self.shard(parts, mesh[both])
             prepared = parts.prepare(narrow=False)
         elif zero_stage and self.data is not None:
             parts.materialise()
-            sharded = ShardedOptimiser(parts, row_buckets(parts, self.data))
+            rows = row_buckets(parts, self.data, axes=(DATA, CONTEXT))
+            sharded = ShardedOptimiser(parts, rows)
             prepared, reduction = parts.prepared(sharded), sharded.reduction
             self.rows = sharded.rows
         else:
@@ -133,6 +142,8 @@ class PipelineStepper(Stepper):
         self.precision.zero_grad(self.optimiser)
         if self.sharded is not None:
             self.sharded.gather()
+        if self.context is not None:
+            microbatches = self.context.cut(microbatches)
         shape = tuple(microbatches[0].inputs.shape)
         if shape not in self._schedules:
             self._schedules[shape] = self._make_schedule(microbatches)
@@ -252,10 +263,10 @@ class PipelineStepper(Stepper):
         return digest
 
     def mean(self, part: Tensor) -> Tensor:
-        """The last stage's loss, as a mean over the data axis. Collective, outside of the clock."""
+        """The last stage's loss, as a mean over all tokens. Collective, outside of the clock."""
         # Only ranks of a last stage have one, and those along its tensor axis have the same.
         dist.all_reduce(part)
-        return part / (self.data_parallel * (1 if self.cut_over is None else self.cut_over.size))
+        return part / (self.group.size / self.pipeline.size())
 
 
 def together(batch: Batch) -> Tensor:

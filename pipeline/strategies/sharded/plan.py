@@ -17,7 +17,15 @@ from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.models import FP32
-from pipeline.parallel.mesh import BUCKET_BYTES, DATA, REPLICA, Degrees, Layout, divisors
+from pipeline.parallel.mesh import (
+    BUCKET_BYTES,
+    CONTEXT,
+    DATA,
+    REPLICA,
+    Degrees,
+    Layout,
+    divisors,
+)
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -126,7 +134,7 @@ class Sharded(Strategy):
             rows = rows_of_stage_1(spec, layout, gradients)
             return replace(rows, optimiser_share=share, master_share=share)
         ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
-        kept = shards_by_fsdp(spec, self.stage, ranks, layers, *_block_and_rest(spec.model))
+        kept = shards_by_fsdp(spec, self.stage, ranks, layers, *block_and_rest(spec.model))
         if not self.offload:
             return kept
         return replace(
@@ -142,7 +150,7 @@ class Sharded(Strategy):
             total = gradients + weights
             data = along(layout, DATA, "(n-1)/n (G + W)", total, groups, halves=True)
         else:
-            groups, sizes = spec.model.num_layers + 1.0, _block_and_rest(spec.model)
+            groups, sizes = spec.model.num_layers + 1.0, block_and_rest(spec.model)
             data = sent_by_fsdp(spec, layout, self.stage, gradients, *sizes)
         overlap = self.stage == 1
         return (*data, *along(layout, REPLICA, "2(n-1)/n G/s", shards, groups, overlap=overlap))
@@ -156,7 +164,7 @@ class Sharded(Strategy):
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
 
 
-def _block_and_rest(model: ModelSpec) -> tuple[int, int]:
+def block_and_rest(model: ModelSpec) -> tuple[int, int]:
     """Parameters of a block, and of all that is outside of the blocks."""
     block = models.family(model).layer_parameters(model)
     return block, models.num_parameters(model) - model.num_layers * block
@@ -173,7 +181,8 @@ def rows_of_stage_1(
     """
     width, whole, gradients = widths(spec.precision), gradients, share * gradients
     weights = share * width.weight * models.num_parameters(spec.model)
-    rows = owned * whole or gradients / dict(layout.axes)[DATA]
+    axes = dict(layout.axes)
+    rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
     rows *= 1 if width.weight < FP32 else 2
     bucket = min(BUCKET_BYTES, gradients)
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
@@ -210,13 +219,22 @@ def shards_by_fsdp(
 def sent_by_fsdp(
     spec: RunSpec, layout: Layout, stage: int, gradients: float, block: float, rest: float
 ) -> Sequence[Traffic]:
-    """Data axis under stage 2 or 3: weights in every micro-batch, gradients in the last one."""
+    """Along the data axis; see `gathered_by_fsdp`."""
+    total, formula, messages = gathered_by_fsdp(spec, stage, gradients, block, rest)
+    return along(layout, DATA, f"(n-1)/n ({formula})", total, messages, halves=True)
+
+
+def gathered_by_fsdp(
+    spec: RunSpec, stage: int, gradients: float, block: float, rest: float
+) -> tuple[float, str, float]:
+    """Bytes under stage 2 or 3 of which (n-1)/n is sent, in a formula, and messages.
+
+    Weights in every micro-batch, gradients in the last one.
+    """
     pieces, each = spec.workload.accumulation_steps, widths(spec.precision).weight
     blocks = each * spec.model.num_layers * block
     weights, groups = blocks + each * rest, (spec.model.num_layers + 1) / 2
     if stage == 2:
-        total, formula = pieces * weights + gradients, "(n-1)/n (m W + G)"
-        return along(layout, DATA, formula, total, (pieces + 1) * groups, halves=True)
+        return pieces * weights + gradients, "m W + G", (pieces + 1) * groups
     total = pieces * (weights + blocks) + gradients
-    formula, messages = "(n-1)/n (m (W + B) + G)", (2 * pieces + 1) * groups
-    return along(layout, DATA, formula, total, messages, halves=True)
+    return total, "m (W + B) + G", (2 * pieces + 1) * groups

@@ -146,11 +146,14 @@ class RowBucket:
 
 
 def row_buckets(
-    parts: Parts, ranks: dist.ProcessGroup, replicas: dist.ProcessGroup | None = None
+    parts: Parts,
+    ranks: dist.ProcessGroup,
+    replicas: dist.ProcessGroup | None = None,
+    axes: tuple[str, ...] = (DATA,),
 ) -> list[RowBucket]:
-    """Buckets of all parameters as DDP has them; ranks as of a `RowBucket`."""
+    """Buckets of all parameters as DDP has them; ranks and axes as of a `RowBucket`."""
     members = buckets(list(parts.model.parameters())[::-1])
-    return [RowBucket(some, ranks, parts.precision, replicas) for some in members]
+    return [RowBucket(some, ranks, parts.precision, replicas, axes=axes) for some in members]
 
 
 class ShardedOptimiser(Optimizer):

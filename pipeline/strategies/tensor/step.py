@@ -203,10 +203,13 @@ class OwnPositions(nn.Module):
         super().__init__()
         self.axis, self.weight = axis, layer.weight
 
+    def own(self, positions: Tensor) -> Tensor:
+        """(..., context) -> those of this rank's tokens (..., tokens)."""
+        return positions.chunk(self.axis.size, dim=-1)[self.axis.ranks.rank()]
+
     def forward(self, positions: Tensor) -> Tensor:
         """(..., context) -> (..., this rank's tokens, width)."""
-        own = positions.chunk(self.axis.size, dim=-1)[self.axis.ranks.rank()]
-        return F.embedding(own, self.weight)
+        return F.embedding(self.own(positions), self.weight)
 
 
 def own_rows(ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from pipeline.planner.sizes import ADAMW, size_of, sizes
 from pipeline.precision import make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
+from pipeline.strategies.tensor.step import TensorAxis, cut_layers
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec, WorkloadSpec, WorldSpec
@@ -157,6 +158,26 @@ def test_a_context_rank_keeps_its_tokens_and_keys_and_values_of_all(precision) -
     predicted = predict(spec).activations + 4 * ids.numel() * MIDDLE.vocab_size
     predicted += run.strategy.footprint(spec, run.layout, 0, 0).gathered_bytes  # the masks
     assert predicted == pytest.approx(found, rel=1e-2)
+
+
+def test_a_context_rank_keeps_keys_and_values_of_the_heads_that_a_tensor_axis_leaves_it() -> None:
+    """In the blocks, since a cut loss keeps other numbers; the last norm is predicted with them."""
+    spec, ranks = of(MIDDLE, "fp32", 2), 4
+    options = {"pipeline": 1, "tensor": ranks, "context": ranks}
+    world = replace(spec.world, nodes=ranks, ranks_per_node=ranks)
+    spec = replace(spec, strategy="hybrid", options=options, world=world)
+    net: Any = build_model(MIDDLE, 0)
+    hidden = torch.zeros((2, MIDDLE.context // ranks, MIDDLE.width), requires_grad=True)
+    with fake_group(ranks):
+        assert dist.group.WORLD is not None
+        cut_layers(net, TensorAxis(dist.group.WORLD, sequence=False, reduced=None))
+        cut_sequences(net, ContextAxis(dist.group.WORLD))
+        with keeping(net) as kept:
+            assert torch.nn.Sequential(*net.blocks)(hidden).requires_grad
+        found = kept()
+    run = resolve(spec)
+    masks = run.strategy.footprint(spec, run.layout, 0, 0).gathered_bytes
+    assert predict(spec).activations + masks == pytest.approx(found, rel=0.03)
 
 
 @pytest.mark.parametrize("name", strategies.names())

@@ -171,6 +171,16 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("context", {"ranks": 8}, {"model": HEADS},
      "8 context ranks with 2 pieces each do not divide 100 tokens of a sequence; the nearest option"
      " ranks is 10, or set model.context to a multiple of 16"),
+    ("context", {"zero_stage": 1}, {},
+     "hybrid has it beside 2 context .* pipeline 1, tensor 1, context 2, zero_stage 1, or set"),
+    ("hybrid", {"context": 3}, {},
+     "pipeline 2 x tensor 2 x context 3 x data 1 are 12 ranks, the world has 8; the nearest layout "
+     "is pipeline 2 x tensor 2 x context 2 x data 1"),
+    ("hybrid", {"context": 2, "sequence": True}, {"model": {"context": 90}},
+     "2 context ranks with 2 pieces each beside 2 tensor ranks do not divide 90 tokens of a"),
+    ("hybrid", {"pipeline": 1, "context": 2, "zero_stage": 2}, {},
+     "beside 2 context ranks strategy context has it, without a tensor axis; set zero_stage to 1"),
+    ("hybrid", {"context": 2}, {"model": vars(LLAMA)}, "a context axis, which family transformers"),
     ("expert", {}, {}, "a mixture, which gpt2 has not; use a model such as MixtralForCausalLM, or"),
     ("expert", {}, {"model": vars(LLAMA)}, "mixture, which LlamaForCausalLM has not; use a"),
     ("expert", {"ranks": 3}, {"model": vars(MIXTURE)},
@@ -273,6 +283,8 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
         ("expert", {"ranks": 4}, (("data", 2), ("expert", 4)), "expert", [0, 1, 2, 3]),
         ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
+        ("hybrid", {"context": 2},
+         (("pipeline", 2), ("data", 1), ("context", 2), ("tensor", 2)), "context", [0, 2]),
         ("hybrid", {"inside": "pipeline"}, (("tensor", 2), ("data", 2), ("pipeline", 2)),
          "pipeline", [0, 1]),
     ],
@@ -639,6 +651,22 @@ def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> N
         for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
     )
     assert hybrid == pytest.approx(tensor)
+
+
+@pytest.mark.parametrize("recompute", [False, True, "attention"])
+@pytest.mark.parametrize("world", [sized(2), sized(4)])
+def test_a_hybrid_with_a_context_axis_alone_is_as_strategy_context(world, recompute) -> None:
+    how = {"precision": "bf16", "work": {"recompute": recompute}}
+    hybrid, context = (
+        a_run(s, o, world, "bai2022", **how)
+        for s, o in (("hybrid", {"pipeline": 1, "tensor": 1, "context": 2}), ("context", {}))
+    )
+    one, other = (predict_sent(run) for run in (hybrid, context))
+    assert [(s.axis, s.formula, s.bytes) for s in one] == [
+        (s.axis, s.formula, pytest.approx(s.bytes)) for s in other
+    ]
+    assert predict(hybrid).activations == pytest.approx(predict(context).activations)
+    assert predict(hybrid).recomputed == pytest.approx(predict(context).recomputed)
 
 
 def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
