@@ -368,17 +368,28 @@ def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 def errors(rows: Sequence[Mapping[str, str]]) -> str:
     """Median, nine in ten, what the band holds, and Kendall's tau of the order."""
-    names = ("step_s", "step_s_pred", "step_s_low", "step_s_high")
-    known = [[float(row[name]) for name in names] for row in rows if row["error"]]
+    known = [row for row in rows if row["error"]]
     if not known:
         return "Predicted from single operators and collectives; no results of this study are here."
-    from scipy.stats import kendalltau
-
-    measured, predicted, *_ = zip(*known, strict=True)
-    middle, most = spread(p / m - 1 for m, p, *_ in known)
-    inside = sum(low <= m <= high for m, _, low, high in known)
-    tau = f"{kendalltau(measured, predicted).statistic:.2f}" if known[1:] else "-"
+    middle, most, tau = accuracy(known)
+    inside = sum(
+        float(row["step_s_low"]) <= float(row["step_s"]) <= float(row["step_s_high"])
+        for row in known
+    )
+    order = "-" if math.isnan(tau) else f"{tau:.2f}"
     return (
         f"{len(known)} cells and node counts: median error {middle:.0%}, nine in ten within "
-        f"{most:.0%}, {inside} in the band, Kendall's tau {tau}."
+        f"{most:.0%}, {inside} in the band, Kendall's tau {order}."
     )
+
+
+def accuracy(rows: Sequence[Mapping[str, str]]) -> tuple[float, float, float]:
+    """Of measured rows the median error, that within which nine in ten lie, and Kendall's tau.
+
+    The latter is NaN for a single row.
+    """
+    from scipy.stats import kendalltau
+
+    pairs = [(float(row["step_s"]), float(row["step_s_pred"])) for row in rows]
+    tau = float(kendalltau(*zip(*pairs, strict=True)).statistic) if pairs[1:] else math.nan
+    return *spread(p / m - 1 for m, p in pairs), tau

@@ -1,0 +1,112 @@
+"""Steps predicted from a calibration of this machine, held against runs made just after it.
+
+    python -m bench.calibrated --out bench/results/calibrated.json [--studies smoke layouts]
+
+Each study is calibrated by `python -m pipeline calibrate`, which runs no step. Then every cell and
+number of nodes of it runs `ROUNDS` times, in an order of its own in each round, and the medians are
+compared with the predictions. Bars: `MEDIAN`, `NINE_TENTHS` and `TAU`, in every study.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.emulated.runs import Machine, Runs, Variant
+from bench.scaffold import about, make_tokens, parser, stage, write
+from pipeline.emulation.dilation import dilate
+from pipeline.emulation.nodes import why_not
+from pipeline.errors import StudyError, UnsupportedError
+from pipeline.files import write_text
+from pipeline.launch import preloaded
+from pipeline.planner import here
+from pipeline.resolved import ResolvedRun, first_runs
+from pipeline.study.load import find_study, load_study
+from pipeline.study.study import Study
+
+STUDIES, ROUNDS = ("smoke", "layouts"), 3
+MEDIAN, NINE_TENTHS, TAU = 0.08, 0.20, 0.8
+
+
+def main() -> int:
+    """Calibrate, run, print and write; 1 where there are no emulated nodes."""
+    options = parser(__doc__)
+    options.add_argument("--studies", nargs="+", default=list(STUDIES), metavar="STUDY")
+    args = options.parse_args()
+    if (reason := why_not()) is not None:
+        print(f"error: no emulated nodes here: {reason}", file=sys.stderr)
+        return 1
+    result, studies = about() | {"rounds": ROUNDS}, dict[str, Any]()
+    for name in args.studies:
+        with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
+            studies[name] = StudyRuns(Path(folder), load_study(find_study(name))).held()
+        errors = {key: value for key, value in studies[name].items() if key != "cells"}
+        print(f"{name}: {json.dumps(errors)}", file=sys.stderr)
+        met = len(studies) == len(args.studies) and all(one["met"] for one in studies.values())
+        write(args.out, result | {"met": met, "studies": studies})
+    print(f"-> {args.out}")
+    return 0
+
+
+class StudyRuns(Runs):
+    """Runs of a study, with its tokens, yardstick and calibration made once."""
+
+    def __init__(self, folder: Path, study: Study) -> None:
+        self.folder, self.count, self.machine, self.study = folder, 0, Machine(), study
+        write_text(folder / "study.json", json.dumps(study.to_dict()))
+        preloaded.start_ranks(first_runs(study))  # forks the runs, as in a study
+        make_tokens(study, folder)
+        given = f"--study={folder}/study.json"
+        if study.cluster.yardstick:
+            stage("yardstick", given, f"--out={folder}/yardstick.json")
+        begun = time.monotonic()
+        stage("calibrate", given, f"--out={folder}/calibration.json")
+        self.seconds = time.monotonic() - begun
+        self.calibration = here.Calibration.read(folder / "calibration.json", study)
+
+    def held(self) -> dict[str, Any]:
+        """The errors of all cells that run here and are predicted, and whether the bars are met."""
+        runs = [run for run in first_runs(self.study) if predicted(run, self.calibration)]
+        cores = len(os.sched_getaffinity(0))
+        variants = [Variant(run.spec, dilate(run.spec.world, cores)) for run in runs]
+        steps = [median(taken.seconds for taken in each) for each in self.in_turn(ROUNDS, variants)]
+        places = [(run.spec.cell, run.spec.world.nodes) for run in runs]
+        rows = here.predict_study(runs, self.calibration, dict(zip(places, steps, strict=True)))
+        return judged(rows) | {"calibrated_in_seconds": self.seconds} | self.machine.counts()
+
+
+def predicted(run: ResolvedRun, calibration: here.Calibration) -> bool:
+    """True where the cell can run here and the calibration has what it needs."""
+    try:
+        run.strategy.check()
+        here.predict(run, calibration)
+    except (StudyError, UnsupportedError):
+        return False
+    return True
+
+
+def judged(rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Median error, that of nine in ten, Kendall's tau, each cell, and whether the bars are met."""
+    middle, most, tau = here.accuracy(rows)
+    return {
+        "median_error": middle,
+        "nine_tenths_within": most,
+        "tau": tau,
+        "met": middle <= MEDIAN and most <= NINE_TENTHS and tau >= TAU,
+        "cells": [
+            {"cell": row["cell"], "nodes": int(row["nodes"]), "seconds": float(row["step_s"]),
+             "predicted_seconds": float(row["step_s_pred"])}
+            for row in rows
+        ],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
