@@ -46,10 +46,14 @@ class Reduction:
             for parameter in parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self._ready, index))
 
-    def begin(self, passes: int) -> None:
-        """A step of so many backward passes begins, in the last of which buckets are reduced."""
-        # Each of the passes gives each parameter its gradient once.
-        self._missing = [passes * len(bucket.parameters) for bucket in self.buckets]
+    def begin(self, passes: int, *, during: bool = True) -> None:
+        """A step of so many backward passes begins; buckets are reduced `during` the last or after.
+
+        After it, by `finish`, where what the pass sends must not wait behind them on the wire.
+        """
+        # Each of the passes gives each parameter its gradient once; one more pass never comes.
+        expected = passes if during else passes + 1
+        self._missing = [expected * len(bucket.parameters) for bucket in self.buckets]
         self._next = 0
 
     def _ready(self, index: int, parameter: Tensor) -> None:

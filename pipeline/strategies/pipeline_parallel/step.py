@@ -150,10 +150,9 @@ class PipelineStepper(Stepper):
         runner, count = self._schedules[shape]
         self._whole = count if microbatches[0].weights is None else 1
         if self.reduction is not None:
-            # The first stage reduces during its last backward pass. Of the others the last gradient
-            # to the stage before would wait on the wire behind these, so they reduce after it: in
-            # the time in which they wait for the first stage anyway.
-            self.reduction.begin(count if 0 in self.own_stages else count + 1)
+            # The last gradient to the stage before would wait on the wire behind these, so all but
+            # the first stage reduce after it, while they wait for the first one anyway.
+            self.reduction.begin(count, during=0 in self.own_stages)
         parts = zip(*self.weighed(microbatches), strict=True)
         batch = Batch._make(None if part[0] is None else torch.cat(part) for part in parts)
         given = (batch.inputs,) if 0 in self.own_stages else ()

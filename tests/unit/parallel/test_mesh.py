@@ -42,6 +42,19 @@ def test_ranks_along_an_axis_differ_on_it_alone() -> None:
         assert sorted(rank for group in groups for rank in group) == list(range(12))
 
 
+def test_neighbouring_axes_are_joined_into_one_of_the_same_ranks() -> None:
+    axes = (("pipeline", 2), ("data", 2), ("context", 2), ("tensor", 2))
+    layout = Layout(axes, 4, "cpu", "gloo")
+    joined = layout.joined("data", "context")
+    assert joined.axes == (("pipeline", 2), ("data x context", 4), ("tensor", 2))
+    for rank, place in ((rank, layout.coordinate(rank)) for rank in range(16)):
+        both = 2 * place["data"] + place["context"]
+        ends = {"pipeline": place["pipeline"], "tensor": place["tensor"]}
+        assert joined.coordinate(rank) == {**ends, "data x context": both}
+    assert (layout.averaging, layout.data_parallel) == (4, 2)
+    assert HYBRID.joined("data", "context") == HYBRID
+
+
 def test_a_ring_leaves_a_node_at_its_last_rank() -> None:
     """Four ranks a node: of two neighbours none leaves, of three data places one or two do."""
     assert not any(HYBRID.leaves_node(rank, HYBRID.along("tensor", rank)) for rank in range(12))
