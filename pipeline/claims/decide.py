@@ -13,7 +13,7 @@ which the weaker counts (two one-sided tests; Schuirmann 1987): no test against 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -69,6 +69,9 @@ class Outcome:
     """Pairs of which the effect says that the first is faster, or slower, than the second."""
     num_times: int = 0
     """Number of ratios of times in the effect, each of which emulated nodes may bend."""
+    bent: Callable[[float], tuple[float, float]] | None = None
+    """Ends of the effect where a step on several nodes is off by up to this factor; asked where the
+    effect is no product of ratios of times, which `num_times` counts."""
     beside: tuple[Interval, str] | None = None
     """The effect by a second metric, which must decide alike, and how that one differs."""
 
@@ -147,13 +150,16 @@ def _bent(outcome: Outcome, region: Region, verdict: str, evidence: Evidence) ->
     """Reason why times of emulated nodes decide nothing here, or None."""
     assert outcome.effect is not None
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
-    if not (emulated and outcome.num_times):
+    if not (emulated and (outcome.num_times or outcome.bent)):
         return None
     if evidence.results.bias is None:
         return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
     # Each ratio of times in the effect may be off by the bias, and all of them the same way.
-    off = (1 + evidence.results.bias) ** outcome.num_times
-    if within(outcome.effect.low / off, outcome.effect.high * off, region) != verdict:
+    off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
+    ends = outcome.effect.low / off, outcome.effect.high * off
+    if outcome.bent is not None:
+        ends = outcome.bent(off)
+    if within(*ends, region) != verdict:
         return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     return None
 

@@ -6,7 +6,8 @@ each verdict in `tests/claims_worlds.py`. `decide.Outcome` is what a function re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from pipeline.claims.decide import Contrast, Outcome
@@ -307,7 +308,7 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     c / (1 - efficiency). Profiled runs give c, one run each.
     """
     pairs, efficiencies, _ = _against_one_node(claim, evidence)
-    shares = []
+    shares, exposed = [], list[Interval]()
     for (many, _), kept in zip(pairs, efficiencies, strict=True):
         if kept.high >= 1:
             raise NotTestableError(
@@ -315,11 +316,36 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
             )
         # What is kept most is lost least: the bounds change places.
         lost = Interval(1 - kept.value, 1 - kept.high, 1 - kept.low, kept.n, kept.how)
-        shares.append(ratio(communication_share(evidence, many).interval, lost))
+        exposed.append(communication_share(evidence, many).interval)
+        shares.append(ratio(exposed[-1], lost))
+
+    def bent(off: float) -> tuple[float, float]:
+        lows, highs = zip(*(map(partial(_bent_share, off), exposed, efficiencies)), strict=True)
+        return min(lows), min(highs)
+
     places = [place for pair in pairs for place in pair]
     cells = _joined([many for many, _ in pairs])
     what = f"smallest share of exposed communication in the lost speedup of {cells}"
-    return Outcome(places, what, _extreme(shares, min), num_times=1)
+    return Outcome(places, what, _extreme(shares, min), bent=bent)
+
+
+def _bent_share(off: float, exposed: Interval, kept: Interval) -> tuple[float, float]:
+    """Ends of the share of the lost speedup where a step is up to `off` times too long or short.
+
+    The emulated step counts as 1: `exposed` is communication, and `kept`, the efficiency, what the
+    step would take without any loss. A true step of `step` differs in its computing or in its
+    communication, which nothing tells apart.
+    """
+
+    def shares(communication: float, ideal: float) -> Iterator[float]:
+        for step in (1 / off, off):
+            for part in (communication, max(0.0, communication + step - 1)):
+                yield part / (step - ideal) if step > ideal else math.nan
+
+    lows, highs = [*shares(exposed.low, kept.low)], [*shares(exposed.high, kept.high)]
+    if any(map(math.isnan, lows + highs)):  # such a step loses no speedup
+        return -math.inf, math.inf
+    return min(lows), max(highs)
 
 
 def _against_one_node(

@@ -57,7 +57,7 @@ def draw(
     panels.log_axis(over_links[0][0].yaxis, low / 1.2, high * 1.2)
     panels.label([axes for axes, _ in over_links], "Nodes", label)
     extra = [Line2D([], [], label="ideal scaling from each base", **_IDEAL)]
-    remark += " Points stand a little aside of their number of nodes."
+    remark += " Points are offset sideways for legibility."
     return theme.finish(figure, results, values, remark, extra=extra)
 
 

@@ -10,9 +10,9 @@ from pipeline.text import listed
 
 CAPTION = (
     "Speedup: throughput over that of the base, with the interval of the ratio. The base is the "
-    "single-device run of the same precision, or the cell's own run on one node where there is "
-    "none; the line below the figure names it. Where the batch grows with the devices (weak "
-    "scaling), the ratio is called scaled speedup."
+    "single device in fp32, else in the precision of the cell, else the cell on one node; the line "
+    "below the figure names it. So a cell in mixed precision also gains by its format. Where the "
+    "batch grows with the devices (weak scaling), the ratio is called scaled speedup."
 )
 COMPARES = {"precision"}
 

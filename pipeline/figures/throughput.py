@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from pipeline.figures import against_nodes
 from pipeline.metrics.results import Results
 
-CAPTION = "Training throughput: the tokens of one step over its time, with the interval of that."
+CAPTION = "Training throughput: tokens of a step over its median time, with its interval."
 COMPARES = {"precision"}
 
 

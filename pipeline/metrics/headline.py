@@ -108,15 +108,15 @@ def headline(results: Results) -> dict[str, Any]:
             # cells, stand in the table of sends.
             of_rank = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
             named = listed(calls.loc[of_rank, "text"])
-            texts[label] = f"{sent[label] / 1e6:.2f} MB in {label}"
+            texts[label] = f"{sent[label] / 1e6:.2f} MB with {label}"
             texts[label] += f" ({named})" if of_rank.sum() == 1 and len(same) <= FEW + 1 else ""
     why = []
     if sent:
-        why.append(f"In a step the rank that sends most sent {few_or_ends(sent, texts)}.")
+        why.append(f"Per step the busiest rank sends {few_or_ends(sent, texts)}.")
     if shares:
-        exposure = few_or_ends(shares, {name: f"{s:.0f} % in {name}" for name, s in shares.items()})
-        exposure = exposure.replace(" %", " % of a step", 1)
-        why.append(f"Exposed communication, which no computing hides, was {exposure}.")
+        texts = {name: f"{s:.0f} % with {name}" for name, s in shares.items()}
+        exposure = few_or_ends(shares, texts).replace(" %", " % of a step", 1)
+        why.append(f"Exposed (not overlapped) communication was {exposure}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
         "measured_on": measured_on(results),
@@ -177,8 +177,8 @@ def bias_sentence(results: Results) -> str:
             f"decided ({HOW_TO_MEASURE})."
         )
     extremes = [
-        f"{ratio_interval(one['value'], one['low'], one['high'])} in {one['label']} on "
-        f"{plural(int(one['nodes']), 'node')}"
+        f"{ratio_interval(one['value'], one['low'], one['high'])} ({one['label']} on "
+        f"{plural(int(one['nodes']), 'node')})"
         for one in (rows[:1] if len(rows) == 1 else [rows[0], rows[-1]])
     ]
     held = max(int(one["nodes"]) for one in rows)
@@ -186,8 +186,9 @@ def bias_sentence(results: Results) -> str:
     if max(results.node_counts) > held:
         beyond = f" No time on more than {plural(held, 'node')} was held against real time."
     return (
-        f"Emulated over real time was {' to '.join(extremes)}, so a ratio of emulated times may be "
-        f"off by {100 * bias:.0f} % either way and is decided only beyond that.{beyond}"
+        f"Emulated steps took {' to '.join(extremes)} times as long as in real time, so a ratio of "
+        f"emulated times may be off by {100 * bias:.0f} % either way and is decided only beyond "
+        f"that.{beyond} Intervals are over the repeats of one session; another may lie outside."
     )
 
 
@@ -241,7 +242,7 @@ def setting(results: Results) -> str:
     networks = set(runs["network"]) - ({"real"} if runs["nodes"].max() == 1 else set())
     on = ", ".join(filter(None, [device, listed(_NETWORKS[name] for name in sorted(networks))]))
     if (dilation := results.pick("run", "dilation")["value"].max()) > 1:
-        on += f", time slowed up to {dilation:g} times"
+        on += f", time dilated by a factor of up to {dilation:g}"
     tokens = listed(f"{n:,}" for n in sorted({int(n) for n in runs["global_batch_tokens"]}))
     return (
         f"Study {runs['study'].iloc[0]}: {on}; "

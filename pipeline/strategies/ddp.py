@@ -1,4 +1,4 @@
-"""Distributed Parameter Server, as the study calls it: torch's DistributedDataParallel.
+"""torch's DistributedDataParallel, which Bai 2022 calls Distributed Parameter Server.
 
 Every rank holds all weights; gradients are averaged by an all-reduce that overlaps the backward
 pass (Li et al., VLDB 2020), or compressed by one of torch's communication hooks.

@@ -83,7 +83,7 @@ whole, hundredths, thousandths = "{:,.0f}".format, "{:.2f}".format, "{:.3f}".for
 SUMMARY = Table(
     "Cells at the most nodes, the highest throughput first. Efficiency: speedup over the ratio of "
     "ranks. Same training: loss and gradient norm within the tolerance of parity. Exposed: share "
-    "of a step that is communication which no computing hides. Memory: peak of the largest rank.",
+    "of a step that is communication without computation. Memory: peak of the largest rank.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),

@@ -566,8 +566,8 @@ def lamb_models(strategy: str, world: int) -> list[Case]:
         for variant in variants_of(strategy, world)
         if not variant or len(axes_of(strategy, world, variant)) > 1
     ]
-    able = [case for case in made if not case.options.get("sequence")]
-    return [replace(case, architecture=name) for name in NARROW for case in able]
+    every = [replace(case, architecture=name) for name in NARROW for case in made]
+    return [case for case in every if fits(case, world)]  # these classes cut no sequences
 
 
 def changed_cases(strategy: str, world: int) -> list[Case]:

@@ -1,5 +1,6 @@
 """Claims on bytes, bubbles and phases: counted without noise, or decided by profiled runs."""
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline import strategies
+from pipeline.claims import kinds
 from pipeline.claims.decide import corrected
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, files_of, load_claims
@@ -21,7 +23,7 @@ from pipeline.claims.types import (
 )
 from pipeline.claims.worlds import Evidence
 from pipeline.claims.write import effect_text, to_dict
-from pipeline.metrics.statistics import MIN_REPEATS
+from pipeline.metrics.statistics import MIN_REPEATS, Interval
 from pipeline.page.index import studies_here
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.load import CONFIG, load_study, shipped_studies
@@ -266,3 +268,18 @@ def test_a_shipped_study_has_the_profiled_runs_that_decide(study, claim, wired) 
             and (spec.world.nodes > 1 and spec.world.network == "real") == wired
         ]
         assert len(runs) >= MIN_REPEATS, want.name
+
+
+@pytest.mark.parametrize(
+    ("off", "ends"),
+    [
+        (1.0, (0.8, 0.8)),
+        # A step that is a quarter longer, by its computation; a fifth shorter, by the same.
+        (1.25, (0.6 / (1.25 - 0.25), 0.6 / (0.8 - 0.25))),
+        (4.0, (-math.inf, math.inf)),  # a step of a quarter would lose nothing
+    ],
+)
+def test_a_share_of_lost_speedup_is_bent_by_either_part_of_a_step(off, ends) -> None:
+    """Of an emulated step of 1 communication is 0.6, and an ideal one would take 0.25."""
+    exposed, kept = (Interval(value, value, value, 6, "") for value in (0.6, 0.25))
+    assert kinds._bent_share(off, exposed, kept) == pytest.approx(ends)

@@ -59,7 +59,7 @@ def test_bytes_of_a_step_are_those_of_one_profiled_run_not_of_all() -> None:
             made("layouts", counted)[0][name].max()
             for name in ("sent_bytes", "predicted_sent_bytes")
         ]))  # fmt: skip
-    assert told[0] == told[1] and "the rank that sends most sent" in told[0][0]
+    assert told[0] == told[1] and "the busiest rank sends" in told[0][0]
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Pa
     told = numbers["result"]
     assert numbers["decided"] and "in fp32, Distributed Parameter Server (DDP) was " in told
     assert "times as fast as" in told and "AMP" not in told, "the fastest of all runs, in bf16"
-    assert "Exposed communication, which no computing hides, was" in numbers["why"]
+    assert "Exposed (not overlapped) communication was" in numbers["why"]
     said = text_of(study, table, folder)
     assert f"**{told}".split("[")[0] in said
 
