@@ -60,8 +60,8 @@ help: ## list these commands
 	    while IFS='|' read -r name text; do printf '%-22s %s\n' "$$name" "$$text"; done
 
 ifneq ($(origin FROM),undefined)
-# Nothing is trained, so Horovod is not built; results/<study> is not touched.
-paper: $(STAMP)
+# Nothing is trained, so neither torch nor Horovod is installed; results/<study> is not touched.
+paper: $(if $(STAMP),$(or $(wildcard $(STAMP)),$(STAMP)-paper))
 	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
 	$(PIPELINE) follow --study="$$folder/study.json" --results="$$folder" -- \
 	    sh envs/run_workflow.sh --snakefile from_archive.smk --show-failed-logs --cores all && \
@@ -112,8 +112,8 @@ image: ## the container image as one file, images/samestep.sif, without .venv; B
 setup: $(STAMP) ## make .venv from the lock, build Horovod once
 	@$(BIN)/python -m envs.build_horovod
 
-$(STAMP):
-	@sh envs/setup.sh $(STAMP)
+$(STAMP) $(STAMP)-paper:
+	@sh envs/setup.sh $@
 
 lock: setup ## compile envs/*.lock from their .in files; UPGRADE=1 for newer versions
 	@sh envs/lock.sh $${UPGRADE:+--upgrade}

@@ -1,13 +1,15 @@
 """Accuracy of emulated times: two nodes in dilated time against the same two in real time.
 
     python -m bench.emulation --out bench/results/emulation.json [--beside]
+    python -m bench.emulation --out bench/results/exposed.json --exposed
     python -m bench.emulation --out eight.json --nodes 8 --share 2 --factors 10
 
 In real time each node has a core of its own and nothing is stretched: that is the truth. With
 `--share` emulated nodes have so many cores of their own, beside those of nodes in real time. All
 variants of a strategy (real time, each factor, with and without the yardstick) run in each repeat,
 in an order of its own, so that drift of the machine hits them alike. Runs that the host of a
-virtual machine disturbs are made again.
+virtual machine disturbs are made again. With `--exposed` all runs are profiled, and shares of
+exposed communication are compared in place of times.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ def main() -> int:
     options.add_argument("--nodes", type=int, default=NODES)
     options.add_argument("--share", type=int, default=0, help="cores of emulated nodes alone")
     options.add_argument("--beside", action="store_true", help="also beside another program")
+    options.add_argument("--exposed", action="store_true", help="shares of communication alone")
     args = options.parse_args()
     cores, needed = sorted(os.sched_getaffinity(0)), args.nodes + args.share
     few = f"{needed} cores are needed, {len(cores)} are there" if len(cores) < needed else None
@@ -68,7 +71,10 @@ def main() -> int:
             for strategy in CELLS + OTHERS:
                 row = {"model": name, "num_parameters": runs.num_parameters}
                 row |= {"nodes": args.nodes, "cores": args.share or len(cores)}
-                row |= accuracy(runs, strategy, args.factors, args.nodes, beside=args.beside)
+                if args.exposed:
+                    row |= exposed(runs, strategy, args.factors, args.nodes)
+                else:
+                    row |= accuracy(runs, strategy, args.factors, args.nodes, beside=args.beside)
                 print(json.dumps(row), file=sys.stderr)
                 result["accuracy"].append(row)
                 write(args.out, result)
@@ -98,6 +104,20 @@ def accuracy(
         )
     seconds = asdict(values_interval([one.seconds for one in real]))
     return {"strategy": name, "step_seconds": seconds, "ratios": ratios} | runs.machine.counts()
+
+
+def exposed(runs: Runs, name: str, factors: Sequence[float], nodes: int) -> dict[str, Any]:
+    """Share of exposed communication in real time, and of each emulated variant."""
+    profiled = [
+        replace(one, spec=replace(one.spec, profile=True))
+        for one in variants(runs, name, factors, nodes)
+    ]
+    shares = [
+        {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
+        | asdict(values_interval([float(run.exposed or 0.0) for run in taken]))
+        for one, taken in zip(profiled, runs.in_turn(REPEATS, profiled), strict=True)
+    ]
+    return {"strategy": name, "exposed": shares} | runs.machine.counts()
 
 
 def variants(runs: Runs, name: str, factors: Sequence[float], nodes: int = NODES) -> list[Variant]:

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Make .venv hold exactly envs/requirements.lock; called by `make setup` when the stamp is missing.
 #
-#   sh envs/setup.sh STAMP    STAMP is written last, so a killed set-up is never taken for a done one
+#   sh envs/setup.sh STAMP    STAMP is written last, so a killed set-up is never taken for a done one;
+#                             of one that ends in -paper, which trains nothing, torch is left out
 #
 # PIP_ARGS adds options to `pip install`, such as an index of CPU-only wheels. `pip download`, which
 # fetches Horovod, gets them too and must know them: not --upgrade or --user.
@@ -78,13 +79,14 @@ locked() {
 
 # pip takes hashes for all packages or for none, and torch has none (envs/lock.sh): it comes when all that
 # it needs is there but the libraries of CUDA, which its own metadata pins.
-locked filelock fsspec jinja2 markupsafe mpmath networkx numpy sympy typing-extensions \
-    cffi cloudpickle packaging psutil pycparser pyyaml setuptools wheel >"$venv/.first.txt"
-install --require-hashes --no-deps --requirement "$venv/.first.txt"
-torch=$(sed -n '/^torch==/p' envs/requirements.lock)
-install "$torch"
-# Horovod needs no more: it is compiled while the rest is fetched, but for a paper that trains nothing.
-if [ -z "${FROM+x}" ]; then
+case $stamp in *-paper) trains=false ;; *) trains=true ;; esac
+if "$trains"; then
+    locked filelock fsspec jinja2 markupsafe mpmath networkx numpy sympy typing-extensions \
+        cffi cloudpickle packaging psutil pycparser pyyaml setuptools wheel >"$venv/.first.txt"
+    install --require-hashes --no-deps --requirement "$venv/.first.txt"
+    torch=$(sed -n '/^torch==/p' envs/requirements.lock)
+    install "$torch"
+    # Horovod needs no more: it is compiled while the rest is fetched.
     "$venv/bin/python" -m envs.build_horovod --compile-only 8>&- 9>&- &
     trap 'kill $! 2>/dev/null' EXIT
 fi

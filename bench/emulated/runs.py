@@ -25,6 +25,7 @@ import psutil
 from bench.scaffold import STUDY, make_tokens, stage
 from pipeline.emulation import dilation
 from pipeline.launch import preloaded
+from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
@@ -32,6 +33,7 @@ from pipeline.resolved import resolve
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
+from pipeline.study.profiling import COMMUNICATION
 from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
 
@@ -95,11 +97,13 @@ class Taken:
     """Times of one run: `seconds` is the median of its timed steps, each that of its slowest rank.
 
     `cpu_seconds` is the median over its timed steps of the most CPU time that a rank spent in one,
-    in the machine's own seconds.
+    in the machine's own seconds. `exposed`: of a profiled run, the median share of a step in which
+    its slowest rank communicates and computes nothing.
     """
 
     seconds: float
     cpu_seconds: float
+    exposed: float | None = None
 
 
 class Runs:
@@ -159,12 +163,16 @@ class Runs:
         """Times of a run; SystemExit where it does not go well."""
         if isinstance(record := self.record(variant, 3), str):
             raise SystemExit(f"{variant.spec.run_id}: {record}")
-        seconds = statistics.median(load_run(record, {}).timed_seconds)
+        run, exposed = load_run(record, {}), None
+        if variant.spec.profile:
+            steps = slowest(phase_steps(run))
+            exposed = float((steps[COMMUNICATION] / steps["step"]).median())
+        seconds = statistics.median(run.timed_seconds)
         most: dict[int, float] = {}
         for step in record.steps:
             if step.timed:
                 most[step.step] = max(step.cpu_seconds or 0.0, most.get(step.step, 0.0))
-        return Taken(float(seconds), statistics.median(most.values()))
+        return Taken(float(seconds), statistics.median(most.values()), exposed)
 
     def _run(self, variant: Variant) -> RunRecord:
         self.count += 1

@@ -1,7 +1,7 @@
 """Steps of a study on the machine that `calibrate` has measured: sums of operators and messages.
 
 An operator that was not timed takes the time of the most alike one of its kind, by work; between
-and beyond sizes of a collective its time is a line.
+and beyond sizes of a collective its time is a line, and never under that of either size.
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ class FakeRuns(Runs):
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         times = [0.04 if one.spec.world.real_time else 0.032 for one in variants]
-        return [[Taken(seconds, seconds)] * repeats for seconds in times]
+        shares = [0.5 if one.spec.profile else None for one in variants]
+        pairs = zip(times, shares, strict=True)
+        return [[Taken(seconds, seconds, share)] * repeats for seconds, share in pairs]
 
 
 def test_every_factor_is_held_against_real_time() -> None:
@@ -29,6 +31,12 @@ def test_every_factor_is_held_against_real_time() -> None:
     factors = [(one["factor"], one["yardstick"]) for one in row["ratios"]]
     assert factors == [(3, False), (5, False), (10, False), (5, True), (10, True)]
     assert [one["value"] for one in row["ratios"]] == pytest.approx([0.8] * 5)
+
+
+def test_shares_of_communication_are_those_of_profiled_runs() -> None:
+    row = emulation.exposed(FakeRuns(), "dps", (5.0,), 2)
+    found = [(one["factor"], one["yardstick"], one["value"]) for one in row["exposed"]]
+    assert found == [(1, False, 0.5), (5.0, False, 0.5), (5.0, True, 0.5)]
 
 
 @pytest.mark.parametrize("name", emulation.CELLS + emulation.OTHERS)
