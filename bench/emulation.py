@@ -8,8 +8,8 @@ In real time each node has a core of its own and nothing is stretched: that is t
 `--share` emulated nodes have so many cores of their own, beside those of nodes in real time. All
 variants of a strategy (real time, each factor, with and without the yardstick) run in each repeat,
 in an order of its own, so that drift of the machine hits them alike. Runs that the host of a
-virtual machine disturbs are made again. With `--exposed` all runs are profiled, and shares of
-exposed communication are compared in place of times.
+virtual machine disturbs are made again. With `--exposed` the runs of `CELLS` are profiled, and
+shares of exposed communication are compared in place of times.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
                 if args.share
                 else Runs(Path(folder), model=model, nodes=args.nodes)
             )
-            for strategy in CELLS + OTHERS:
+            for strategy in CELLS if args.exposed else CELLS + OTHERS:
                 row = {"model": name, "num_parameters": runs.num_parameters}
                 row |= {"nodes": args.nodes, "cores": args.share or len(cores)}
                 if args.exposed:
