@@ -21,9 +21,9 @@ from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.state import capture, restore, weights_sha256
 from pipeline.parallel.types import (
-    NO_FAULTS,
+    NO_DEFECTS,
     Batch,
-    Faults,
+    Defects,
     Prepared,
     SavedState,
     Shards,
@@ -62,7 +62,7 @@ class Stepper:
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
         sharded: Rows | None = None,
-        faults: Faults = NO_FAULTS,
+        defects: Defects = NO_DEFECTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
         self.precision, self.max_grad_norm = parts.precision, parts.max_grad_norm
@@ -71,13 +71,13 @@ class Stepper:
         self.data_parallel = parts.layout.data_parallel
         self.place = parts.layout.coordinate(group.rank)
         self.reduce, self.accumulating = reduce, accumulating
-        self.faults, self.phases, self.reduction = faults, parts.phases, reduction
+        self.defects, self.phases, self.reduction = defects, parts.phases, reduction
         self.after_gradients: str | None = None
         self.sharded = sharded
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
-        faults.check(parts.layout.device, self.precision.info)
+        defects.check(parts.layout.device, self.precision.info)
         self.loss = self.norm = torch.zeros(())
         self.tokens = 0
 
@@ -90,7 +90,7 @@ class Stepper:
         self.loss = self.accumulate(microbatches)
         self.norm = self.update()
         self.phases.begin(REST)
-        if self.faults.empty_cache:
+        if self.defects.empty_cache:
             torch.cuda.empty_cache()
         self.tokens = sum(batch.inputs.numel() for batch in microbatches) * self.data_parallel
 
@@ -184,7 +184,7 @@ class Stepper:
     def update(self) -> Tensor:
         """Clip and step; returns the L2 norm of the gradient before clipping."""
         norm = self.clip(list(self.precision.clip_parameters(self.optimiser)))
-        for _ in range(self.faults.optimiser_steps):  # one, unless that fault is to be shown
+        for _ in range(self.defects.optimiser_steps):  # one, unless that defect is to be shown
             self.precision.step(self.optimiser)
         return norm
 

@@ -149,8 +149,8 @@ NOT_PROFILED = Phases()
 
 
 @dataclass(frozen=True)
-class Faults:
-    """Faults of the study's first code, in some of its arms only, off by default.
+class Defects:
+    """Defects of the first code of Bai 2022, in some of its arms only, off by default.
 
     They are options so that their effect can be measured (study `bai2022-as-published`).
     `empty_cache`: return CUDA's cached memory after every step.
@@ -164,7 +164,7 @@ class Faults:
     clip_before_synchronise: bool = False
 
     def check(self, device: str, precision: PrecisionInfo) -> None:
-        """Raise where a fault cannot be shown.
+        """Raise where a defect cannot be shown.
 
         On a CPU there is no cache to empty; torch's GradScaler steps once for each unscaling.
         """
@@ -178,7 +178,7 @@ class Faults:
         ])  # fmt: skip
 
 
-NO_FAULTS = Faults()
+NO_DEFECTS = Defects()
 
 
 def already() -> None:

@@ -16,7 +16,7 @@ from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
-from pipeline.parallel.types import Faults, Parts, Trainable
+from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -39,7 +39,7 @@ class Ddp(Strategy):
     two factors of rank `powersgd_rank` (Vogels et al. 2019, arXiv 1905.13727), after the first
     `powersgd_start` steps, which are sent in full. It changes the step.
 
-    `empty_cache`: see `parallel.types.Faults`.
+    `empty_cache`: see `parallel.types.Defects`.
     """
 
     whole_forward = True
@@ -146,7 +146,7 @@ class Ddp(Strategy):
         reducing = averaged(parts, bucket_bytes=self.bucket_cap_mb * 2**20)
         if self.compression != NONE:
             self._compress(reducing["forward"])
-        return Stepper(prepared, group, faults=Faults(self.empty_cache), **reducing)
+        return Stepper(prepared, group, defects=Defects(self.empty_cache), **reducing)
 
     def _compress(self, wrapped: DistributedDataParallel) -> None:
         """Reduce by a hook of torch's, which divides before it adds."""

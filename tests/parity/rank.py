@@ -44,7 +44,7 @@ from pipeline.parallel.mesh import Layout
 from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import NO_FAULTS, Batch, Trainable
+from pipeline.parallel.types import NO_DEFECTS, Batch, Trainable
 from pipeline.precision.master import MasterWeights
 from pipeline.precision.native import Native
 from pipeline.strategies.expert.step import ExpertAxis
@@ -487,11 +487,13 @@ WRONG: dict[str, dict[str, Any]] = {
     "stage_ratio": {RATIO + "whole_norms": norm_of_a_stage},
     "never_one": {LOCAL + "synchronise": lambda self, moves=True: None},
     "no_momentum": {LOCAL + "synchronise": without_momentum},
-    "not_late": {SERVER + "plan.ParameterServer.build": lambda self, parts: Star(parts, NO_FAULTS)},
+    "not_late": {
+        SERVER + "plan.ParameterServer.build": lambda self, parts: Star(parts, NO_DEFECTS)
+    },
     # The passes wait for the newest weights, as with a staleness of 1.
     "weights_not_late": {
-        SERVER + "step.LateStar.__init__": lambda self, parts, faults, _: real_late(
-            self, parts, faults, 1
+        SERVER + "step.LateStar.__init__": lambda self, parts, defects, _: real_late(
+            self, parts, defects, 1
         )
     },
     "no_feedback": {POWERSGD: partial(PowerSGDState, use_error_feedback=False)},

@@ -21,7 +21,7 @@ from pipeline.emulation import pacing
 from pipeline.errors import LaunchError, MissingError, StudyError, UnsupportedError
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Degrees, Layout
-from pipeline.parallel.types import Faults, Parts, Trainable
+from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -54,8 +54,8 @@ class Horovod(Strategy):
 
     Horovod polls for ready gradients every `cycle_time_ms` and fuses up to `fusion_threshold_mb`
     MiB. With `autotune` its own search sets both in the first steps of a run, and keeps the best;
-    a record says which. `empty_cache` to `clip_before_synchronise` are faults of the study's first
-    code, see `parallel.types.Faults`.
+    a record says which. `empty_cache` to `clip_before_synchronise` are defects of the study's first
+    code, see `parallel.types.Defects`.
     """
 
     requires = ("horovod",)
@@ -146,8 +146,8 @@ class Horovod(Strategy):
         }
         if self.autotune:
             settings = TUNING
-        faults = Faults(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
-        return HorovodStepper(parts, settings, self.compression, faults)
+        defects = Defects(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
+        return HorovodStepper(parts, settings, self.compression, defects)
 
 
 def settled(log: str, dilation: float) -> dict[str, float]:

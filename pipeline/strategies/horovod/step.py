@@ -20,7 +20,7 @@ from pipeline.errors import UnsupportedError
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import Ranks
 from pipeline.parallel.step import Stepper
-from pipeline.parallel.types import Batch, Faults, Parts, Prepared, SavedState
+from pipeline.parallel.types import Batch, Defects, Parts, Prepared, SavedState
 from pipeline.strategies.horovod import job
 from pipeline.strategies.horovod.plan import settled
 from pipeline.study.profiling import COMMUNICATION
@@ -106,7 +106,7 @@ class HorovodStepper(Stepper):
     """Reduces in `optimiser.synchronize()`, before unscaling and clipping, and steps without it."""
 
     def __init__(
-        self, parts: Parts, settings: Mapping[str, str], compression: str, faults: Faults
+        self, parts: Parts, settings: Mapping[str, str], compression: str, defects: Defects
     ) -> None:
         """Join the job and wrap the optimiser. Collective.
 
@@ -129,12 +129,12 @@ class HorovodStepper(Stepper):
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
         self.compression = COMPRESSIONS[compression]
         prepared, ranks = distribute(parts, self.compression), HorovodRanks(hvd.rank(), hvd.size())
-        super().__init__(prepared, ranks, reduce=self.synchronise, faults=faults)
+        super().__init__(prepared, ranks, reduce=self.synchronise, defects=defects)
         self.distributed: Any = prepared.optimiser
 
     def synchronise(self) -> None:
         """Wait for the mean gradients; the study's first code clipped its own ones before."""
-        if self.faults.clip_before_synchronise:
+        if self.defects.clip_before_synchronise:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
         if self.phases.counted is not None:
             self.phases.counted.sent("all_reduce", self.payloads)

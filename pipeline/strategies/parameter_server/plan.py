@@ -15,7 +15,7 @@ from pipeline.cost.traffic import ANSWERED, SEND, Traffic
 from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.models import FP32
 from pipeline.parallel.mesh import DATA, Layout
-from pipeline.parallel.types import Faults, Parts, Trainable
+from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import PLAIN, Footprint, Strategy
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -23,7 +23,7 @@ from pipeline.study.spec import RunSpec, WorldSpec
 
 @dataclass(frozen=True)
 class ParameterServer(Strategy):
-    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.types.Faults`.
+    """`engine`: `process_group` or `data_parallel`; `empty_cache`: see `parallel.types.Defects`.
 
     `process_group` sends over torch.distributed, on any device and number of nodes;
     `data_parallel` is torch.nn.DataParallel, one process that owns all devices of one node.
@@ -127,8 +127,8 @@ class ParameterServer(Strategy):
         """A star of sends and receives, or nn.DataParallel around the shared step."""
         from pipeline.strategies.parameter_server import step
 
-        faults = Faults(self.empty_cache)
+        defects = Defects(self.empty_cache)
         if self.staleness:
-            return step.LateStar(parts, faults, self.staleness)
+            return step.LateStar(parts, defects, self.staleness)
         make = step.Star if self.engine == "process_group" else step.data_parallel
-        return make(parts, faults)
+        return make(parts, defects)

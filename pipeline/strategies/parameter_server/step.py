@@ -14,7 +14,7 @@ from pipeline.errors import UnsupportedError, refuse
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.group import Group, flattened, unflatten
 from pipeline.parallel.step import Stepper, Within
-from pipeline.parallel.types import Batch, Faults, Parts, StepResult
+from pipeline.parallel.types import Batch, Defects, Parts, StepResult
 
 ROOT = 0
 
@@ -26,9 +26,9 @@ class Star(Stepper):
     gradients in the order of the ranks, so equal inputs give equal bits.
     """
 
-    def __init__(self, parts: Parts, faults: Faults) -> None:
+    def __init__(self, parts: Parts, defects: Defects) -> None:
         group = Group.join(parts.layout)
-        super().__init__(parts.prepare(), group, reduce=self.push, faults=faults)
+        super().__init__(parts.prepare(), group, reduce=self.push, defects=defects)
 
     def step(self, microbatches: Sequence[Batch]) -> None:
         """Pull the parameters, then the shared step."""
@@ -97,8 +97,8 @@ class LateStar(Star):
     All messages of a step begin and end within its clock. The last gradients are not taken.
     """
 
-    def __init__(self, parts: Parts, faults: Faults, staleness: int) -> None:
-        super().__init__(parts, faults)
+    def __init__(self, parts: Parts, defects: Defects, staleness: int) -> None:
+        super().__init__(parts, defects)
         self.parameters = list(self.model.parameters())
         # This rank's gradients of the step before, divided by the number of ranks.
         self.late: Tensor | None = None
@@ -174,7 +174,7 @@ class LateStar(Star):
         return super().close()
 
 
-def data_parallel(parts: Parts, faults: Faults) -> Stepper:
+def data_parallel(parts: Parts, defects: Defects) -> Stepper:
     """The engine `data_parallel`: torch.nn.DataParallel, whose first device is the root."""
     compiled = [one for one in parts.model.modules() if one._compiled_call_impl is not None]
     refuse(UnsupportedError, "engine data_parallel ", [
@@ -187,4 +187,4 @@ def data_parallel(parts: Parts, faults: Faults) -> Stepper:
     # It runs a thread for each device, which must enter autocast by itself.
     casting = Within(parts.model, parts.precision.autocast)
     wrapped = DataParallel(casting, device_ids=list(range(parts.layout.devices_per_process)))
-    return Stepper(parts.prepare(), forward=wrapped, faults=faults)
+    return Stepper(parts.prepare(), forward=wrapped, defects=defects)

@@ -17,7 +17,7 @@ from pipeline import models, strategies
 from pipeline.cost.traffic import SEND, Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models.build import build_model
-from pipeline.parallel.types import Batch, Faults, Parts
+from pipeline.parallel.types import Batch, Defects, Parts
 from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
 from pipeline.resolved import resolve
@@ -326,10 +326,10 @@ def test_a_torch_that_lacks_what_it_needs_is_unsupported(monkeypatch, name) -> N
 
 def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
     with pytest.raises(UnsupportedError, match="empty_cache needs a CUDA device"):
-        Faults(empty_cache=True).check("cpu", FP32)
+        Defects(empty_cache=True).check("cpu", FP32)
     scaled = replace(FP32, name="fp16", loss_scaling=True)
     with pytest.raises(UnsupportedError, match="cannot run with torch's loss scaling"):
-        Faults(optimiser_steps=2).check("cpu", scaled)
+        Defects(optimiser_steps=2).check("cpu", scaled)
 
 
 def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None:
