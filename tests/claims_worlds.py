@@ -187,7 +187,9 @@ def arranged(evidence: Evidence, claim: Claim, effect: Bounds) -> Evidence:
             for place in (p for selector in test["cells"] for p in places(selector)):
                 set_metric(evidence, place, RATE, ONE)
                 for repeat, share in _each(effect):
-                    phases = {"communication": share / 2, "forward": 1 - share / 2}
+                    # Passes are as much faster on several nodes as they ideally are.
+                    ideally = 2 / place.nodes
+                    phases = {"communication": share / 2, "forward": ideally * (1 - share / 2)}
                     _set_phases(evidence, place, repeat, phases)
         case "utilisation":
             # Every rank is off by the effect, each repeat by one of its bounds.

@@ -204,7 +204,10 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
     for one in verdicts:
         p_value = adjusted.get(one.claim.id)
         if one.verdict in DECIDED and p_value is not None:
-            why = f"{one.why}; p = {probability(p_value)} after correction for {claims}"
+            how = f"p = {probability(p_value)} after correction for {claims}"
+            if one.p_value == ALPHA:  # of no test, see `Outcome.p_value`
+                how = f"by its 95 % interval alone, counted with {how}"
+            why = f"{one.why}; {how}"
             holds = p_value <= ALPHA
             verdict = one.verdict if holds else UNDECIDED
             one = replace(one, why=why, verdict=verdict, p_value=p_value if holds else None)

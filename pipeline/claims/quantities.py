@@ -38,7 +38,7 @@ from pipeline.metrics.statistics import (
     interval_of_ratio,
     values_interval,
 )
-from pipeline.study.profiling import COMMUNICATION, IN_STEP
+from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP
 
 RATE = "tokens_per_second"
 
@@ -165,17 +165,36 @@ def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
         raise NotTestableError(f"the study has no finished profiled run of {place.label}")
     wide = rows.pivot(index=["run_id", "rank"], columns="metric", values="value")
     wide.columns = [str(name).partition(":")[2] for name in wide.columns]
-    if not (wide[COMMUNICATION] > 0).any():
+    if place.ranks > 1 and not (wide[COMMUNICATION] > 0).any():
         raise NotTestableError(f"the profiled runs of {place.label} tell no communication apart")
     return wide
 
 
+def _of_slowest_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
+    """Of `_phases_of_ranks` the slowest rank of each run, which ends the step."""
+    # What others wait for it is no communication of the step.
+    phases = _phases_of_ranks(evidence, place)
+    return phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+
+
 def communication_share(evidence: Evidence, place: Place) -> Quantity:
     """Exposed communication of each profiled run as a share of the step of its slowest rank."""
-    phases = _phases_of_ranks(evidence, place)
-    # The slowest rank ends the step: what others wait for it is no communication of the step.
-    last = phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+    last = _of_slowest_ranks(evidence, place)
     return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
+
+
+def slowed_share(evidence: Evidence, many: Place, one: Place) -> float:
+    """Share of a step on several nodes by which its passes take longer than they ideally would.
+
+    Ideally they take those of one node, for as much work, over the ratio of ranks. Where a library
+    communicates on the core that computes, what overlaps is paid for there.
+    """
+    passes = [FORWARD, BACKWARD]
+    here, alone = (_of_slowest_ranks(evidence, place) for place in (many, one))
+    work = float(many.row["global_batch"] / one.row["global_batch"])
+    ideal = alone[passes].sum(axis=1).median() * work * one.ranks / many.ranks
+    slower = (here[passes].sum(axis=1) - ideal) / here.sum(axis=1)
+    return max(0.0, float(slower.median()))
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -67,8 +68,10 @@ def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
     `values` are over one link: over each the line of an arm begins with the point of its one node.
     """
     looks, arms = theme.styles(results), results.arms(values)
-    # A factor, since the axis is logarithmic: all arms together stay within a third of an octave.
-    step = min(0.05, 0.36 / max(len(arms), 1))
+    # A factor, since the axis is logarithmic: all arms together stay within a sixth of its length,
+    # and within a third of an octave.
+    octaves = min(2.0, math.log2(values["nodes"].max() / values["nodes"].min()) or 2.0)
+    step = octaves / 2 * min(0.05, 0.36 / max(len(arms), 1))
     aside = 2 ** (step * (values["arm"].map(arms.index) - (len(arms) - 1) / 2))
     values = values.assign(x=values["nodes"].astype(float) * aside)
     sns.lineplot(

@@ -17,7 +17,7 @@ from pipeline.text import listed, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
-    "repeats, and its largest relative deviation from the single-device reference. Equal work must "
+    "repeats, and its largest relative deviation from that of its reference. Equal work must "
     "give equal curves, one on top of the other. Grey lines: tolerances of parity over the early "
     "steps."
 )
@@ -51,8 +51,8 @@ def draw(results: Results) -> Figure:
         shown.append((over_time, {"xlabel": "Training [s]"}))
         nodes = plural(int(over_time["nodes"].iloc[0]), "node")
         remark += (
-            "Loss against time: that of the runs to the end, at the median step time of each cell "
-            f"on {nodes}. "
+            "Loss against time is estimated: that of the runs to the end, at the median step time "
+            f"of each cell in their precision on {nodes}. "
         )
         at_end = []
         for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
@@ -108,13 +108,16 @@ def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
     """Losses of the longest runs with the seconds until then as their `step`, on the most nodes.
 
     A row for each cell and step: the median loss over these runs, the time by the cell's median
-    step. Empty where all runs have as many steps.
+    step. Cells of another precision have other losses, and none here. Empty where all runs have as
+    many steps.
     """
     last = loss.groupby("run_id")["step"].transform("max")
     times = results.pick("cell", "step_seconds")
     if last.nunique() < 2 or times.empty:
         return loss.iloc[:0]
-    whole = loss[last == last.max()].groupby("step", as_index=False)["value"].median()
+    longest = loss[last == last.max()]
+    whole = longest.groupby("step", as_index=False)["value"].median()
+    times = times[times["precision"].isin(longest["precision"])]
     curves: list[pd.DataFrame] = [
         whole.assign(step=row["value"] * (whole["step"] + 1), arm=row["arm"], nodes=row["nodes"])
         for row in records(times[times["nodes"] == times["nodes"].max()].drop_duplicates("arm"))

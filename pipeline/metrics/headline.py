@@ -116,7 +116,11 @@ def headline(results: Results) -> dict[str, Any]:
     if shares:
         texts = {name: f"{s:.0f} % with {name}" for name, s in shares.items()}
         exposure = few_or_ends(shares, texts).replace(" %", " % of a step", 1)
-        why.append(f"Exposed (not overlapped) communication was {exposure}.")
+        # Of stages it has what they wait for each other.
+        waits = (
+            "" if results.pick("cell", "phase_bubble").empty else ", in a pipeline with its bubble,"
+        )
+        why.append(f"Exposed (not overlapped) communication{waits} was {exposure}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
         "measured_on": measured_on(results),

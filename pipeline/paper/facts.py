@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,6 +19,8 @@ from pipeline.metrics.parity import EQUAL, NOT_COMPARED, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
 from pipeline.text import listed, plural, significant
+
+BIBLIOGRAPHY = Path(__file__).parents[2] / "paper" / "references.bib"
 
 
 def emulation(results: Results) -> dict[str, Any]:
@@ -170,8 +173,10 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
     tested.sort(key=lambda one: one["verdict"] == UNDECIDED)
     untested = [one for one in verdicts if one["verdict"] == NOT_TESTABLE]
+    publications = list(dict.fromkeys(one["publication"] for one in verdicts))
     return {
-        "publications": listed(dict.fromkeys(one["publication"] for one in verdicts)),
+        "publications": listed(publications),
+        "cited": listed(map(_cited, publications)),
         "total": total(verdicts),
         "counted": counted(verdicts),
         "reproduced": number[REPRODUCED],
@@ -207,3 +212,11 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
         head = one["why"].partition(": ")[0]
         claims_of.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
     return sorted(claims_of.items(), key=lambda item: -len(item[1]))
+
+
+def _cited(publication: str) -> str:
+    """A publication with its citation, where an entry of the references has it as `shorttitle`."""
+    entries = BIBLIOGRAPHY.read_text(encoding="utf-8").split("\n@")
+    of_it = (one for one in entries if f"shorttitle = {{{publication}}}" in one)
+    keys = [one.partition("{")[2].partition(",")[0] for one in of_it]
+    return f"{publication} [@{keys[0]}]" if keys else publication

@@ -187,9 +187,9 @@ STATUS = Table(
     compares=FIELDS,
 )
 MEMORY = Table(
-    "Peak memory of rank 0 and, where it differs, of the largest other rank, in MiB, medians over "
-    "the repeats. Base: Python and its libraries on a CPU, whose size makes small amounts "
-    "uncertain; zero on a GPU. 'Model': parameters, gradients, optimiser, buffers of the "
+    "Peak memory of rank 0 and, where it differs by over 5 %, of the largest other rank, in MiB, "
+    "medians over the repeats. Base: Python and its libraries on a CPU, whose size makes small "
+    "amounts uncertain; zero on a GPU. 'Model': parameters, gradients, optimiser, buffers of the "
     "reduction, activations and loss, predicted from the spec; 'formula 24': that of Bai 2022. "
     "Ratios are predicted over measured above the base.",
     (
@@ -243,11 +243,11 @@ SENDS = Table(
 )
 LAYOUTS = Table(
     "Each layout beside its formulas. Memory: above its base, of the rank that needs most; model: "
-    "the planner's. Ideal: the single device's step over the ranks, times one and the bubble's "
-    "formula. Sent: by the rank that sends most, counted in the profiled run. Bubble: idle time of "
-    "a pipeline's ranks over that of their passes, from the passes of the profiled run replayed as "
-    "if messages took no time; schedule: the same of passes made equally long, as in its formula. "
-    "Waits: share of a profiled step in which a rank computes nothing.",
+    "the planner's. Ideal: the single device's step over the ranks, for as many tokens, times one "
+    "and the bubble's formula. Sent: by the rank that sends most, counted in the profiled run. "
+    "Bubble: idle time of a pipeline's ranks over that of their passes, from the passes of the "
+    "profiled run replayed as if messages took no time; schedule: the same of passes made equally "
+    "long, as in its formula. Waits: share of a profiled step in which a rank computes nothing.",
     (
         text("Ranks", "world_size"),
         Column("Memory [MiB]", "memory_bytes", MEBIBYTES),

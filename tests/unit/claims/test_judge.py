@@ -330,6 +330,18 @@ def test_loss_of_speedup_is_not_communication_where_little_is_sent(world: Eviden
     assert found.verdict == NOT_TESTABLE and "lost no speedup that the data show" in found.why
 
 
+def test_passes_that_an_exchange_slows_leave_open_what_costs_the_speedup(world: Evidence) -> None:
+    """Little is exposed, but the passes of two nodes take as long as those of one."""
+    claim = CLAIMS["sublinear-by-communication"]
+    evidence = arranged(world, claim, (0.05, 0.06, 0.07))
+    table = evidence.results.table
+    passes = (table["metric"] == "phase_seconds:forward") & (table["nodes"] == 1)
+    table.loc[passes, "value"] /= 2
+    found = judge(claim, evidence)
+    assert found.verdict == UNDECIDED
+    assert "passes take longer than ideal counted as communication it is 1.03" in found.why
+
+
 def test_an_equal_pair_is_decided_by_its_band_and_by_no_test_against_equality(world) -> None:
     claim = CLAIMS["dps-equals-horovod-one-node"]
     evidence = arranged(world, claim, (1.01, 1.02, 1.03))
