@@ -225,11 +225,11 @@ def layouts(results: Results) -> pd.DataFrame:
         most_bytes = known.most_sent(prefix).groupby(KEYS)["value"].max()
         frame = frame.join(most_bytes.rename(prefix), on=KEYS)
     frame = _with_metrics(frame.assign(ideal_seconds=math.nan), results, "layouts")
-    alone = frame[frame["world_size"] == 1].dropna(subset=["step_seconds"])
-    # Of as many tokens as the cell has, which may be fewer than the single device's.
-    a_token = alone["step_seconds"] / alone["global_batch_tokens"]
-    work = frame["global_batch_tokens"] / frame["world_size"]
-    ideal = work * (a_token.iloc[0] if len(alone) else math.nan)
+    # For as many tokens as the cell has, which may be fewer than the single device's.
+    tokens = results.pick("cell", "step_seconds").groupby(KEYS)["global_batch_tokens"].first()
+    work = frame.join(tokens, on=KEYS)["global_batch_tokens"]
+    alone = (frame["step_seconds"] / work)[frame["world_size"] == 1].dropna()
+    ideal = work / frame["world_size"] * (alone.iloc[0] if len(alone) else math.nan)
     ideal *= 1 + frame["phase_bubble_formula"].fillna(0)
     return frame.assign(ideal_seconds=ideal.where(frame["step_seconds"].notna()))
 

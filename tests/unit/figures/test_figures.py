@@ -108,7 +108,8 @@ def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tm
     _, over_time, _ = figure.axes
     seconds = [np.asarray(line.get_xdata(), dtype=float) for line in over_time.lines]
     ends = [float(each[-1]) for each in seconds if each.size]
-    cells = ("sps", "dps", "horovod", "dps-amp")
+    # The one in mixed precision has other losses.
+    cells = ("sps", "dps", "horovod")
     each = [30 * row_of(table, "step_seconds", cell, 4)["value"] for cell in cells]
     assert sorted(ends) == pytest.approx(sorted(each))
     said = words(figure)

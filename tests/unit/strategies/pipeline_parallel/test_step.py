@@ -71,7 +71,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
             autocast=nullcontext,
             scaled=lambda loss, *_, **__: nullcontext(loss),
         ),
-        optimiser=None, sharded=None, reduction=Reduction([bucket]), reduce=lambda: None,
+        optimiser=None, sharded=None, context=None, reduction=Reduction([bucket]), reduce=lambda: None,
         _schedules={(1, 4): (SimpleNamespace(step=passes), 2)}, own_stages={stage: None},
         staged=SimpleNamespace(stages=SimpleNamespace(count=3)), device="cpu",
         phases=NOT_PROFILED, waits=Waits(NOT_PROFILED),
