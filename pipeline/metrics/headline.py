@@ -192,7 +192,7 @@ def bias_sentence(results: Results) -> str:
     return (
         f"Emulated steps took {' to '.join(extremes)} times as long as in real time, so a ratio of "
         f"emulated times may be off by {100 * bias:.0f} % either way and is decided only beyond "
-        f"that.{beyond} Intervals are over the repeats of one session; another may lie outside."
+        f"that.{beyond} Intervals are of one session alone."
     )
 
 
