@@ -102,7 +102,8 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
             ends = (row["low"], row["high"])
             panels.mark(axes, row["value"], place, ends, looks[row["arm"]])
             text = significant(row["value"])
-            axes.text(1.08 * top, place, text, va="center", fontsize=theme.LEAST_POINTS)
+            axes.text(1.08 * top, place, text, va="center", fontsize=theme.LEAST_POINTS, zorder=6,
+                      bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
         names = [
             name_of[row["arm"]]
             + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")

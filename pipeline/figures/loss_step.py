@@ -11,13 +11,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from pipeline.figures import panels, theme
 from pipeline.metrics.format import limit, scientific
-from pipeline.metrics.headline import end_of_training
+from pipeline.metrics.headline import end_of_training, place_name
 from pipeline.metrics.results import Results, records
 from pipeline.text import listed, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
-    "repeats, and its largest relative deviation from that of its reference. Equal work must "
+    "repeats, and its largest relative deviation from that of its first reference. Equal work must "
     "give equal curves, one on top of the other. Grey lines: tolerances of parity over the early "
     "steps."
 )
@@ -49,10 +49,10 @@ def draw(results: Results) -> Figure:
         )
     if not over_time.empty:
         shown.append((over_time, {"xlabel": "Training [s]"}))
-        nodes = plural(int(over_time["nodes"].iloc[0]), "node")
+        where = place_name(results.last_place)
         remark += (
             "Loss against time is estimated: that of the runs to the end, at the median step time "
-            f"of each cell in their precision on {nodes}. "
+            f"of each cell in their precision at {where}. "
         )
         at_end = []
         for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
@@ -118,6 +118,7 @@ def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
     longest = loss[last == last.max()]
     whole = longest.groupby("step", as_index=False)["value"].median()
     times = times[times["precision"].isin(longest["precision"])]
+    times = times[times["cell"].isin(results.last_place["cell"])]
     curves: list[pd.DataFrame] = [
         whole.assign(step=row["value"] * (whole["step"] + 1), arm=row["arm"], nodes=row["nodes"])
         for row in records(times[times["nodes"] == times["nodes"].max()].drop_duplicates("arm"))

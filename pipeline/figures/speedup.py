@@ -11,8 +11,9 @@ from pipeline.text import listed
 CAPTION = (
     "Speedup: throughput over that of the base, with the interval of the ratio. The base is the "
     "single device in fp32, else in the precision of the cell, else the cell on one node; the line "
-    "below the figure names it. So a cell in mixed precision also gains by its format. Where the "
-    "batch grows with the devices (weak scaling), the ratio is called scaled speedup."
+    "below the figure names it. So a cell in mixed precision also gains by its format, and where "
+    "no base has a cell's batch, by that. Where the batch grows with the devices (weak scaling), "
+    "the ratio is called scaled speedup."
 )
 COMPARES = {"precision"}
 

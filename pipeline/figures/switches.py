@@ -16,7 +16,8 @@ from pipeline.text import plural
 CAPTION = (
     "What each change adds: throughput with it over throughput without it, of two cells that "
     "differ in nothing else, with the interval of the ratio: alone, beside some others, or as the "
-    "last, where all others are made. A full mark: the test finds a difference."
+    "last, where all others are made. A full mark: faster or slower by the test, and by more than "
+    "emulated times may be off (grey band)."
 )
 COMPARES = {"precision", "global_batch", "updates_per_step", "schedule"}
 NEEDS = "switches"
@@ -52,6 +53,8 @@ def draw(results: Results) -> Figure:
                 axes.plot([row["ratio"]], [y], color=colour, marker="o", ms=5, zorder=5,
                           mfc=colour if decided else "white")  # fmt: skip
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
+        if results.bias:
+            axes.axvspan(1 / (1 + results.bias), 1 + results.bias, color="#EEEEEE", zorder=0)
         panels.rows_axis(axes, [textwrap.fill(change, 30) for change in changes])
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 6)
         panels.name_panel(axes, plural(nodes, "node") + (link and f", {link}"))

@@ -12,8 +12,9 @@ import numpy as np
 from pipeline.metrics.facts import mixed
 from pipeline.metrics.flops import cell_values
 from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
-from pipeline.metrics.runs import Run
+from pipeline.metrics.runs import Run, busy_cores
 from pipeline.metrics.statistics import (
+    MIN_REPEATS,
     Floats,
     Interval,
     interval_of_ratio,
@@ -134,8 +135,9 @@ def _ranges(group: CellRuns) -> list[dict[str, Any]]:
         peak = max(rank["peak_memory_bytes"] for rank in ranks)
         values = {"peak_memory_bytes": peak, "mean_step_seconds": float(run.timed_seconds.mean())}
         values |= run.tails
-        busy = [rank["mean_utilisation"] for rank in ranks]
-        each.append(values if None in busy else {**values, "mean_utilisation": np.mean(busy)})
+        busy = [kept for rank in ranks if (kept := busy_cores(rank)) is not None]
+        known = {"mean_utilisation": float(np.mean(busy))} if len(busy) == len(ranks) else {}
+        each.append(values | known)
     cores = "cores" if group.context["device"] == "cpu" else "1"
     units = {"peak_memory_bytes": "bytes", "mean_utilisation": cores}
     # Only what every run has: a median of some of them would be of another cell.
@@ -213,7 +215,7 @@ LOSS_STEPS = 50
 def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
     """Rows of level `cell`: steps and node hours until the loss falls to `target` (nats).
 
-    The steps are those of a whole run of equal work, in whatever precision; the time of a step is
+    The steps are those of a whole run of equal work in the same precision; the time of a step is
     the cell's own. No rows for a cell of which no such run gets there.
     """
     reached: list[tuple[CellRuns, int]] = []
@@ -230,7 +232,8 @@ def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
         for base, count in reached if group.ok else ():
             # Under weak scaling work is equal where the batch of a device is, and steps differ.
             same_batch = base.context["global_batch_tokens"] == own["global_batch_tokens"]
-            if not same_batch or unequal_work(own, base.context, ()):
+            same_losses = base.context["precision"] == own["precision"]
+            if not (same_batch and same_losses) or unequal_work(own, base.context, ()):
                 continue
             at = {"base": base_name(base.context), "text": f"{target:g}"}
             hours = group.step_seconds.times(count * own["nodes"] / 3600)
@@ -259,7 +262,9 @@ def exactness_rows(groups: Groups) -> list[dict[str, Any]]:
     ratios = [
         _over(group, base)
         for group, base in bases
-        if base is not None and base is not group and len(base.ok) > 1
+        if base is not None
+        and base is not group
+        and min(len(group.ok), len(base.ok)) >= MIN_REPEATS
     ]
     exact = sum(max(r.high / r.value - 1, 1 - r.low / r.value) <= WITHIN for r in ratios)
     # On the logarithm a spread is relative, and that of a ratio is the root of the two squares.

@@ -30,7 +30,7 @@ from pipeline.records import RunRecord
 from pipeline.schemas import read
 
 BASE = "the same cell in real time"
-HOW_TO_MEASURE = "cluster.real_time does, on a machine with a core for each node of some cell"
+HOW_TO_MEASURE = "cluster.real_time measures it, on a machine with a core for each node of a cell"
 
 
 def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:

@@ -203,7 +203,7 @@ def _rank_rows(run: Run) -> Rows:
         number, base = rank["rank"], rank.get("base_memory_bytes")
         figures = [
             ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
-            ("mean_utilisation", "cores" if cpu else "1", rank["mean_utilisation"]),
+            ("mean_utilisation", "cores" if cpu else "1", busy_cores(rank)),
             ("peak_flops_per_second", "FLOP/s", rank.get("peak_flops_per_second")),
         ]
         measured += [row(m, unit, v, rank=number) for m, unit, v in figures if v is not None]
@@ -214,3 +214,9 @@ def _rank_rows(run: Run) -> Rows:
         }
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
     return rows({**run.context, "level": "rank"}, [*measured, *predicted])
+
+
+def busy_cores(rank: Mapping[str, Any]) -> float | None:
+    """Cores that a rank kept busy, by its CPU seconds as they count: at the yardstick's speed."""
+    busy, speed = rank["mean_utilisation"], rank.get("machine_speed")
+    return busy if busy is None or speed is None else float(busy * speed["median"])

@@ -190,7 +190,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for whole, became in compound(verdicts)
         ],
         "tested": [
-            {"sentence": one["sentence"], "outcome": one["verdict"], **in_words(one)}
+            {"sentence": _noted(one), "outcome": one["verdict"], **in_words(one)}
             for one in tested
         ],
         "published": any(one.get("published") for one in tested),
@@ -212,6 +212,12 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
         head = one["why"].partition(": ")[0]
         claims_of.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
     return sorted(claims_of.items(), key=lambda item: -len(item[1]))
+
+
+def _noted(verdict: Mapping[str, Any]) -> str:
+    """The sentence of a claim, and what ran otherwise than published."""
+    notes = "; ".join(verdict["notes"])
+    return f"{verdict['sentence']} ({notes})" if notes else str(verdict["sentence"])
 
 
 def _cited(publication: str) -> str:

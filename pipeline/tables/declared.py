@@ -97,8 +97,9 @@ SUMMARY = Table(
 SCALING = Table(
     "Throughput, its speedup over the base, and efficiency: speedup over the ratio of ranks. Own: "
     "throughput over that of the same cell on its fewest nodes. 'Against it': faster or "
-    "slower than the base by the test. Steps: until the loss that the study states. Node hours: of "
-    "these steps. The CSV has all intervals.",
+    "slower than the base by the test. Steps: until the loss that the study states, of one "
+    "whole run of this batch and precision. Node hours: of these steps, with the interval of the "
+    "step time. The CSV has all intervals.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
@@ -115,8 +116,8 @@ COMPARISONS = Table(
     "over one link. > or <: the row is faster or slower, by the exact rank-sum test on the runs "
     "(corrected by Holm for all pairs of the block, p under 0.05) and an interval of the ratio "
     "that leaves out 1, on emulated nodes also all that their times may be off by. A dash for a "
-    "ratio: the two did not do equal work or train alike. The CSV has intervals, p-values and "
-    "effect sizes.",
+    "ratio: the two did not do equal work, apart from what the study compares, or train alike. The "
+    "CSV has intervals, p-values and effect sizes.",
     show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,

@@ -269,7 +269,7 @@ _SPANS = {
     "Emulated: rate into a node [Mbit/s]": ("measured_mbits", 1),
     "Emulated: one byte to the next node [µs]": ("latency_us", 1),
     "Emulated: TCP's least time-out [ms]": ("tcp_rto_min_seconds", 1000),
-    "Emulated: speed over the yardstick's [%]": ("machine_speed", 100),
+    "Emulated: speed of a core over the yardstick's [%]": ("machine_speed", 100),
 }
 """Numbers of the runs, of which the table has the least and the largest."""
 
@@ -291,10 +291,12 @@ def environment(results: Results) -> pd.DataFrame:
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
     if len(tested):
         items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
+    else:
+        items.append(("Runs that drifted", "none tested: too few timed steps"))
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
     kept = results.fact("order_kept")
-    items.append(("Order of runs", f"{kept}; drift: {order['text']}{change}"))
+    items.append(("Order of runs", f"{kept}; step times over it: {order['text']}{change}"))
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
