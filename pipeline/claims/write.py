@@ -11,7 +11,15 @@ from typing import Any
 
 from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
-from pipeline.claims.types import DECIDED, NOT_TESTABLE, REPRODUCED, VERDICTS, Claim, Verdict
+from pipeline.claims.types import (
+    DECIDED,
+    NOT_TESTABLE,
+    REPRODUCED,
+    UNDECIDED,
+    VERDICTS,
+    Claim,
+    Verdict,
+)
 from pipeline.documents import read_made
 from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
@@ -109,10 +117,18 @@ def effect_text(one: Mapping[str, Any]) -> str:
 
 
 def in_words(one: Mapping[str, Any]) -> dict[str, str]:
-    """The effect on a claim, what was claimed and published; a dash where there is none."""
-    published = one.get("published")
+    """The effect on a claim, what was claimed and published; a dash where there is none.
+
+    With the effect stands what leaves a claim open that its interval alone would decide.
+    """
+    published, effect = one.get("published"), effect_text(one)
+    against = ""
+    if one["verdict"] == UNDECIDED and "the interval includes the bound" not in one["why"]:
+        rest = one["why"].partition(f"{effect}, ")[2]
+        before, claimed, _ = rest.rpartition(" (claimed")
+        against = before.removeprefix("and ") if claimed else rest.partition("; ")[2]
     return {
-        "measured": effect_text(one),
+        "measured": f"{effect}; {against}" if against else effect,
         "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
         "published": significant(published["value"]) if published else NONE,
     }

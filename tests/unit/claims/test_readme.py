@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
-from pipeline.claims.write import block, update_readme
+from pipeline.claims.write import block, in_words, update_readme
 from pipeline.errors import SamestepError
 from pipeline.files import marks
 from pipeline.metrics.results import Results
@@ -18,6 +18,7 @@ TESTED = {
     "id": "tested",
     "sentence": "A is faster.",
     "verdict": "reproduced",
+    "why": "the speed of A over B is 1.23 [1.10, 1.40], claimed above 1",
     "effect": {"value": 1.2345, "low": 1.1, "high": 1.4},
     "claimed": {"text": "above 1"},
     "scale": "made there, tested here",
@@ -82,3 +83,22 @@ def test_the_finding_stands_where_the_file_has_a_place_for_it(tmp_path: Path) ->
     # One run decides nothing: no bold sentence, and the medians in the order of the study.
     assert "GPT-2 with 1.07 M parameters on 1, 2 and 4 nodes" in told
     assert "the data do not decide which has more" in told and "**" not in told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "why", "measured"),
+    [
+        ("reproduced", "x is 1.20 [1.10, 1.30], claimed above 1", "1.20 [1.10, 1.30]"),
+        ("undecided", "x is 1.20 [1.10, 1.30], and the interval includes the bound (claimed above "
+         "1.2)", "1.20 [1.10, 1.30]"),
+        ("undecided", "x is 1.20 [1.10, 1.30], within the emulation's own bias of 29 % of the bound"
+         " (claimed above 1) (1 of 2 worlds agree)",
+         "1.20 [1.10, 1.30]; within the emulation's own bias of 29 % of the bound"),
+        ("undecided", "x is 1.20 [1.10, 1.30], claimed above 1; p = 0.07 after correction for 3 "
+         "tested claims", "1.20 [1.10, 1.30]; p = 0.07 after correction for 3 tested claims"),
+    ],
+)  # fmt: skip
+def test_what_leaves_a_claim_open_stands_beside_its_effect(verdict, why, measured) -> None:
+    effect = {"value": 1.2, "low": 1.1, "high": 1.3, "repeats": 6, "interval": "95 %"}
+    one = {"verdict": verdict, "why": why, "effect": effect, "claimed": None}
+    assert in_words(one)["measured"] == measured
