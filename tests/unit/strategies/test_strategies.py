@@ -662,9 +662,8 @@ def test_a_hybrid_with_a_context_axis_alone_is_as_strategy_context(world, recomp
         for s, o in (("hybrid", {"pipeline": 1, "tensor": 1, "context": 2}), ("context", {}))
     )
     one, other = (predict_sent(run) for run in (hybrid, context))
-    assert [(s.axis, s.formula, s.bytes) for s in one] == [
-        (s.axis, s.formula, pytest.approx(s.bytes)) for s in other
-    ]
+    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
+    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
     assert predict(hybrid).activations == pytest.approx(predict(context).activations)
     assert predict(hybrid).recomputed == pytest.approx(predict(context).recomputed)
 
