@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from pipeline.figures import panels, theme
+from pipeline.metrics.cells import LOSS_STEPS
 from pipeline.metrics.format import limit, scientific
 from pipeline.metrics.headline import end_of_training, place_name
 from pipeline.metrics.results import Results, records
@@ -25,6 +26,7 @@ COMPARES = {"precision"}
 # Below the rounding of 32 bits a deviation says nothing, nor does a change of loss by hundredths in
 # a few steps, which an axis of its own height would draw as a mountain.
 _SMALLEST, _LARGEST, _LEAST_NATS = 1e-8, 1e2, 0.5
+_ALIKE = ("precision", "global_batch_tokens")
 
 
 def draw(results: Results) -> Figure:
@@ -51,8 +53,8 @@ def draw(results: Results) -> Figure:
         shown.append((over_time, {"xlabel": "Training [s]"}))
         where = place_name(results.last_place)
         remark += (
-            "Loss against time is estimated: that of the runs to the end, at the median step time "
-            f"of each cell in their precision at {where}. "
+            f"Loss against time is estimated: means of {LOSS_STEPS} steps of the runs to the end, "
+            f"at the median step time of each cell of their batch and precision at {where}. "
         )
         at_end = []
         for length, ends in deviation.groupby(deviation.groupby("run_id")["step"].transform("max")):
@@ -105,25 +107,23 @@ def _over_bytes(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
-    """Losses of the longest runs with the seconds until then as their `step`, on the most nodes.
+    """Losses of the longest runs with the seconds until then as their `step`, at the last place.
 
-    A row for each cell and step: the median loss over these runs, the time by the cell's median
-    step. Cells of another precision have other losses, and none here. Empty where all runs have as
-    many steps.
+    A row for each cell and step: the median over the longest runs of its batch and precision, which
+    take its steps, as a mean of `LOSS_STEPS`; the time by the cell's median step. Empty where all
+    runs have as many steps.
     """
     last = loss.groupby("run_id")["step"].transform("max")
     times = results.pick("cell", "step_seconds")
-    if last.nunique() < 2 or times.empty:
-        return loss.iloc[:0]
-    longest = loss[last == last.max()]
-    whole = longest.groupby("step", as_index=False)["value"].median()
-    times = times[times["precision"].isin(longest["precision"])]
-    times = times[times["cell"].isin(results.last_place["cell"])]
-    curves: list[pd.DataFrame] = [
-        whole.assign(step=row["value"] * (whole["step"] + 1), arm=row["arm"], nodes=row["nodes"])
-        for row in records(times[times["nodes"] == times["nodes"].max()].drop_duplicates("arm"))
-    ]
-    return pd.concat(curves)
+    here = times["cell"].isin(results.last_place["cell"]) & (times["nodes"] == times["nodes"].max())
+    longest, curves = loss[last == last.max()], list[pd.DataFrame]()
+    for row in records(times[here].drop_duplicates("arm")) if last.nunique() > 1 else ():
+        alike = (longest[list(_ALIKE)] == [row[name] for name in _ALIKE]).all(axis=1)
+        whole = longest[alike].groupby("step", as_index=False)["value"].median()
+        mean = whole["value"].rolling(LOSS_STEPS, min_periods=1).mean()
+        seconds = row["value"] * (whole["step"] + 1)
+        curves.append(whole.assign(value=mean, step=seconds, arm=row["arm"], nodes=row["nodes"]))
+    return pd.concat(curves) if curves else loss.iloc[:0]
 
 
 def _curves(axes: Axes, steps: pd.DataFrame, results: Results, estimator: str) -> None:
