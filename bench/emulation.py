@@ -114,7 +114,7 @@ def exposed(runs: Runs, name: str, factors: Sequence[float], nodes: int) -> dict
     ]
     shares = [
         {"factor": one.factor, "yardstick": bool(one.spec.world.yardstick)}
-        | asdict(values_interval([float(run.exposed or 0.0) for run in taken]))
+        | asdict(values_interval([run.exposed for run in taken]))
         for one, taken in zip(profiled, runs.in_turn(REPEATS, profiled), strict=True)
     ]
     return {"strategy": name, "exposed": shares} | runs.machine.counts()

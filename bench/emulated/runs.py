@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import shutil
 import statistics
@@ -98,12 +99,12 @@ class Taken:
 
     `cpu_seconds` is the median over its timed steps of the most CPU time that a rank spent in one,
     in the machine's own seconds. `exposed`: of a profiled run, the median share of a step in which
-    its slowest rank communicates and computes nothing.
+    its slowest rank communicates and computes nothing, NaN of others.
     """
 
     seconds: float
     cpu_seconds: float
-    exposed: float | None = None
+    exposed: float = math.nan
 
 
 class Runs:
@@ -163,7 +164,7 @@ class Runs:
         """Times of a run; SystemExit where it does not go well."""
         if isinstance(record := self.record(variant, 3), str):
             raise SystemExit(f"{variant.spec.run_id}: {record}")
-        run, exposed = load_run(record, {}), None
+        run, exposed = load_run(record, {}), math.nan
         if variant.spec.profile:
             steps = slowest(phase_steps(run))
             exposed = float((steps[COMMUNICATION] / steps["step"]).median())

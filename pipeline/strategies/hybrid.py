@@ -265,6 +265,7 @@ class Hybrid(Pipelined):
                 pieces=pieces,
                 reduced=reduced + gathered,
                 formula="G + W" if self.zero_stage else "2 G",
+                halves=bool(self.zero_stage),
                 heads=self.tensor,
             ),
         )

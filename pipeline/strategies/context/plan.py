@@ -34,7 +34,7 @@ PIECES = 2
 def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -> None:
     """Raise StudyError where so many ranks do not cut the model's sequences into equal pieces.
 
-    `tensor`: ranks of a tensor axis that cut the tokens of each once more.
+    `tensor`: ranks of a tensor axis over which sequence parallelism cuts each rank's tokens.
     """
     tokens, able = spec.model.context, False
     with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
@@ -73,15 +73,15 @@ def mask_bytes(spec: RunSpec, ranks: int) -> int:
 
 
 def sent_along(
-    spec: RunSpec, layout: Layout, *, layers: float, pieces: int, reduced: float,
-    formula: str = "2 G", heads: int = 1, buckets: float = 1.0, overlap: bool = False,
+    spec: RunSpec, layout: Layout, *, layers: float, pieces: int, reduced: float, formula: str,
+    halves: bool, heads: int = 1, buckets: float = 1.0, overlap: bool = False,
 ) -> Sequence[Traffic]:  # fmt: skip
     """Keys and values along the context axis; gradients over the data and the context axis at once.
 
-    Keys and values of a block are gathered, once more where it is recomputed, and the sums of their
-    gradients scattered, in each of `pieces` micro-batches. A tensor axis cuts `heads`. `reduced`
-    are bytes of gradients, of which (n-1)/n is sent, and `formula` says what they are: an
-    all-reduce, or halves of one.
+    In each of `pieces` micro-batches a block gathers keys and values, twice if it is recomputed,
+    and scatters the sums of their gradients. `heads`: ranks of a tensor axis, which cuts these.
+    `reduced`: bytes of gradients of which (n-1)/n is sent, by all-reduces or, with `halves`, by
+    reduce-scatters and all-gathers; `formula` is what they are, as `2 G`.
     """
     times = 4 + 2 * spec.recomputed_share
     tokens = spec.global_batch_tokens // layout.data_parallel
@@ -92,9 +92,8 @@ def sent_along(
         both = f"(n-1)/n ({keys} + {formula})"
         return along(layout, CONTEXT, both, exchanged + reduced, messages, halves=True)
     axis = " x ".join(n for n, size in layout.axes if size > 1 and n in (DATA, CONTEXT))
-    whole = formula == "2 G"
-    stated = "2(n-1)/n G" if whole else f"(n-1)/n ({formula})"
-    sent, kind = ring(reduced, layout.averaging), ALL_REDUCE if whole else HALVES
+    stated = f"(n-1)/n ({formula})" if halves else "2(n-1)/n G"
+    sent, kind = ring(reduced, layout.averaging), HALVES if halves else ALL_REDUCE
     return (
         *along(layout, CONTEXT, f"(n-1)/n {keys}", exchanged, messages, halves=True),
         Traffic(axis, stated, sent, buckets, kind, overlap),
@@ -188,6 +187,7 @@ class Context(Strategy):
             pieces=spec.workload.accumulation_steps,
             reduced=payload,
             formula=formula,
+            halves=bool(self.zero_stage),
             buckets=buckets,
             overlap=not self.zero_stage,
         )

@@ -1,5 +1,6 @@
 """The bench of the ground truth, on runs that nobody made."""
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -20,7 +21,7 @@ class FakeRuns(Runs):
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         times = [0.04 if one.spec.world.real_time else 0.032 for one in variants]
-        shares = [0.5 if one.spec.profile else None for one in variants]
+        shares = [0.5 if one.spec.profile else math.nan for one in variants]
         pairs = zip(times, shares, strict=True)
         return [[Taken(seconds, seconds, share)] * repeats for seconds, share in pairs]
 
