@@ -18,7 +18,7 @@ from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, NOT_COMPARED, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
-from pipeline.text import listed, plural, significant
+from pipeline.text import listed, markdown, plural, significant
 
 BIBLIOGRAPHY = Path(__file__).parents[2] / "paper" / "references.bib"
 
@@ -221,8 +221,8 @@ def _noted(verdict: Mapping[str, Any]) -> str:
 
 
 def _cited(publication: str) -> str:
-    """A publication with its citation, where an entry of the references has it as `shorttitle`."""
+    """A publication in Markdown, cited where an entry of the references has it as `shorttitle`."""
     entries = BIBLIOGRAPHY.read_text(encoding="utf-8").split("\n@")
     of_it = (one for one in entries if f"shorttitle = {{{publication}}}" in one)
     keys = [one.partition("{")[2].partition(",")[0] for one in of_it]
-    return f"{publication} [@{keys[0]}]" if keys else publication
+    return markdown(publication) + (f" [@{keys[0]}]" if keys else "")
