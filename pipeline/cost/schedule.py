@@ -161,14 +161,14 @@ def in_turn(lines: Mapping[int, Sequence[Sequence[Any]]]) -> Iterator[tuple[Any,
             )
 
 
-def replayed(turns: Iterable[tuple[float, int, int]]) -> float:
-    """Seconds from the first pass to the end of the last, where messages take none.
+def replayed(turns: Iterable[tuple[float, int, int]], message: float = 0.0) -> float:
+    """Seconds from the first pass to the end of the last, where a message takes `message`.
 
     Of `in_turn`, with the seconds of each pass.
     """
     ended = [0.0]
     for seconds, before, needed in turns:
-        rank_free, there = ended[before], ended[needed]
+        rank_free, there = ended[before], ended[needed] + message if needed else 0.0
         ended.append((rank_free if rank_free > there else there) + seconds)
     return max(ended)
 
@@ -182,10 +182,16 @@ def _turns(schedule: str, ranks: int, chunks: int, microbatches: int) -> list[tu
 
 
 def pipelined(
-    schedule: str, ranks: int, forward: Sequence[float], backward: Sequence[float], accum: float
+    schedule: str,
+    ranks: int,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    accum: float,
+    message: float = 0.0,
 ) -> float:
     """Seconds of `accum` micro-batches through stages whose passes take so long, by replay.
 
+    Between two stages passes a `message` of so many seconds, beside the passes of either.
     Many micro-batches are replayed for `ROUNDS`; each of the others takes what one of the last
     round does, or the slowest rank's passes. So does a part of one, and what rounds of an
     interleaved schedule do not divide.
@@ -195,7 +201,7 @@ def pipelined(
 
     def of(microbatches: int) -> float:
         turns = _turns(schedule, ranks, chunks, microbatches)
-        return replayed((seconds[one], before, needed) for one, before, needed in turns)
+        return replayed(((seconds[one], before, needed) for one, before, needed in turns), message)
 
     both = [f + b for f, b in zip(forward, backward, strict=True)]
     slowest = max(sum(both[rank::ranks]) for rank in range(ranks))

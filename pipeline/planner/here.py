@@ -20,7 +20,7 @@ import numpy as np
 from pipeline import models, schemas
 from pipeline.cost.constants import content
 from pipeline.cost.predict import Prediction
-from pipeline.cost.schedule import exposed, pipelined
+from pipeline.cost.schedule import ONE_STAGE, exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
 from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
@@ -174,18 +174,27 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         for place, stage in enumerate(work.stages):
             again = {o: n for o, n in stage.items() if share or o.kind == "attention"}
             backward[place] += (share or 1.0) * calibration.total(Counter(again)) / 3
+    if work.halves:
+        backward = [each + calibration.total(work.halves) for each in backward]
     computing = work.pieces * max(f + b for f, b in zip(forward, backward, strict=True))
     bubble = 0.0
     if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
         # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
         # of a rank share its passes.
-        sent = exchanged[PIPELINE] + exchanged[TENSOR]
+        # torch runs interleaved stages from a list of actions, in which messages are on their way
+        # beside passes; else a rank waits for each.
+        waits = degrees.schedule in ONE_STAGE
+        sent = exchanged[TENSOR] + exchanged[PIPELINE] * waits
         ahead, back = (
             [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
             for own in (forward, backward)
         )
-        whole = pipelined(degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
-        bubble = max(0.0, whole - computing - sent)
+        whole = partial(pipelined, degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
+        bubble = max(0.0, whole() - computing - sent)
+        if not waits:
+            messages = sum(one.messages for one in traffic if one.axis == PIPELINE)
+            late = whole(message=exchanged[PIPELINE] / messages) - whole()
+            exchanged[PIPELINE] = late
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
@@ -253,7 +262,8 @@ def _resumed(
     sent during the backward pass wherever more than SMALL_SECONDS are to be paid for.
     """
     degrees = run.strategy.degrees(run.spec, run.layout)
-    stretches = 2.0 * (degrees.chunks if degrees else 1)
+    halves = 3.0 if degrees and degrees.schedule == "zero_bubble" else 2.0
+    stretches = halves * (degrees.chunks if degrees else 1)
     for one in traffic:
         if one.overlap and one.kind == ALL_REDUCE:
             stretches += 2 / 3 * seconds / (2 * SMALL_SECONDS) / pieces
@@ -295,9 +305,12 @@ def _seconds(
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND
         one_way = sends.messages * each(way, sends.bytes / sends.messages)
+        # Who is sent to first answers first, while others are still sent to: the last answer alone
+        # comes after all that is sent.
+        asked = one_way if sends.kind == ANSWERED else 0.0
+        last = one_way / sends.messages if asked else one_way
         # Late ones begin with the forward pass, which takes half as long as the backward pass.
-        late = max(0.0, one_way - 1.5 * hideable) if sends.overlap else one_way
-        return late + (one_way if sends.kind == ANSWERED else 0.0)
+        return asked + max(0.0, last - 1.5 * hideable * sends.overlap)
     payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:

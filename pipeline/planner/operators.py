@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline import models
 from pipeline.errors import StudyError
@@ -56,11 +56,13 @@ class Work:
     stages: tuple[Counted, ...]
     update: Counted
     pieces: int
+    halves: Counted = field(default_factory=Counter)
+    """What a micro-batch's backward pass takes more where it is split in two."""
 
     @property
     def operators(self) -> set[Operator]:
         """All of them."""
-        return {one for part in (*self.stages, self.update) for one in part}
+        return {one for part in (*self.stages, self.update, self.halves) for one in part}
 
 
 def work_of(run: ResolvedRun) -> Work:
@@ -110,7 +112,12 @@ def work_of(run: ResolvedRun) -> Work:
     numbers = max(1, round(held.optimiser_share * parameters))
     tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
     update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
-    return Work(tuple(stages), update, pieces)
+    halves = Counted()
+    if degrees and degrees.schedule == "zero_bubble":
+        # A weight and its bias make a group.
+        split, whole = (Operator("backward", "float32", (-(-tensors // 2), n)) for n in (2, 1))
+        halves = Counter({split: 1, whole: -1})
+    return Work(tuple(stages), update, pieces, halves)
 
 
 def of_study(runs: Iterable[ResolvedRun]) -> list[Operator]:

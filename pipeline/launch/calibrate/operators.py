@@ -149,6 +149,8 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
         return _both(functional.cross_entropy, made(*sizes), targets)
     if kind == "unit":
         return _unit(*sizes)
+    if kind == "backward":
+        return _backward(*sizes)
     if kind == "embedding":
         tokens, width, vocabulary = sizes
         ids = torch.randint(0, vocabulary, (tokens,))
@@ -215,6 +217,34 @@ def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
     def both() -> None:
         whole(one).sum().backward()
         whole.zero_grad()
+
+    return both
+
+
+def _backward(groups: int, parts: int) -> Callable[[], object]:
+    """Both passes of a chain of small products, the backward one whole or in two halves.
+
+    As torch's pipelines split it for `zero_bubble`: first gradients of inputs, then of weights.
+    What that takes more is the host's time for each group of weights.
+    """
+    import torch
+    from torch import nn
+    from torch.distributed.pipelining import _backward as torchs
+
+    chain, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(groups))), torch.ones(8, 8)
+    x.requires_grad_()
+
+    def both() -> None:
+        y = chain(x)
+        if parts == 1:
+            y.backward(torch.ones_like(y))
+        else:
+            _, kept = torchs.stage_backward_input(
+                [y], [torch.ones_like(y)], [x], iter([*chain.parameters()])
+            )
+            torchs.stage_backward_weight(iter([*chain.parameters()]), kept)
+        chain.zero_grad()
+        x.grad = None
 
     return both
 

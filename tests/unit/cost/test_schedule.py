@@ -72,6 +72,14 @@ def test_a_part_of_a_micro_batch_and_a_part_of_a_round_take_their_share() -> Non
     assert cut[1] - cut[0] == pytest.approx(9.0)
 
 
+def test_a_message_is_waited_for_where_no_other_pass_is_ready() -> None:
+    """Two ranks: a forward pass, a message, the other rank's passes, and a message back."""
+    alone = pipelined("1f1b", 2, [1.0, 1.0], [2.0, 2.0], 1, message=0.25)
+    assert alone == pytest.approx(2 * (1 + 2) + 2 * 0.25)
+    many = [pipelined("interleaved", 2, [1.0] * 4, [2.0] * 4, 8, message=m) for m in (0.0, 0.01)]
+    assert many[0] < many[1] < many[0] + 32 * 0.01
+
+
 def test_layers_of_stages() -> None:
     assert stages(78, 12, 1.0, balance=False) == [6] * 3 + [7] * 6 + [6] * 3
     assert stages(32, 4, 0.0, balance=True) == [8, 8, 8, 8]

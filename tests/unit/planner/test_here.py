@@ -163,6 +163,33 @@ def test_a_pipeline_waits_for_the_ranks_with_two_neighbours(runs, calibration) -
     assert of(runs, calibration, "pipe-4").communication == pytest.approx(seconds)
 
 
+def test_messages_of_interleaved_stages_travel_beside_passes(runs, calibration) -> None:
+    """With several stages a rank waits for one only where no other pass is ready."""
+    spec = next(run for run in runs if run.cell == "interleaved-4")
+    blocking = replace(spec, options={**spec.options, "schedule": "1f1b", "chunks": 1})
+    found = [of(runs, calibration, spec.cell, options=one.options) for one in (spec, blocking)]
+    messages = [
+        sum(one.messages for one in here._traffic(resolve(run)) if one.axis == "pipeline")
+        for run in (spec, blocking)
+    ]
+    assert messages[0] == 2 * messages[1]
+    after = here._after_passes(resolve(spec), calibration)
+    assert after < found[0].communication < found[1].communication
+
+
+def test_a_backward_pass_in_two_halves_costs_the_host_time(runs, calibration) -> None:
+    spec = next(run for run in runs if run.cell == "pipe-4")
+    options = {**spec.options, "schedule": "zero_bubble"}
+    halves = work_of(resolve(replace(spec, options=options))).halves
+    (split, whole) = sorted(halves, key=lambda one: -halves[one])
+    assert (halves[split], halves[whole]) == (1, -1)
+    assert split.sizes == (whole.sizes[0], 2) and whole.sizes[1] == 1
+    seconds = [replace(calibration, operators={**calibration.operators, split: 2e-3, whole: each})
+               for each in (2e-3, 1e-3)]  # fmt: skip
+    free, dear = (of(runs, one, "pipe-4", options=options).computation for one in seconds)
+    assert dear - free == pytest.approx(4 * 1e-3)  # micro-batches
+
+
 def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
     runs, calibration
 ) -> None:
@@ -175,11 +202,12 @@ def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
         return of(runs, calibration, "ddp", **changes).communication
 
     prompt = waits(0, 1)
-    assert [waits(n, 1) for n in (1, 2)] == pytest.approx([prompt, prompt / 2])
+    # The root sends to three others; of their answers the last alone comes after that.
+    assert [waits(n, 1) for n in (1, 2)] == pytest.approx([prompt, prompt * 3 / 4])
     assert waits(0, 2) == prompt
     late, later = waits(1, 2), waits(2, 2)
-    assert prompt / 2 <= late < prompt
-    assert late - later == pytest.approx(prompt / 2)
+    assert prompt * 3 / 4 <= late < prompt
+    assert later < prompt * 3 / 4
 
 
 def test_sizes_between_and_beyond_those_measured(calibration) -> None:
