@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from pipeline.machine.control_groups import cpu_quota
 from pipeline.machine.forks import Child
 
 
@@ -38,7 +39,8 @@ def awake(cores: Sequence[int]) -> Iterator[None]:
     """Keep these cores from halting for a while; ends with this process, however that ends.
 
     Each has a child of the idle class that is busy on it and gives way to every other program.
-    A core that halts takes its time to wake, which a rank's step would then have.
+    A core that halts takes its time to wake, which a rank's step would then have. Under a quota (of
+    a container, say) they may halt: what keeps them awake would use up the time of the ranks.
     """
 
     def spin(core: int) -> None:
@@ -50,7 +52,8 @@ def awake(cores: Sequence[int]) -> Iterator[None]:
                 pass
             time.sleep(NAP_SECONDS)
 
-    spinners = [Child(partial(spin, core), at_exit=False) for core in cores]
+    kept = cores if cpu_quota() is None else ()
+    spinners = [Child(partial(spin, core), at_exit=False) for core in kept]
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
@@ -103,15 +104,16 @@ def _after_waits(
     if not worlds:
         return []
     alone = [[core] for core in cores]
-    at_once = operators.stretches(timed, alone, 1.0, seconds)
     waits = []
-    for (dilated_for, nodes), world in sorted(worlds.items()):
-        own = places(nodes, world.cores_per_node or 1, cores)
-        ranks = [place for place in own for _ in range(world.ranks_per_node)]
-        took = operators.stretches(timed, ranks, dilate(world, len(cores)), seconds)
-        waits += [
-            {"nodes": nodes, "dilated_for": dilated_for, "seconds": least,
-             "more": max(0.0, paced - least)}
-            for least, paced in zip(at_once, took, strict=True)
-        ]  # fmt: skip
+    with awake(cores):  # as those of a run are
+        at_once = operators.stretches(timed, alone, 1.0, seconds)
+        for (dilated_for, nodes), world in sorted(worlds.items()):
+            own = places(nodes, world.cores_per_node or 1, cores)
+            ranks = [place for place in own for _ in range(world.ranks_per_node)]
+            took = operators.stretches(timed, ranks, dilate(world, len(cores)), seconds)
+            waits += [
+                {"nodes": nodes, "dilated_for": dilated_for, "seconds": least,
+                 "more": max(0.0, paced - least)}
+                for least, paced in zip(at_once, took, strict=True)
+            ]  # fmt: skip
     return waits

@@ -20,7 +20,6 @@ from pipeline.emulation.cores import awake
 from pipeline.emulation.dilation import dilate, places
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import VARIABLE, Pacer
-from pipeline.machine.control_groups import cpu_quota
 from pipeline.machine.forks import measured_by, measuring
 from pipeline.models import FP32, num_parameters
 from pipeline.parallel.mesh import divisors
@@ -81,8 +80,7 @@ def _on_nodes(
     sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.model))
     while sizes[-1] < most:
         sizes.append(min(16 * sizes[-1], most))
-    awaken = awake(cores) if nodes and cpu_quota() is None else nullcontext()
-    with awaken, TemporaryDirectory() as folder:
+    with awake(cores if nodes else ()), TemporaryDirectory() as folder:
         ranks, meeting = [], f"file://{folder}/meeting"
         # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
         side = 1 if world.yardstick else SIDE

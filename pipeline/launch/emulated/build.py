@@ -67,8 +67,7 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     check_quota(quota, spec, dilation)
     nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
     stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
-    # Under a quota (of a container, say) what keeps a core awake would use up the nodes' own time.
-    with awake(cores if quota is None else []):
+    with awake(cores):
         tell = partial(write_text, args.out / NOTE)
         measured = measure(spec, nodes, tell)
         about = measured | {"cores": len(cores)}

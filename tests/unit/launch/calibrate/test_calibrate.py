@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +142,26 @@ def test_an_operator_is_timed_after_all_others() -> None:
     assert called == ["a", "b"] * (operators.LEAST_ROUNDS + 1)
 
 
-def test_waits_are_timed_where_nodes_share_cores() -> None:
-    """On one core for two nodes: of one node at work and of two; none with a yardstick."""
+def test_waits_are_timed_where_nodes_share_cores(monkeypatch) -> None:
+    """On one core for two nodes, kept awake: of one node at work and of two.
+
+    None with a yardstick.
+    """
+    states: list[bool] = []
+
+    @contextmanager
+    def awake(_: Any) -> Iterator[None]:
+        states.append(True)
+        yield
+        states.append(False)
+
+    def stretches(*given: Any) -> list[float]:
+        assert states[-1], "a core that halts takes its time to wake"
+        return timed_stretches(*given)
+
+    timed_stretches = operators.stretches
+    monkeypatch.setattr(calibrate, "awake", awake)
+    monkeypatch.setattr(operators, "stretches", stretches)
     smoke = load_study(ROOT / "workflow/config/smoke/study.yaml")
     ddp = {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"}
     timed = {Operator("add", "float32", (8, 8)): 1e-4}
