@@ -153,8 +153,9 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         )
     work = work_of(run)
     traffic = _traffic(run)
+    halves = calibration.total(work.halves)
     stages = [
-        seconds + _resumed(seconds, traffic, run, work.pieces, calibration)
+        seconds + _resumed(seconds + halves, traffic, run, work.pieces, calibration)
         for seconds in map(calibration.total, work.stages)
     ]
     slowest = max(stages)
@@ -168,14 +169,12 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
-    backward = [2 * each for each in forward]
+    backward = [2 * each + halves for each in forward]
     if spec.workload.recompute:
         share = spec.recomputed_share
         for place, stage in enumerate(work.stages):
             again = {o: n for o, n in stage.items() if share or o.kind == "attention"}
             backward[place] += (share or 1.0) * calibration.total(Counter(again)) / 3
-    if work.halves:
-        backward = [each + calibration.total(work.halves) for each in backward]
     computing = work.pieces * max(f + b for f, b in zip(forward, backward, strict=True))
     bubble = 0.0
     if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
@@ -300,7 +299,7 @@ def _seconds(
     # A node of one core sends and computes by the same core: nothing is hidden there.
     spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
     overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-    hideable = overlap * backward * spare
+    hideable: float = overlap * backward * spare
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND

@@ -225,19 +225,23 @@ def _backward(groups: int, parts: int) -> Callable[[], object]:
     """Both passes of a chain of small products, the backward one whole or in two halves.
 
     As torch's pipelines split it for `zero_bubble`: first gradients of inputs, then of weights.
-    What that takes more is the host's time for each group of weights.
+    What that takes more is the host's time for each group of weights, and for the graph of some
+    operators without weights between two of them, as a block has.
     """
     import torch
     from torch import nn
     from torch.distributed.pipelining import _backward as torchs
+    from torch.nn.functional import gelu
 
-    chain, x = nn.Sequential(*(nn.Linear(8, 8) for _ in range(groups))), torch.ones(8, 8)
+    chain, x = nn.ModuleList(nn.Linear(8, 8) for _ in range(groups)), torch.ones(1, 8, 8)
     x.requires_grad_()
 
     def both() -> None:
-        y = chain(x)
+        y = x
+        for layer in chain:
+            y = y + gelu(layer(y))
         if parts == 1:
-            y.backward(torch.ones_like(y))
+            y.backward(torch.ones_like(y))  # type: ignore[no-untyped-call]
         else:
             _, kept = torchs.stage_backward_input(
                 [y], [torch.ones_like(y)], [x], iter([*chain.parameters()])
