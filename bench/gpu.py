@@ -47,7 +47,7 @@ from pipeline.machine import inherited
 from pipeline.machine.facts import loaded_versions
 from pipeline.metrics.bands import band_of
 from pipeline.parallel.step import Stepper
-from pipeline.precision.master import local
+from pipeline.precision.native import local
 from pipeline.records import Step
 from pipeline.records.step_rules import PHASES_TOLERANCE
 from pipeline.schemas import validate

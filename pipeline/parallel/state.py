@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from pipeline.errors import StudyError
 from pipeline.parallel.cut import NAME, cut_of, held, rows_of
 from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
-from pipeline.precision import Precision
+from pipeline.precision.native import Precision
 
 MASTER = "master"
 """The slot of a wider copy of a narrow weight."""

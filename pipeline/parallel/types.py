@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from pipeline.parallel.counted import Counted
-    from pipeline.precision import Precision, PrecisionInfo
+    from pipeline.precision import PrecisionInfo
+    from pipeline.precision.native import Precision
 
 WEIGHTS, SLOTS = "weights", "optimiser"
 """With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""

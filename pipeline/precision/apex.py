@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import UnsupportedError
-from pipeline.precision import Precision, PrecisionInfo
+from pipeline.precision import PrecisionInfo
+from pipeline.precision.native import Precision
 
 
 class ApexAmp(Precision):
-    """apex_o1 patches functions to cast inputs; apex_o2 keeps fp16 weights and fp32 masters."""
+    """apex_o1 patches functions to cast inputs; apex_o2 keeps fp16 weights and fp32 masters.
+
+    So no autocast is entered here, and `step`, which Apex has patched, skips on overflow by itself.
+    """
 
     def __init__(self, name: str, device: str) -> None:
         if device != "cuda":
@@ -61,26 +65,15 @@ class ApexAmp(Precision):
         self.model.zero_grad(set_to_none=True)
         optimiser.zero_grad()
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Nothing: Apex has patched the functions (O1) or the model's forward (O2)."""
-        return nullcontext()
-
-    def scaled(
-        self, loss: Tensor, optimiser: Optimizer, *, last: bool
-    ) -> AbstractContextManager[Tensor]:
+    @contextmanager
+    def scaled(self, loss: Tensor, optimiser: Optimizer, *, last: bool) -> Iterator[Tensor]:
         """Apex's `scale_loss`, which unscales as it ends."""
-        context: AbstractContextManager[Tensor] = self.amp.scale_loss(
-            loss, optimiser, delay_unscale=not last
-        )
-        return context
+        with self.amp.scale_loss(loss, optimiser, delay_unscale=not last) as scaled:
+            yield scaled
 
     def clip_parameters(self, optimiser: Optimizer) -> Iterable[Tensor]:
         """Apex's master parameters."""
         return list(self.amp.master_params(optimiser))
-
-    def step(self, optimiser: Optimizer) -> None:
-        """Apex has patched `step` to skip on overflow."""
-        optimiser.step()
 
     def owners(
         self, model: nn.Module, optimiser: Optimizer

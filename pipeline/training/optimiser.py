@@ -15,8 +15,7 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import holders
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import NOT_PROFILED, Parts, Phases, already
-from pipeline.precision import Precision
-from pipeline.precision.master import local
+from pipeline.precision.native import Precision, local
 from pipeline.study.spec import OptimiserSpec, RunSpec
 
 

@@ -268,7 +268,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
             **{name: value for name, value in of_rank.items() if value is not None},
             **loop.clock.pacer.summary(),
         },
-        "precision": precision.to_dict(),
+        "precision": vars(precision),
         "model": {
             "num_parameters": num_parameters(spec.model),  # a rank may hold parts of them
             "flops_per_token": flops_per_token(spec.model),

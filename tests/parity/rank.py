@@ -45,8 +45,7 @@ from pipeline.parallel.reduction import MeanBucket
 from pipeline.parallel.state import whole
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import NO_DEFECTS, Batch, Trainable
-from pipeline.precision.master import MasterWeights
-from pipeline.precision.native import Native
+from pipeline.precision.native import MasterWeights, Precision
 from pipeline.strategies.expert.step import ExpertAxis
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.parameter_server.step import LateStar, Star
@@ -135,7 +134,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
             "steps": steps,
             "weights_sha256": loop.weights_sha256,
             "tied": is_tied(loop.model),
-            "precision": loop.precision.info.to_dict(),
+            "precision": vars(loop.precision.info),
             "sent": loop.sent,
             "kept": kept,
             "phases": [name for name, *_ in loop.phases._marks] if loop.phases else None,
@@ -361,7 +360,7 @@ def norm_of_a_stage(owners: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 real_weight, real_passes = Stepper.mean_weight, Stepper.accumulate
 real_hide, real_stage, real_update = Masked.hide, Stage.forward, MasterWeights.step
-real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Native.scaled
+real_total, real_slice, real_scaled = TensorAxis.total, Layout.batch_slice, Precision.scaled
 real_attend = gpt2.attend
 real_exchange, real_routed = ExpertAxis.exchange, ExpertAxis.routed
 real_synchronise, real_late = LocalStepper.synchronise, LateStar.__init__
@@ -369,7 +368,7 @@ real_accumulate = PipelineStepper.accumulate
 real_layers, real_pipeline_clip = Stages.layers_of, PipelineStepper.clip
 P, RATIO = "pipeline.parallel.", "pipeline.training.optimiser."
 OBJECTIVES = "pipeline.corpus.objectives."
-NATIVE = "pipeline.precision.native.Native."
+NATIVE = "pipeline.precision.native."
 SERVER = "pipeline.strategies.parameter_server."
 LOCAL = "pipeline.strategies.local_sgd.step.LocalStepper."
 POWERSGD = "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.PowerSGDState"
@@ -396,7 +395,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_add": {ANNOTATED + "AnnotatedStepper.add": lambda self, tensor, axes: None},
     # As if the gradients of two ranks were added instead of averaged.
     "sum": {
-        NATIVE + "scaled": lambda self, loss, optimiser, *, last: real_scaled(
+        NATIVE + "Precision.scaled": lambda self, loss, optimiser, *, last: real_scaled(
             self, loss * 2, optimiser, last=last
         )
     },
@@ -449,9 +448,9 @@ WRONG: dict[str, dict[str, Any]] = {
     },
     "stale_rows": {SHARDED + "rows.RowBucket._spread": lambda self, gathered, work: work.wait()},
     "narrow_reduction": {
-        NATIVE + "reduced": property(lambda self: torch.bfloat16, lambda *_: None)
+        NATIVE + "Precision.reduced": property(lambda self: torch.bfloat16, lambda *_: None)
     },
-    "narrow_masters": {"pipeline.precision.master.MasterWeights.step": from_narrow_weights},
+    "narrow_masters": {NATIVE + "MasterWeights.step": from_narrow_weights},
     "own_weight": {P + "step.Stepper.mean_weight": own_weight},
     "means_of_pieces": {
         P + "step.Stepper.accumulate": means_of_pieces(Stepper.accumulate),

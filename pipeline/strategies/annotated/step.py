@@ -23,7 +23,7 @@ from pipeline.parallel.group import Group, flattened, mesh_of
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
-from pipeline.precision import Precision
+from pipeline.precision.native import Precision
 from pipeline.strategies.annotated.annotations import Annotation, resolve
 
 

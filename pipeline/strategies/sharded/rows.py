@@ -18,8 +18,7 @@ from pipeline.parallel.group import buckets, ring_reduce_scatter
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.types import Parts
-from pipeline.precision import Precision
-from pipeline.precision.master import narrow
+from pipeline.precision.native import Precision, narrow
 
 
 class RowBucket:
@@ -139,8 +138,7 @@ class RowBucket:
     @torch.no_grad()
     def _spread(self, gathered: Tensor, work: Any) -> None:
         """Wait for the rows of all ranks and copy them into the whole parameters."""
-        if work is not None:
-            work.wait()
+        work.wait()
         by_rank = gathered.view(self.ranks.size(), -1)
         torch.split_with_sizes_copy(by_rank, self.sizes, dim=1, out=self.padded)
 

@@ -15,7 +15,7 @@ from pipeline.parallel.state import capture
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision import make_precision
-from pipeline.precision.master import MasterWeights
+from pipeline.precision.native import MasterWeights
 from tests.ranks import Operators
 
 

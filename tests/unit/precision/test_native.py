@@ -9,8 +9,8 @@ import torch
 from pipeline.errors import UnsupportedError
 from pipeline.models.build import build_model
 from pipeline.models.gpt2.model import Gpt2
-from pipeline.precision import Precision, make_precision
-from pipeline.precision.master import MasterWeights
+from pipeline.precision import make_precision
+from pipeline.precision.native import MasterWeights, Precision
 from pipeline.study.spec import ModelSpec, OptimiserSpec
 from pipeline.training.optimiser import make_optimiser
 from tests.ranks import Operators
