@@ -17,7 +17,6 @@ rule metrics:
             *files("pipeline/strategies/*.py"),
             *files("pipeline/strategies/*/plan.py"),
             "pipeline/models/__init__.py",
-            "pipeline/strategies/annotated/annotations.py",
             "pipeline/parallel/mesh.py",
             "pipeline/strategies/pipeline_parallel/schedule.py",
             "pipeline/parallel/wire.py",

@@ -1,4 +1,1 @@
-"""Annotated tensors: annotations.py is their language, plan.py arithmetic, step.py DTensors.
-
-search.py finds the best annotations of a block.
-"""
+"""Annotated tensors: plan.py is their arithmetic, search.py finds the best, step.py DTensors."""

@@ -43,7 +43,7 @@ def chain(model: ModelSpec, sequences: int, prices: Prices) -> Chain:
         one = prices.all_reduce if have == PARTIAL else prices.gather
         return prices.pieces * one(numbers)
 
-    def choices(layer: Product) -> list[Choice]:
+    def choices(number: int, layer: Product) -> list[Choice]:
         names = [WHOLE]
         if layer.given and layer.outputs % ranks == 0:
             names.append(COLUMNS)
@@ -54,9 +54,14 @@ def chain(model: ModelSpec, sequences: int, prices: Prices) -> Chain:
         for name in names:
             outputs = layer.outputs // (ranks if name == COLUMNS else 1)
             inputs = layer.inputs // (ranks if name == ROWS else 1)
-            seconds = prices.pieces * prices.product(tokens, inputs, outputs)
             kept = outputs * (inputs + 1)
-            made.append(Choice(name, seconds + prices.a_parameter * kept, kept))
+            seconds = prices.pieces * prices.product(tokens, inputs, outputs)
+            seconds += prices.a_parameter * kept
+            if number == 0:  # what lies before the block and behind it is whole
+                seconds += moved(layer.inputs * tokens, RETURNS[name], WHOLE)
+            if number == len(layers) - 1:
+                seconds += moved(layer.outputs * tokens, GIVES[name], WHOLE)
+            made.append(Choice(name, seconds, kept))
         return made
 
     def between(one: Product, two: Product, first: str, second: str) -> float:
@@ -69,15 +74,7 @@ def chain(model: ModelSpec, sequences: int, prices: Prices) -> Chain:
         own = FEATURES if by_feature and first == COLUMNS else WHOLE
         return forward + moved(one.outputs * tokens, RETURNS[second], own)
 
-    every = [choices(layer) for layer in layers]
-    given, made = layers[0].inputs * tokens, layers[-1].outputs * tokens
-    every[0] = [
-        one._replace(seconds=one.seconds + moved(given, RETURNS[one.name], WHOLE))
-        for one in every[0]
-    ]
-    every[-1] = [
-        one._replace(seconds=one.seconds + moved(made, GIVES[one.name], WHOLE)) for one in every[-1]
-    ]
+    every = [choices(*each) for each in enumerate(layers)]
     moves = [
         [[between(one, two, i.name, j.name) for j in every[n + 1]] for i in every[n]]
         for n, (one, two) in enumerate(pairwise(layers))

@@ -18,13 +18,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.experimental import implicit_replication, register_sharding
 
-from pipeline import models
 from pipeline.parallel.group import Group, flattened, mesh_of
 from pipeline.parallel.mesh import DATA
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.precision.native import Precision
-from pipeline.strategies.annotated.annotations import Annotation, resolve
+from pipeline.strategies.annotated.plan import Annotated, Annotation
 
 
 def placements(annotation: Annotation, mesh: DeviceMesh) -> list[Placement]:
@@ -139,29 +138,21 @@ class AnnotatedStepper(Stepper):
     Sequences are cut over the data axis; along every other axis all ranks have the same ones.
     """
 
-    def __init__(
-        self, parts: Parts, annotations: Mapping[str, Any], updates: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, parts: Parts, knobs: Annotated) -> None:
         """Place the parameters of the model on the mesh. Collective."""
         any_model: Any = parts.model
         group = Group.join(parts.layout)
         self.mesh, names = mesh_of(parts.layout), [name for name, _ in parts.layout.axes]
-        self.groups: dict[tuple[str, ...], dist.ProcessGroup] = {
-            (name,): self.mesh.get_group(name) for name in names
-        }
-        for count in range(2, len(names) + 1):
+        self.groups = dict[tuple[str, ...], dist.ProcessGroup]()
+        for count in range(1, len(names) + 1):
             for axes in combinations(names, count):
-                # One group too, so that DTensor adds up over them by one all-reduce.
-                self.groups[axes] = self.mesh[axes]._flatten("_".join(axes)).get_group()
-        shapes = models.tensor_shapes(any_model.spec)
-        chosen = resolve(annotations, parts.layout.axes, shapes)
+                # Several are one group too, so that DTensor adds up over them by one all-reduce.
+                mesh = self.mesh[axes]._flatten("_".join(axes)) if count > 1 else self.mesh[axes]
+                self.groups[axes] = mesh.get_group()
+        chosen, updates = knobs.resolved(any_model.spec, parts.layout.axes)
         self.boundaries = place(parts.model, self.mesh, chosen)
-        self.parameters = {
-            n: words(p) for n, p in parts.model.named_parameters() if isinstance(p, DTensor)
-        }
-        weights = models.family(any_model.spec).parameter_shapes(any_model.spec)
-        cut = resolve(updates, parts.layout.axes, weights)
-        self.updates = CutUpdates(parts.model, self.mesh, cut)
+        self.parameters = {n: words(p) for n, p in any_model.named_parameters()}
+        self.updates = CutUpdates(parts.model, self.mesh, updates)
         super().__init__(
             parts.prepare(), group, forward=self.part_of_loss, reduce=self.reduce_gradients
         )
@@ -268,11 +259,11 @@ def summed_over(gradient: DTensor, parameter: DTensor) -> tuple[str, ...] | None
     None where more is to be done than to add it up over these.
     """
     names = parameter.device_mesh.mesh_dim_names or ()
-    pairs = list(zip(names, gradient.placements, parameter.placements, strict=True))
-    if any(mine != wanted and not mine.is_partial("sum") for _, mine, wanted in pairs):
-        return None
-    open_axes = [(name, wanted) for name, mine, wanted in pairs if mine != wanted]
-    return tuple(n for n, _ in open_axes) if all(w.is_replicate() for _, w in open_axes) else None
+    places = zip(names, gradient.placements, parameter.placements, strict=True)
+    apart = [(name, mine, wanted) for name, mine, wanted in places if mine != wanted]
+    if all(mine.is_partial("sum") and wanted.is_replicate() for _, mine, wanted in apart):
+        return tuple(name for name, *_ in apart)
+    return None
 
 
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -24,8 +24,8 @@ from pipeline.models.build import build_model
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.types import Batch, Phases
 from pipeline.resolved import resolve
-from pipeline.strategies.annotated.annotations import mesh_axes, share
-from pipeline.strategies.annotated.annotations import resolve as resolve_annotations
+from pipeline.strategies.annotated.plan import mesh_axes, share
+from pipeline.strategies.annotated.plan import resolve as resolve_annotations
 from pipeline.strategies.annotated.search import annotate, chain, search
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
