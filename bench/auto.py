@@ -29,8 +29,8 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from bench.emulated.runs import Machine, Runs, Variant, least_factor, order
-from bench.scaffold import ROOT, about, make_tokens, parser, write
+from bench.emulated.runs import Runs, Variant, least_factor, order
+from bench.scaffold import ROOT, about, parser, write
 from pipeline.cost.constants import content as constants
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
@@ -187,7 +187,7 @@ def of_case(case: Case, calibration: Calibration) -> dict[str, Any]:
     """All layouts of a case, measured, and how the choice stands among them."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="samestep-auto-") as folder:
-        layouts = CaseRuns(Path(folder), case).measured(calibration)
+        layouts = measured(case, calibration, Runs(Path(folder), case.study()))
     return {
         **asdict(case),
         **{key: value for key, value in about().items() if key != "hardware"},
@@ -197,49 +197,35 @@ def of_case(case: Case, calibration: Calibration) -> dict[str, Any]:
     }
 
 
-class CaseRuns(Runs):
-    """Runs of a case's layouts, with its tokens made once."""
+def measured(case: Case, calibration: Calibration, runs: Runs) -> list[dict[str, Any]]:
+    """Each layout of a case with its prediction and what was measured of it."""
+    layouts, factor = candidates(case, calibration), least_factor(case.nodes)
+    reasons = {place: f"left out, {ratio:.1f} times the choice as predicted"
+               for place, ratio in far(layouts).items()}  # fmt: skip
+    places = [place for place in range(len(layouts)) if place not in reasons]
+    print(f"{case.name}: {len(places)} of {len(layouts)} layouts", file=sys.stderr)
 
-    def __init__(self, folder: Path, case: Case) -> None:
-        self.folder, self.count, self.machine = folder, 0, Machine()
-        self.case, self.study = case, case.study()
-        make_tokens(self.study, folder)
-
-    def measured(self, calibration: Calibration) -> list[dict[str, Any]]:
-        """Each layout with its prediction and what was measured of it."""
-        layouts = candidates(self.case, calibration)
-        reasons = {place: f"left out, {ratio:.1f} times the choice as predicted"
-                   for place, ratio in far(layouts).items()}  # fmt: skip
-        places = [place for place in range(len(layouts)) if place not in reasons]
-        print(f"{self.case.name}: {len(places)} of {len(layouts)} layouts", file=sys.stderr)
-
-        def take(place: int) -> Taken | None:
-            run = partial(self.once, layouts[place].spec)
-            if isinstance(taken := self.machine.undisturbed(run), Taken):
-                return taken
-            reasons[place] = taken
+    def take(place: int) -> Taken | None:
+        """A run, again where it failed; what its record says where it did twice is the reason."""
+        run = partial(runs.record, Variant(layouts[place].spec, factor), 2)
+        if isinstance(record := runs.machine.undisturbed(run), str):
+            reasons[place] = record
             return None
-
-        always = [place for place in places if layouts[place].chosen]
-        rounds = in_rounds(places, take, self.case.mib, always)
-        return [
-            {"layout": one.name, "mesh": one.mesh, "chosen": one.chosen,
-             "strategy": one.spec.strategy, "options": one.spec.options,
-             "nodes": one.spec.world.nodes, "predicted_seconds": one.predicted_seconds,
-             "seconds": median(run.seconds for run in taken) if taken else None,
-             "mib": max((run.mib for run in taken), default=None),
-             "runs": len(taken), "reason": reasons.get(place)}
-            for place, one in enumerate(layouts)
-            for taken in [rounds.get(place, [])]
-        ]  # fmt: skip
-
-    def once(self, spec: RunSpec) -> Taken | str:
-        """A run, again where it failed; what its record says where it did twice."""
-        record = self.record(Variant(spec, least_factor(self.case.nodes)), 2)
-        if isinstance(record, str):
-            return record
         peak = max(rank["peak_memory_bytes"] for rank in record.run["ranks"])
         return Taken(float(median(load_run(record, {}).timed_seconds)), peak / MEBIBYTE)
+
+    always = [place for place in places if layouts[place].chosen]
+    rounds = in_rounds(places, take, case.mib, always)
+    return [
+        {"layout": one.name, "mesh": one.mesh, "chosen": one.chosen,
+         "strategy": one.spec.strategy, "options": one.spec.options,
+         "nodes": one.spec.world.nodes, "predicted_seconds": one.predicted_seconds,
+         "seconds": median(run.seconds for run in taken) if taken else None,
+         "mib": max((run.mib for run in taken), default=None),
+         "runs": len(taken), "reason": reasons.get(place)}
+        for place, one in enumerate(layouts)
+        for taken in [rounds.get(place, [])]
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)

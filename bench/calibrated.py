@@ -19,12 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.emulated.runs import Machine, Runs, Variant
-from bench.scaffold import about, make_tokens, parser, stage, write
+from bench.emulated.runs import Runs, Variant
+from bench.scaffold import about, parser, stage, write
 from pipeline.emulation.dilation import dilate
 from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError, UnsupportedError
-from pipeline.files import write_text
 from pipeline.launch import preloaded
 from pipeline.planner import here
 from pipeline.resolved import ResolvedRun, first_runs
@@ -46,7 +45,7 @@ def main() -> int:
     result, studies = about() | {"rounds": ROUNDS}, dict[str, Any]()
     for name in args.studies:
         with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-            studies[name] = StudyRuns(Path(folder), load_study(find_study(name))).held()
+            studies[name] = held(Path(folder), load_study(find_study(name)))
         errors = {key: value for key, value in studies[name].items() if key != "cells"}
         print(f"{name}: {json.dumps(errors)}", file=sys.stderr)
         met = len(studies) == len(args.studies) and all(one["met"] for one in studies.values())
@@ -55,31 +54,21 @@ def main() -> int:
     return 0
 
 
-class StudyRuns(Runs):
-    """Runs of a study, with its tokens, yardstick and calibration made once."""
-
-    def __init__(self, folder: Path, study: Study) -> None:
-        self.folder, self.count, self.machine, self.study = folder, 0, Machine(), study
-        write_text(folder / "study.json", json.dumps(study.to_dict()))
-        preloaded.start_ranks(first_runs(study))  # forks the runs, as in a study
-        make_tokens(study, folder)
-        given = f"--study={folder}/study.json"
-        if study.cluster.yardstick:
-            stage("yardstick", given, f"--out={folder}/yardstick.json")
-        begun = time.monotonic()
-        stage("calibrate", given, f"--out={folder}/calibration.json")
-        self.seconds = time.monotonic() - begun
-        self.calibration = here.Calibration.read(folder / "calibration.json", study)
-
-    def held(self) -> dict[str, Any]:
-        """The errors of all cells that run here and are predicted, and whether the bars are met."""
-        runs = [run for run in first_runs(self.study) if predicted(run, self.calibration)]
-        cores = len(os.sched_getaffinity(0))
-        variants = [Variant(run.spec, dilate(run.spec.world, cores)) for run in runs]
-        steps = [median(taken.seconds for taken in each) for each in self.in_turn(ROUNDS, variants)]
-        places = [(run.spec.cell, run.spec.world.nodes) for run in runs]
-        rows = here.predict_study(runs, self.calibration, dict(zip(places, steps, strict=True)))
-        return judged(rows) | {"calibrated_in_seconds": self.seconds} | self.machine.counts()
+def held(folder: Path, study: Study) -> dict[str, Any]:
+    """The errors of all cells that run here and are predicted, and whether the bars are met."""
+    preloaded.start_ranks(first_runs(study))
+    runs = Runs(folder, study)
+    begun = time.monotonic()
+    stage("calibrate", f"--study={folder}/study.json", f"--out={folder}/calibration.json")
+    took = {"calibrated_in_seconds": time.monotonic() - begun}
+    calibration = here.Calibration.read(folder / "calibration.json", study)
+    cells = [run for run in first_runs(study) if predicted(run, calibration)]
+    cores = len(os.sched_getaffinity(0))
+    variants = [Variant(run.spec, dilate(run.spec.world, cores)) for run in cells]
+    steps = [median(taken.seconds for taken in each) for each in runs.in_turn(ROUNDS, variants)]
+    places = [(run.spec.cell, run.spec.world.nodes) for run in cells]
+    rows = here.predict_study(cells, calibration, dict(zip(places, steps, strict=True)))
+    return judged(rows) | took | runs.machine.counts()
 
 
 def predicted(run: ResolvedRun, calibration: here.Calibration) -> bool:

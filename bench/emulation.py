@@ -24,11 +24,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.emulated.runs import Lanes, Runs, Variant
+from bench.emulated.runs import Lanes, Runs, Variant, default_study
 from bench.scaffold import about, parser, write
 from pipeline.emulation.dilation import YARDSTICK_LEAST
 from pipeline.emulation.nodes import why_not
+from pipeline.launch import preloaded
 from pipeline.metrics.statistics import values_interval
+from pipeline.models import num_parameters
+from pipeline.resolved import first_runs
 from pipeline.study.spec import RunSpec
 
 NODES = 2
@@ -62,14 +65,16 @@ def main() -> int:
         return 1
     result = about() | {"repeats": REPEATS, "rate_mbits": RATE_MBITS, "accuracy": []}
     for name, model in MODELS.items():
+        study = default_study(model, args.nodes)
         with tempfile.TemporaryDirectory(prefix="samestep-") as folder:
-            runs = (
-                Lanes(args.nodes, args.share, cores, model)
-                if args.share
-                else Runs(Path(folder), model=model, nodes=args.nodes)
-            )
+            if args.share:
+                runs: Runs = Lanes(args.nodes, args.share, cores, study)
+            else:
+                preloaded.start_ranks(first_runs(study))
+                runs = Runs(Path(folder), study)
             for strategy in CELLS if args.exposed else CELLS + OTHERS:
-                row = {"model": name, "num_parameters": runs.num_parameters}
+                parameters = num_parameters(spec_of(runs, strategy).model)
+                row = {"model": name, "num_parameters": parameters}
                 row |= {"nodes": args.nodes, "cores": args.share or len(cores)}
                 if args.exposed:
                     row |= exposed(runs, strategy, args.factors, args.nodes)

@@ -132,14 +132,17 @@ class Contestant:
         self.slice = layout.batch_slice(dist.get_rank(), setting.batch)
         self.losses: list[float] = []
 
+    def next(self) -> Batch:
+        """This rank's part of the next batch."""
+        self.taken += 1
+        return Batch(*map(torch.from_numpy, self.tokens.slice(self.taken - 1, *self.slice)))
+
     def train(self, steps: int) -> float:
         """Seconds of a step, of all ranks: from a barrier to a barrier."""
         dist.barrier()
         begun = time.perf_counter()
         for _ in range(steps):
-            inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
-            self.losses.append(float(self.step(Batch(inputs, targets))))
-            self.taken += 1
+            self.losses.append(float(self.step(self.next())))
         dist.barrier()
         return (time.perf_counter() - begun) / steps
 
@@ -149,10 +152,9 @@ class Contestant:
         timer = PhaseTimer(Clock(torch.device("cpu")), counted)
         counted.start()
         for _ in range(steps):
-            inputs, targets = map(torch.from_numpy, self.tokens.slice(self.taken, *self.slice))
-            begun = time.time_ns()
+            batch, begun = self.next(), time.time_ns()
             with heard_by(timer):
-                timer.record(partial(self.step, Batch(inputs, targets)))
+                timer.record(partial(self.step, batch))
                 counted.communication(begun, time.time_ns())  # also what starts in C++
         # The loss of a step is one number.
         each = [one["wire_bytes"] for one in (counted.summary() or {}).get("collectives", [])]

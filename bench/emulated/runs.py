@@ -1,4 +1,4 @@
-"""Runs of the default study's cells in time dilated by several factors, in alternation."""
+"""Runs of a study's cells on emulated nodes, in alternation, and in time dilated by any factor."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ import psutil
 
 from bench.scaffold import STUDY, make_tokens, stage
 from pipeline.emulation import dilation
+from pipeline.files import write_text
 from pipeline.launch import preloaded
 from pipeline.metrics.profile import phase_steps, slowest
 from pipeline.metrics.runs import load_run
-from pipeline.models import num_parameters
 from pipeline.records import RunRecord, read_record
-from pipeline.resolved import resolve
+from pipeline.resolved import first_runs
 from pipeline.study.expansion import expand
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import load_study
@@ -107,33 +107,26 @@ class Taken:
     exposed: float = math.nan
 
 
-class Runs:
-    """Runs of the default study, with tokens and yardstick made once.
+def default_study(model: Mapping[str, int], nodes: int) -> Study:
+    """The default study with these sizes of its model, on up to so many nodes."""
+    content = load_study(STUDY).to_dict()
+    content["cluster"]["nodes"] = sorted({1, nodes, *content["cluster"]["nodes"]})
+    content["model"] |= model
+    return Study.of(content)
 
-    `model` are sizes of its model that differ; `nodes` is the largest number of nodes.
+
+class Runs:
+    """Runs of a study, with tokens and yardstick made once.
+
+    `preloaded.start_ranks` before it has them forked by a process with torch, as in a study.
     """
 
-    def __init__(
-        self, folder: Path, *, model: Mapping[str, int] | None = None, nodes: int = 2
-    ) -> None:
-        self.folder, self.count, self.machine = folder, 0, Machine()
-        self.study = self.study_of(model or {}, nodes)
-        study = folder / "study.json"
-        study.write_text(json.dumps(self.study.to_dict()), encoding="utf-8")
-        any_run = self.spec("dps", 2, 1000.0)
-        self.num_parameters = num_parameters(any_run.model)
-        # It has torch loaded and forks the runs, as in a study.
-        preloaded.start_ranks([resolve(any_run)])
-        make_tokens(self.study, folder)
-        stage("yardstick", f"--study={study}", f"--out={folder}/yardstick.json")
-
-    @staticmethod
-    def study_of(model: Mapping[str, int], nodes: int) -> Study:
-        """The default study with these sizes of its model, on up to so many nodes."""
-        content = load_study(STUDY).to_dict()
-        content["cluster"]["nodes"] = sorted({1, nodes, *content["cluster"]["nodes"]})
-        content["model"] |= model
-        return Study.of(content)
+    def __init__(self, folder: Path, study: Study) -> None:
+        self.folder, self.study, self.count, self.machine = folder, study, 0, Machine()
+        write_text(folder / "study.json", json.dumps(study.to_dict()))
+        make_tokens(study, folder)
+        if study.cluster.yardstick:
+            stage("yardstick", f"--study={folder}/study.json", f"--out={folder}/yardstick.json")
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         """Times of each variant in each repeat; every repeat has all, in an order of its own."""
@@ -179,7 +172,7 @@ class Runs:
         self.count += 1
         out = self.folder / f"run{self.count}"
         out.mkdir()
-        (out / "spec.json").write_text(variant.spec.to_json(), encoding="utf-8")
+        write_text(out / "spec.json", variant.spec.to_json())
         os.environ[dilation.LEAST] = f"{variant.factor:g}"
         arguments = [f"--spec={out}/spec.json", f"--tokens={self.folder}/tokens", f"--out={out}"]
         if variant.spec.world.yardstick:
@@ -203,11 +196,10 @@ class Lanes(Runs):
     one has the first variant, in real time.
     """
 
-    def __init__(self, nodes: int, share: int, cores: list[int], model: Mapping[str, int]) -> None:
-        self.study, self.machine = self.study_of(model, nodes), Machine()
-        self.num_parameters = num_parameters(self.spec("dps", 2, 1000.0).model)
+    def __init__(self, nodes: int, share: int, cores: list[int], study: Study) -> None:
+        self.study, self.machine = study, Machine()
         self.lanes = [
-            ProcessPoolExecutor(1, get_context("spawn"), _begin_lane, (own, nodes, model))
+            ProcessPoolExecutor(1, get_context("spawn"), _begin_lane, (own, study))
             for own in (cores[:nodes], cores[nodes : nodes + share])
         ]
 
@@ -234,12 +226,13 @@ class Lanes(Runs):
 _LANE: list[Runs] = []
 
 
-def _begin_lane(cores: list[int], nodes: int, model: Mapping[str, int]) -> None:
+def _begin_lane(cores: list[int], study: Study) -> None:
     os.sched_setaffinity(0, cores)
     # The lock of timed runs lies there: what has cores of its own waits for nobody.
     os.environ["TMPDIR"] = folder = tempfile.mkdtemp(prefix="samestep-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    _LANE.append(Runs(Path(folder), model=model, nodes=nodes))
+    preloaded.start_ranks(first_runs(study))
+    _LANE.append(Runs(Path(folder), study))
 
 
 def _take(variants: Sequence[Variant]) -> list[Taken]:

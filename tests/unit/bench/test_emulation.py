@@ -7,17 +7,15 @@ from concurrent.futures import Future
 import pytest
 
 from bench import emulation
-from bench.emulated.runs import Lanes, Machine, Runs, Taken, Variant
-from bench.scaffold import STUDY
+from bench.emulated.runs import Lanes, Machine, Runs, Taken, Variant, default_study
 from pipeline import strategies
-from pipeline.study.load import load_study
 
 
 class FakeRuns(Runs):
     """Emulated steps take a fifth less than the 40 ms of real ones."""
 
     def __init__(self) -> None:
-        self.study, self.machine = load_study(STUDY), Machine()
+        self.study, self.machine = default_study({}, 2), Machine()
 
     def in_turn(self, repeats: int, variants: Sequence[Variant]) -> list[list[Taken]]:
         times = [0.04 if one.spec.world.real_time else 0.032 for one in variants]
@@ -65,7 +63,7 @@ class FakeLane:
 
 def test_real_time_has_a_lane_and_all_other_variants_share_one() -> None:
     lanes = Lanes.__new__(Lanes)
-    lanes.study = Lanes.study_of({}, 8)
+    lanes.study = default_study({}, 8)
     real, shared = FakeLane(), FakeLane()
     lanes.lanes = [real, shared]  # type: ignore[list-item]
     variants = emulation.variants(lanes, "dps", (5, 10), 8)
