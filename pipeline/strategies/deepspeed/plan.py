@@ -23,11 +23,6 @@ from pipeline.study.spec import RunSpec
 OLDEST = (0, 19, 8)
 """Before, ZeRO-3 on Gloo waited for the last of several gathers only (pull request 8539)."""
 
-INSTALL = (
-    "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
-    "--require-hashes -r envs/deepspeed.lock"
-)
-
 PERSISTENT, LIVE = 100_000, 1_000_000_000
 """Numbers: stage 3 keeps a tensor of so many until the update, and any that is used again within so
 many until the passes end (its defaults of stage3_param_persistence_threshold and
@@ -47,7 +42,10 @@ class Deepspeed(Strategy):
     """
 
     requires = ("deepspeed",)
-    install = INSTALL
+    install = (
+        "DS_ACCELERATOR=cpu DS_BUILD_OPS=0 .venv/bin/pip install --no-build-isolation --no-deps "
+        "--require-hashes -r envs/deepspeed.lock"
+    )
     precisions = PLAIN
     choices = (("stage", (1, 2, 3)),)
     variants = ({"stage": 1}, {"stage": 2})
@@ -72,10 +70,20 @@ class Deepspeed(Strategy):
             )
 
     def check(self) -> None:
-        """Raise MissingError where DeepSpeed is missing or too old."""
-        reason = why_unusable()
-        if reason is not None:
-            raise MissingError(f"DeepSpeed is {reason}; run `{self.install}`")
+        """Raise MissingError where DeepSpeed is missing or older than `OLDEST`."""
+        try:
+            version = importlib.metadata.version("deepspeed")
+        except importlib.metadata.PackageNotFoundError:
+            raise MissingError(
+                "DeepSpeed is not installed, an optional extra (docs/strategies.md); run "
+                f"`{self.install}`"
+            ) from None
+        numbers = (int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
+        if tuple(numbers) < OLDEST:
+            raise MissingError(
+                f"DeepSpeed is version {version}, older than {'.'.join(map(str, OLDEST))}, which "
+                f"reads weights before they are there; run `{self.install}`"
+            )
 
     def degrees(self, spec: RunSpec, layout: Layout) -> Degrees | None:
         """The stage of ZeRO along the data axis."""
@@ -128,16 +136,3 @@ class Deepspeed(Strategy):
         from pipeline.strategies.deepspeed.step import DeepSpeedStepper
 
         return DeepSpeedStepper(parts, self.stage)
-
-
-def why_unusable() -> str | None:
-    """None where a version that is known to be right is installed, else the reason."""
-    try:
-        version = importlib.metadata.version("deepspeed")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed, an optional extra (docs/strategies.md)"
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit())
-    if numbers < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        return f"version {version}, older than {oldest}, which reads weights before they are there"
-    return None

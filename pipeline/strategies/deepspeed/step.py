@@ -111,8 +111,6 @@ class DeepSpeedStepper(Stepper):
         So tensors are put together one after the other, and each rank keeps its rows on the host; a
         scalar is the root's.
         """
-        from deepspeed.utils import safe_get_full_optimizer_state
-
         pieces: list[Piece] = []
 
         def keep(name: str, whole: Tensor) -> None:
@@ -130,7 +128,7 @@ class DeepSpeedStepper(Stepper):
             shape = getattr(parameter, "ds_shape", parameter.shape)
             keep(weight_name(name), self._whole(parameter).view(shape))
             for slot in SLOTS:
-                value: Tensor = safe_get_full_optimizer_state(parameter, slot)
+                value = self.deepspeed.utils.safe_get_full_optimizer_state(parameter, slot)
                 keep(slot_name(name, slot), value.view(shape))
             # The step count is one for all.
             keep(slot_name(name, "step"), next(iter(self.optimiser.state.values()))["step"])
@@ -161,9 +159,7 @@ class DeepSpeedStepper(Stepper):
 
     def _set(self, parameter: nn.Parameter, value: Tensor, slot: str | None = None) -> None:
         """Set a weight, or a slot of it, from the whole tensor."""
-        from deepspeed import utils
-
-        value = value.to(self.engine.device)
+        utils, value = self.deepspeed.utils, value.to(self.engine.device)
         if self.stage == 3:
             # Each rank has a run of the flattened tensor; the runs are equal, the last one padded.
             held: Any = parameter

@@ -17,14 +17,8 @@ from pipeline.errors import LaunchError
 from pipeline.machine import addresses
 from pipeline.parallel.mesh import Layout
 
-TIMEOUT_SECONDS = "300"
-"""Patience of a collective. Horovod's 30 s is less than the start of several ranks on few cores."""
-
 HOST = "node{}"
 """Name of a node: several may share one machine, whose own name does not tell them apart."""
-
-QUEUE = 1024
-"""Ranks that may wait at the rendezvous server."""
 
 
 def join(layout: Layout, settings: Mapping[str, str]) -> None:
@@ -43,7 +37,9 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
                     f"{value}; start another process, Horovod reads it once"
                 )
     else:
-        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+        # Patience of a collective: the default of 30 s is less than several ranks on few cores take
+        # to start.
+        os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", "300")
         os.environ.update(settings)
         os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
         if layout.num_processes > 1:
@@ -68,7 +64,7 @@ def _meet() -> dict[str, str]:
         from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
         # Of more than five who call at once the kernel drops one, which then waits for a second.
-        RendezvousHTTPServer.request_queue_size = QUEUE
+        RendezvousHTTPServer.request_queue_size = 1024
         hosts = ",".join(f"{HOST.format(node)}:{local_size}" for node in range(size // local_size))
         server = RendezvousServer()
         port = server.start()
@@ -76,6 +72,8 @@ def _meet() -> dict[str, str]:
         store.set("server", f"{address} {port}")
     # `get` waits until a rank has written the value.
     server_address, server_port = store.get("server").decode().split()
+    # As torch's Gloo was told, else the address's own.
+    interface = os.environ.get(addresses.INTERFACE) or addresses.interface_of(address)
     variables = {
         "HOROVOD_RANK": rank,
         "HOROVOD_SIZE": size,
@@ -86,7 +84,7 @@ def _meet() -> dict[str, str]:
         "HOROVOD_HOSTNAME": HOST.format(rank // local_size),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": server_port,
-        "HOROVOD_GLOO_IFACE": _interface(address),
+        "HOROVOD_GLOO_IFACE": interface,
     }
     return {key: str(value) for key, value in variables.items()}
 
@@ -104,11 +102,3 @@ def _own_address(store: PrefixStore, rank: int, size: int) -> str:
     if addresses.is_loopback(own) and elsewhere:
         return addresses.source_address(elsewhere[0])
     return own
-
-
-def _interface(address: str) -> str:
-    """Network interface for Horovod's Gloo: as torch's Gloo was told, else the address's own."""
-    for name in ("HOROVOD_GLOO_IFACE", addresses.INTERFACE):
-        if os.environ.get(name):
-            return os.environ[name]
-    return addresses.interface_of(address)

@@ -31,12 +31,11 @@ UNSUPPORTED_FILE = "horovod-unsupported.txt"
 
 TUNING = {
     "HOROVOD_AUTOTUNE": "1",
-    **dict.fromkeys(
-        ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_HIERARCHICAL_ALLGATHER",
-         "HOROVOD_TORUS_ALLREDUCE"), "0"
-    ),
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
+    "HOROVOD_TORUS_ALLREDUCE": "0",
     "HOROVOD_CACHE_CAPACITY": "1024",
-}  # fmt: skip
+}
 """Variables with which Horovod's search has fusion and cycle alone to tune: what is stated in the
 environment it leaves, here at its own defaults."""
 
@@ -88,9 +87,8 @@ class Horovod(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """One process per device; raises StudyError where the tuned knobs are stated too."""
-        usual = Horovod()
         stated = self.fusion_threshold_mb, self.cycle_time_ms
-        if self.autotune and stated != (usual.fusion_threshold_mb, usual.cycle_time_ms):
+        if self.autotune and stated != (Horovod.fusion_threshold_mb, Horovod.cycle_time_ms):
             raise StudyError(
                 f"horovod options fusion_threshold_mb {stated[0]} and cycle_time_ms {stated[1]} do "
                 "nothing with autotune, which sets both; leave them out, or set it to false"

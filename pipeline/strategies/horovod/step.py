@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,6 @@ def broadcast_weights(model: nn.Module) -> None:
         hvd.broadcast_parameters(bits, ROOT)
 
 
-@dataclass(frozen=True)
 class HorovodRanks(Ranks):
     """The ranks of the Horovod job."""
 

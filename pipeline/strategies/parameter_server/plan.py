@@ -8,7 +8,7 @@ root also computes a replica's share, as nn.DataParallel's first device does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline import models
 from pipeline.cost.traffic import ANSWERED, SEND, Traffic
@@ -64,13 +64,8 @@ class ParameterServer(Strategy):
              f"engine data_parallel is one process on one node, given {world.nodes} nodes; set the "
              "cell's nodes to [1] or use engine process_group"),
         ])  # fmt: skip
-        return Layout(
-            axes=((DATA, 1),),
-            processes_per_node=1,
-            devices_per_process=world.ranks_per_node,
-            device=world.device,
-            backend=world.backend,
-        )
+        one = Layout.of(world, (DATA, 1))
+        return replace(one, processes_per_node=1, devices_per_process=world.ranks_per_node)
 
     def one_graph(self, spec: RunSpec) -> bool:
         """True: gradients are pushed after the passes. DataParallel takes no compiled modules."""

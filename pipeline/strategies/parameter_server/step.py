@@ -118,15 +118,16 @@ class LateStar(Star):
     def begin_messages(self) -> None:
         """Hand over what travels while the passes run; `push` waits for it."""
         others = range(1, self.group.size)
-        if self.late is not None and not self.is_root:
+        if self.is_root:
+            if self.late is not None:
+                self.incoming = [torch.empty_like(self.late) for _ in others]
+                self.on_the_way += map(dist.irecv, self.incoming, others)
+            if self.newest is not None:
+                self.on_the_way += [dist.isend(self.newest, rank) for rank in others]
+            return
+        if self.late is not None:
             self.on_the_way.append(dist.isend(self.late, ROOT))
-        elif self.late is not None:
-            self.incoming = [torch.empty_like(self.late) for _ in others]
-            pairs = zip(self.incoming, others, strict=True)
-            self.on_the_way += [dist.irecv(one, rank) for one, rank in pairs]
-        if self.newest is not None and self.is_root:
-            self.on_the_way += [dist.isend(self.newest, rank) for rank in others]
-        elif self.newest is not None:
+        if self.newest is not None:
             self.on_the_way.append(dist.irecv(self.newest, ROOT))
 
     @collective
