@@ -31,12 +31,11 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """All published figures of one study; tables are as they stand in the file."""
+    """All published figures of one study; tables are as in the file, but with a source in words."""
 
     id: str
     numbers: Mapping[str, Number]
     tables: Mapping[str, Mapping[str, Any]]
-    documents: Mapping[str, Mapping[str, str]]
 
     def number(self, name: str) -> Number:
         """The number called `name`, or the cell `table/row/column` of a table, rows from 1.
@@ -66,12 +65,7 @@ class Reference:
         if units[column] == "text":
             raise ClaimError(f"the cell {name!r} of {self.id!r} is a word; name a number")
         value = content["rows"][place - 1][[*units].index(column)]
-        return Number(float(value), f"{_source(content, self.documents)}, row {row}")
-
-
-def _source(entry: Mapping[str, Any], documents: Mapping[str, Mapping[str, str]]) -> str:
-    source = entry["source"]
-    return f"{documents[source['document']]['title']}, {source['place']}"
+        return Number(float(value), f"{content['source']}, row {row}")
 
 
 def ids() -> list[str]:
@@ -92,19 +86,20 @@ def load(study: str) -> Reference:
 def parse(text: str, where: str) -> Reference:
     """The content of one file; raises ClaimError naming the place and the rule it breaks."""
     content = parse_json(text, where, ClaimError)
-    fault = first_error(content, "reference")
-    if fault is not None:
+    if (fault := first_error(content, "reference")) is not None:
         raise ClaimError(f"{where} {describe(fault)}")
     entries, documents = [*content["numbers"], *content["tables"]], content["documents"]
     names = [entry["id"] for entry in entries]
     for entry in entries:
         if names.count(entry["id"]) > 1:
             raise ClaimError(f"{where}: the id {entry['id']!r} stands twice; make it unique")
-        if entry["source"]["document"] not in documents:
+        source = entry["source"]
+        if source["document"] not in documents:
             raise ClaimError(
-                f"{where}: {entry['id']} names the document {entry['source']['document']!r}; "
+                f"{where}: {entry['id']} names the document {source['document']!r}; "
                 f"declare it in documents or use one of {', '.join(documents)}"
             )
+        entry["source"] = f"{documents[source['document']]['title']}, {source['place']}"
     for table in content["tables"]:
         # Each row has a value for each column, a word exactly where the column's unit is `text`.
         kinds = [column["unit"] == "text" for column in table["columns"]]
@@ -114,8 +109,5 @@ def parse(text: str, where: str) -> Reference:
                     f"{where}: row {place} of {table['id']} is {row}; expected {len(kinds)} "
                     "values, words only in columns of unit text"
                 )
-    numbers = {
-        entry["id"]: Number(float(entry["value"]), _source(entry, documents))
-        for entry in content["numbers"]
-    }
-    return Reference(content["id"], numbers, {t["id"]: t for t in content["tables"]}, documents)
+    numbers = {n["id"]: Number(float(n["value"]), n["source"]) for n in content["numbers"]}
+    return Reference(content["id"], numbers, {t["id"]: t for t in content["tables"]})
