@@ -49,7 +49,7 @@ from pipeline.metrics.bands import band_of
 from pipeline.parallel.step import Stepper
 from pipeline.precision.native import local
 from pipeline.records import Step
-from pipeline.records.step_rules import PHASES_TOLERANCE
+from pipeline.records.rules import PHASES_TOLERANCE
 from pipeline.schemas import validate
 from pipeline.study.profiling import IN_STEP
 from pipeline.training.devices import why_no_cuda

@@ -20,7 +20,7 @@ from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
 from pipeline.machine.source import provenance
 from pipeline.records import RunRecord, Step
-from pipeline.records.step_rules import cpu_seconds
+from pipeline.records.rules import cpu_seconds
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.text import plural

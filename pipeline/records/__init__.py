@@ -1,15 +1,15 @@
 """Run records on disk: `run.json` and `steps.jsonl` in the folder of a run.
 
-Both are validated by their JSON Schema when written and when read, and held against the rules of
-`run_rules` and `step_rules`. `write_record` writes the steps first and `run.json` last, each under
-a temporary name, so a folder with a `run.json` is complete.
+Both are validated by their JSON Schema when written and when read, and held against `rules`.
+`write_record` writes the steps first and `run.json` last, each under a temporary name, so a folder
+with a `run.json` is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.documents import read_document, read_lines
 from pipeline.errors import RecordError, StudyError
 from pipeline.files import write_text
-from pipeline.records import run_rules, step_rules
+from pipeline.records.rules import contradiction
 from pipeline.schemas import AGAIN, validate
 from pipeline.study.spec import RunSpec
 
@@ -140,37 +140,6 @@ def spec_to_write(spec: RunSpec, folder: Path) -> RunSpec:
     return spec if out_of_time or own.identity() != spec.identity() else own
 
 
-def find_records(root: Path) -> Iterator[Path]:
-    """Folders below `root` that hold a run.json, in a stable order."""
-    yield from sorted(path.parent for path in root.glob(f"**/{RUN_FILE}"))
-
-
-Rule = Callable[[RunRecord], Iterator[str]]
-"""Yields a line on each contradiction in a record that fits the schemas; it begins with the file.
-
-What is in a file by itself, such as a number that cannot be, the schemas and `pipeline.documents`
-refuse.
-"""
-
-ALWAYS: tuple[Rule, ...] = (
-    run_rules.texts, run_rules.spec, run_rules.dates, run_rules.world,
-    step_rules.steps_hash, step_rules.steps_of_the_spec,
-)  # fmt: skip
-FINISHED: tuple[Rule, ...] = (
-    run_rules.precision, run_rules.model, run_rules.network, run_rules.ranks,
-    run_rules.utilisation, run_rules.memory, run_rules.environments, run_rules.sent,
-    step_rules.grid, step_rules.timed, step_rules.same_on_all_ranks, step_rules.phases,
-    step_rules.communication, step_rules.cpu_seconds, step_rules.wall_time,
-)  # fmt: skip
-"""Of a run that ended `ok`; of another one there is what it left."""
-
-
-def contradiction(record: RunRecord) -> str | None:
-    """The line on the first contradiction in a record; None if there is none."""
-    rules = (*ALWAYS, *(FINISHED if record.status == "ok" else ()))
-    return next((line for rule in rules for line in rule(record)), None)
-
-
 def _check(record: RunRecord, folder: Path) -> None:
     """Raise RecordError for what a schema cannot say."""
     if (line := contradiction(record)) is not None:
@@ -179,5 +148,5 @@ def _check(record: RunRecord, folder: Path) -> None:
 
 
 def _load(path: Path) -> Any:
-    # What an old record says of a failure may hold what a library coloured; see `run_rules.texts`.
+    # What an old record says of a failure may hold what a library coloured; see `rules.texts`.
     return read_document(path, "", RecordError, _AGAIN, printable=False)
