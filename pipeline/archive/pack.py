@@ -25,8 +25,7 @@ from pipeline.files import atomic_path, is_made_of
 from pipeline.machine.image import locked_digest
 from pipeline.machine.source import provenance
 from pipeline.metrics import table
-from pipeline.metrics.build import build
-from pipeline.metrics.collect import read_all
+from pipeline.metrics.build import build, read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.metrics.results import Results
 from pipeline.records import RunRecord

@@ -26,7 +26,7 @@ from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
 from pipeline.errors import ArchiveError, SamestepError, without_fix
 from pipeline.files import made_folder, open_regular, sha256_of_file
 from pipeline.machine.source import provenance
-from pipeline.metrics.collect import read_all
+from pipeline.metrics.build import read_all
 from pipeline.metrics.emulation import load_uncertainty
 from pipeline.records import RunRecord
 from pipeline.schemas import AGAIN, read, validate

@@ -14,7 +14,7 @@
                          axis of the mesh. Counted, so one profiled run has them exactly
     between_nodes_bytes  what of these goes to ranks of other nodes
     phase_bubble         bubble of a pipeline over its computing, replayed from the passes of
-                         profiled runs (`pipeline.metrics.bubble`)
+                         profiled runs (`pipeline.metrics.profile`)
 
 Every run counts once. The interval of the median over the runs comes from interpolated order
 statistics (`pipeline.metrics.statistics.values_interval`), that of a ratio of two from both.

@@ -1,6 +1,6 @@
 """From validated run records to one tidy table: `python -m pipeline metrics`.
 
-Flow: `collect` (records of a study, none missing, none invalid) -> `runs` (what one run says) ->
+Flow: `build` (records of a study, none missing, none invalid) -> `runs` (what one run says) ->
 `cells` (what the repeats of a cell say together: intervals, speedup, efficiency), `parity` (does
 each cell compute the same training) and `contrasts` (which cell is faster) -> `table` (one
 validated Parquet file). `emulation` says how far emulated times may be off. All later rooms read

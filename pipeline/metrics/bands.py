@@ -2,7 +2,7 @@
 
 A `Band` is made from a measurement on a CPU, `bench/parity_drift.py`, whose result is
 `bench/results/parity_drift.json`: a small GPT-2, three seeds, the same batches in one piece and in
-two, so that the same terms are summed in another order. Each bound is at least `ROOM` times the
+two, so that the same terms are summed in another order. Each bound is at least ten times the
 largest deviation found there: other models, more ranks and other processors round differently.
 """
 
@@ -12,9 +12,6 @@ from dataclasses import dataclass
 
 FIRST_STEPS = 20
 """Steps that decide; all of a shorter run."""
-
-ROOM = 10
-"""Least ratio of a bound to the largest deviation that was measured."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.metrics import flops
 from pipeline.metrics.facts import mixed
-from pipeline.metrics.flops import cell_values
-from pipeline.metrics.labels import LABEL_COLUMNS, cell_context
-from pipeline.metrics.runs import Run, busy_cores
+from pipeline.metrics.labels import OF_ONE_RUN
+from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Floats,
@@ -21,7 +21,7 @@ from pipeline.metrics.statistics import (
     repeats_interval,
     values_interval,
 )
-from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.study.equal_work import unequal_work
 from pipeline.study.expansion import without_conditions
 from pipeline.study.link import LinkSpec
@@ -34,6 +34,11 @@ class CellRuns:
 
     runs: Sequence[Run]
 
+    @property
+    def name(self) -> str:
+        """Name in the column `base`, by the short name of the cell, which is unique."""
+        return f"{self.context['cell']}, {plural(self.context['nodes'], 'node')}"
+
     @cached_property
     def ok(self) -> list[Run]:
         """Runs that finished."""
@@ -42,15 +47,10 @@ class CellRuns:
     @cached_property
     def context(self) -> dict[str, Any]:
         """Columns that all rows of level `cell` share; status is ok when any run finished."""
-        lead = (self.ok or self.runs)[0]
-        own = {key: lead.context[key] for key in LABEL_COLUMNS}
+        lead = (self.ok or self.runs)[0].context
+        shared = {name: value for name, value in lead.items() if name not in OF_ONE_RUN}
         reasons = sorted({str(run.context["reason"]) for run in self.runs if not run.ok})
-        return {
-            **cell_context(lead.record, own),
-            "level": "cell",
-            "status": lead.record.status,
-            "reason": "; ".join(reasons) or None,
-        }
+        return shared | {"level": "cell", "reason": "; ".join(reasons) or None}
 
     @property
     def link(self) -> LinkSpec | None:
@@ -77,6 +77,12 @@ class CellRuns:
         seconds = repeats_interval([run.throughput_seconds for run in self.ok])
         return seconds.rate(self.context["global_batch_tokens"])
 
+    def over(self, base: CellRuns) -> Interval:
+        """Ratio of the throughputs of two groups."""
+        if base is self:
+            return Interval(1.0, 1.0, 1.0, len(self.ok), "exact: the base itself")
+        return interval_of_ratio(self.rate, base.rate)
+
 
 Groups = Mapping[tuple[str, int], CellRuns]
 
@@ -91,55 +97,53 @@ def group_runs(runs: Sequence[Run]) -> dict[tuple[str, int], CellRuns]:
 
 def cell_rows(groups: Groups) -> list[Rows]:
     """Rows of every cell at every node count; one that never finished has the counts alone."""
-    frames = []
+    parts = []
     for group in groups.values():
         values = [
             row("num_runs", "count", float(len(group.runs))),
             row("num_ok", "count", float(len(group.ok))),
         ]
         if group.ok:
+            records = [run.record for run in group.ok]
             values += [
                 interval_row("step_seconds", "s", group.step_seconds),
                 interval_row("tokens_per_second", "tokens/s", group.rate),
                 row("timed_steps", "count", float(sum(run.timed.sum() for run in group.ok))),
-                *_ranges(group),
+                *_over_repeats(group, [run.quantities for run in group.ok]),
             ]
             # Over its own smallest node count, then over the base, with what would be ideal.
             base, first = find_base(group, groups), find_own_base(group, groups)
             if base is not None:
                 if first is not None:
-                    name = base_name(first.context)
-                    values.append(interval_row("own_speedup", "1", _over(group, first), base=name))
+                    own = group.over(first)
+                    values.append(interval_row("own_speedup", "1", own, base=first.name))
                 ideal = group.context["world_size"] / base.context["world_size"]
-                name, ratio = base_name(base.context), _over(group, base)
+                ratio, of = group.over(base), {"base": base.name}
                 values += [
-                    interval_row("speedup", "1", ratio, base=name),
-                    interval_row("efficiency", "1", ratio.times(1 / ideal), base=name),
-                    row("ideal_speedup", "1", ideal, base=name),
-                    interval_row("base_tokens_per_second", "tokens/s", base.rate, base=name),
+                    interval_row("speedup", "1", ratio, **of),
+                    interval_row("efficiency", "1", ratio.times(1 / ideal), **of),
+                    row("ideal_speedup", "1", ideal, **of),
+                    interval_row("base_tokens_per_second", "tokens/s", base.rate, **of),
                 ]
             # Whether the runs that are pooled were made under different circumstances, and which.
-            records = [run.record for run in group.ok]
             differ = mixed([record.run for record in records])
-            values.append(row("mixed", "1", float(bool(differ)), text=differ or "no"))
-            values += cell_values(records, group.run_rates, group.rate)
-        frames.append(rows(group.context, values))
-    return frames
+            per_token = float(np.mean([flops.flops_per_token(record) for record in records]))
+            per_step = per_token * group.context["global_batch_tokens"]
+            values += [
+                row("mixed", "1", float(bool(differ)), text=differ or "no"),
+                row("model_flops_per_step", "FLOP", per_step),
+                interval_row("model_flops_per_second", "FLOP/s", group.rate.times(per_token)),
+                *_over_repeats(group, [*map(flops.utilisations, records, group.run_rates)]),
+            ]
+        parts.append(Rows(group.context, values))
+    return parts
 
 
-def _ranges(group: CellRuns) -> list[dict[str, Any]]:
+def _over_repeats(group: CellRuns, each: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
     """Quantities that a run has one of; the repeats give their median and its interval."""
-    each = []
-    for run in group.ok:
-        ranks = run.record.run["ranks"]
-        peak = max(rank["peak_memory_bytes"] for rank in ranks)
-        values = {"peak_memory_bytes": peak, "mean_step_seconds": float(run.timed_seconds.mean())}
-        values |= run.tails
-        busy = [kept for rank in ranks if (kept := busy_cores(rank)) is not None]
-        known = {"mean_utilisation": float(np.mean(busy))} if len(busy) == len(ranks) else {}
-        each.append(values | known)
     cores = "cores" if group.context["device"] == "cpu" else "1"
-    units = {"peak_memory_bytes": "bytes", "mean_utilisation": cores}
+    units = {"peak_memory_bytes": "bytes", "peak_flops_per_second": "FLOP/s",
+             "mean_utilisation": cores, **dict.fromkeys(flops.NAMES, "1")}  # fmt: skip
     # Only what every run has: a median of some of them would be of another cell.
     return [
         interval_row(name, units.get(name, "s"), values_interval([one[name] for one in each]))
@@ -196,18 +200,6 @@ def find_plain(group: CellRuns, groups: Groups) -> CellRuns | None:
     return None if plain is None else links[plain]
 
 
-def base_name(context: Mapping[str, Any]) -> str:
-    """Name of a group in the column `base`, by the short name of the cell, which is unique."""
-    return f"{context['cell']}, {plural(int(context['nodes']), 'node')}"
-
-
-def _over(group: CellRuns, base: CellRuns) -> Interval:
-    """Ratio of the throughputs of two groups."""
-    if base is group:
-        return Interval(1.0, 1.0, 1.0, len(group.ok), "exact: the base itself")
-    return interval_of_ratio(group.rate, base.rate)
-
-
 LOSS_STEPS = 50
 """Steps over which a loss is averaged before it is held against a study's `target_loss`."""
 
@@ -226,7 +218,7 @@ def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
             means = (sums[LOSS_STEPS:] - sums[:-LOSS_STEPS]) / LOSS_STEPS
             if (steps := np.flatnonzero(means <= target)).size:
                 reached.append((group, int(steps[0]) + LOSS_STEPS))
-    frames = []
+    parts = []
     for group in groups.values():
         own = group.context
         for base, count in reached if group.ok else ():
@@ -235,15 +227,15 @@ def cost_rows(target: float | None, groups: Groups) -> list[Rows]:
             same_losses = base.context["precision"] == own["precision"]
             if not (same_batch and same_losses) or unequal_work(own, base.context, ()):
                 continue
-            at = {"base": base_name(base.context), "text": f"{target:g}"}
+            at = {"base": base.name, "text": f"{target:g}"}
             hours = group.step_seconds.times(count * own["nodes"] / 3600)
             values = [
                 row("steps_to_loss", "count", float(count), n=LOSS_STEPS, **at),
                 interval_row("node_hours", "h", hours, **at),
             ]
-            frames.append(rows(own, values))
+            parts.append(Rows(own, values))
             break
-    return frames
+    return parts
 
 
 WITHIN = 0.05
@@ -260,11 +252,9 @@ def exactness_rows(groups: Groups) -> list[dict[str, Any]]:
         return []
     bases = [(group, find_base(group, groups)) for group in several]
     ratios = [
-        _over(group, base)
+        group.over(base)
         for group, base in bases
-        if base is not None
-        and base is not group
-        and min(len(group.ok), len(base.ok)) >= MIN_REPEATS
+        if base and base is not group and min(len(group.ok), len(base.ok)) >= MIN_REPEATS
     ]
     exact = sum(max(r.high / r.value - 1, 1 - r.low / r.value) <= WITHIN for r in ratios)
     # On the logarithm a spread is relative, and that of a ratio is the root of the two squares.

@@ -18,9 +18,6 @@ from pipeline.text import NONE, align
 Place = tuple[str, int]
 """A cell and its number of nodes."""
 
-HEADINGS = ("setting", "chosen", "predicted ms", "measured ms",
-            "fastest other", "predicted ms", "measured ms", "chosen over other")  # fmt: skip
-
 
 def settings(runs: Iterable[ResolvedRun]) -> list[tuple[str, dict[Place, str]]]:
     """Name of each setting, and its candidates with their names; one node is part of them all."""
@@ -62,7 +59,9 @@ def choices(
         for row in rows
         if row["step_s_pred"]
     }
-    table: list[Sequence[str]] = [HEADINGS]
+    times = ("predicted ms", "measured ms")
+    headings = ("setting", "chosen", *times, "fastest other", *times, "chosen over other")
+    table: list[Sequence[str]] = [headings]
     won = 0
     for name, candidates in settings(runs):
         known = [place for place in candidates if place in predicted]

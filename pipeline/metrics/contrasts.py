@@ -19,20 +19,18 @@ from itertools import combinations, count
 from math import comb, inf
 from typing import Any
 
-from pipeline.metrics.cells import CellRuns, Groups, base_name, find_base, find_plain
+from pipeline.metrics.cells import CellRuns, Groups, find_base, find_plain
 from pipeline.metrics.parity import NOT_COMPARED, UNEQUAL
 from pipeline.metrics.statistics import (
     ALPHA,
     MIN_REPEATS,
-    RANK_SUM,
-    RankTest,
     holm,
     interval_of_ratio,
     largest_effect_size,
     rank_sum,
     smallest_p_value,
 )
-from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.study.equal_work import unequal_work
 from pipeline.study.study import Study
 from pipeline.study.switches import switches
@@ -52,15 +50,14 @@ def contrast_rows(
     unequal = {
         (part.shared["cell"], part.shared["nodes"])
         for part in parity
-        if not {*UNEQUAL}.isdisjoint(part.column("text"))
+        if any(value.get("text") in UNEQUAL for value in part.values)
     }
-    frames = []
+    parts = []
     for family, planned in _families(groups).items():
         pairs = []
         for one, other in planned:
             a, b = one.context, other.context
-            about = {**a, "level": "comparison", "base": base_name(b), "other": b["cell"],
-                     "other_nodes": b["nodes"]}  # fmt: skip
+            about = _against(one, other) | {"level": "comparison"}
             if fields := unequal_work(a, b, declared):
                 obstacle = f"not the same {listed(fields).replace('_', ' ')}"
             elif names := [c["cell"] for c in (a, b) if (c["cell"], c["nodes"]) in unequal]:
@@ -69,17 +66,51 @@ def contrast_rows(
                 pairs.append((about, one, other))
                 continue
             text = f"{NOT_COMPARED}: {obstacle}"
-            frames.append(rows(about, [row("speed_verdict", "1", 0.0, text=text)]))
+            parts.append(Rows(about, [row("speed_verdict", "1", 0.0, text=text)]))
         # Pairs with an obstacle are no tests, and cost the others of their family nothing.
         tests = [rank_sum(one.run_rates, other.run_rates) for _, one, other in pairs]
-        adjusted = holm([test.p_value for test in tests])
+        adjusted = holm([p_value for p_value, _ in tests])
         # What the correction would leave if no two cells overlapped at all: the best there can be.
         least = holm([smallest_p_value(len(one.ok), len(other.ok)) for _, one, other in pairs])
-        name = f"{len(pairs)} {family}"
-        for pair, test, p, smallest in zip(pairs, tests, adjusted, least, strict=True):
-            about, one, other = pair
-            frames.append(rows(about, _values(one, other, test, p, smallest, name, bias)))
-    return frames
+        corrected = f"corrected for {len(pairs)} {family} (Holm)"
+        tested = f"exact rank-sum test (Wilcoxon, Mann & Whitney), {corrected}"
+        at_best = "if the two did not overlap at all"
+        for (about, one, other), (_, effect), p_value, smallest in zip(
+            pairs, tests, adjusted, least, strict=True
+        ):
+            ratio = interval_of_ratio(one.rate, other.rate)
+            # Times of emulated nodes may be off either way: ratios this close to 1 say nothing.
+            off = 1.0
+            if about["network"] == "emulated":
+                off = inf if bias is None else 1.0 + bias
+            apart = ratio.low > off or ratio.high < 1 / off
+            # The rank test alone would decide by runs that differ, however little; the interval
+            # alone has no correction for the number of comparisons.
+            if smallest >= ALPHA or ratio.n < MIN_REPEATS:
+                verdict = TOO_FEW
+            elif p_value < ALPHA and apart:
+                verdict = FASTER if ratio.value > 1 else SLOWER
+            else:
+                verdict = UNDECIDED
+            sign = {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0)
+            n, largest = {"n": len(one.ok) + len(other.ok)}, (len(one.ok), len(other.ok))
+            # The least p-value and the largest effect of so few runs say how to read the others.
+            values = [
+                interval_row("rate_ratio", "1", ratio),
+                row("p_value", "1", p_value, text=tested, **n),
+                row("smallest_p_value", "1", smallest, text=f"{at_best}, corrected", **n),
+                row("effect_size", "1", effect, text="epsilon squared", **n),
+                row("largest_effect_size", "1", largest_effect_size(*largest), text=at_best, **n),
+                row("speed_verdict", "1", sign, text=verdict),
+            ]
+            parts.append(Rows(about, values))
+    return parts
+
+
+def _against(one: CellRuns, other: CellRuns) -> dict[str, Any]:
+    """Columns of a row about a cell beside another one."""
+    names = {"base": other.name, "other": other.context["cell"]}
+    return {**one.context, **names, "other_nodes": other.context["nodes"]}
 
 
 def _families(groups: Groups) -> Mapping[str, list[tuple[CellRuns, CellRuns]]]:
@@ -120,19 +151,17 @@ def switch_rows(study: Study, groups: Groups) -> list[Rows]:
     cells have, of `n`.
     """
     at = {
-        (group.context["arm"], group.context.get("link"), nodes): group.context
+        (group.context["arm"], group.context.get("link"), nodes): group
         for (_, nodes), group in groups.items()
         if group.ok
     }
-    frames = []
+    parts = []
     for one in switches(study):
+        value = row("switch", "count", float(one.beside), n=one.others, text=one.what)
         for (arm, link, nodes), having in at.items():
             if arm == one.having and (without := at.get((one.without, link, nodes))):
-                about = {**having, "base": base_name(without), "other": without["cell"],
-                         "other_nodes": nodes}  # fmt: skip
-                value = row("switch", "count", float(one.beside), n=one.others, text=one.what)
-                frames.append(rows(about, [value]))
-    return frames
+                parts.append(Rows(_against(having, without), [value]))
+    return parts
 
 
 def largest_family(study: Study) -> tuple[int, str]:
@@ -152,39 +181,3 @@ def largest_family(study: Study) -> tuple[int, str]:
 def fewest_repeats(num_pairs: int) -> int:
     """Repeats of two cells from which a family of so many pairs can decide anything."""
     return next(n for n in count(MIN_REPEATS) if num_pairs * smallest_p_value(n, n) < ALPHA)
-
-
-def _values(
-    one: CellRuns,
-    other: CellRuns,
-    test: RankTest,
-    p_value: float,
-    smallest: float,
-    family: str,
-    bias: float | None,
-) -> list[dict[str, Any]]:
-    ratio = interval_of_ratio(one.rate, other.rate)
-    # Times of emulated nodes may be off either way, so that ratios this close to 1 say nothing.
-    off = 1.0
-    if one.context["network"] == "emulated":
-        off = inf if bias is None else 1.0 + bias
-    apart = ratio.low > off or ratio.high < 1 / off
-    # The rank test alone would decide by runs that differ, however little; the interval alone has
-    # no correction for the number of comparisons.
-    if smallest >= ALPHA or ratio.n < MIN_REPEATS:
-        verdict = TOO_FEW
-    elif p_value < ALPHA and apart:
-        verdict = FASTER if ratio.value > 1 else SLOWER
-    else:
-        verdict = UNDECIDED
-    # The least p-value and the largest effect that so few runs can give say how to read the others.
-    n, at_best = test.n, "if the two did not overlap at all"
-    effect = largest_effect_size(len(one.ok), len(other.ok))
-    return [
-        interval_row("rate_ratio", "1", ratio),
-        row("p_value", "1", p_value, n=n, text=f"{RANK_SUM}, corrected for {family} (Holm)"),
-        row("smallest_p_value", "1", smallest, n=n, text=f"{at_best}, corrected"),
-        row("effect_size", "1", test.effect_size, n=n, text="epsilon squared"),
-        row("largest_effect_size", "1", effect, n=n, text=at_best),
-        row("speed_verdict", "1", {FASTER: 1.0, SLOWER: -1.0}.get(verdict, 0.0), text=verdict),
-    ]

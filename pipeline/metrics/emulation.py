@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.emulation.measured import REAL_TIME_SHARE
 from pipeline.errors import RecordError
 from pipeline.metrics.cells import Groups
-from pipeline.metrics.runs import Run, load_run
+from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
     Interval,
@@ -25,32 +25,49 @@ from pipeline.metrics.statistics import (
     interval_of_ratio,
     repeats_interval,
 )
-from pipeline.metrics.table import Rows, interval_row, rows
-from pipeline.records import RunRecord
+from pipeline.metrics.table import Rows, interval_row
 from pipeline.schemas import read
 
-BASE = "the same cell in real time"
 HOW_TO_MEASURE = "cluster.real_time measures it, on a machine with a core for each node of a cell"
 
 
-def accuracies(records: Sequence[RunRecord], groups: Groups) -> list[tuple[Rows, Interval]]:
-    """Step time in real time, and emulated over it, as rows and ratio of each cell with both."""
-    accurate = []
+def accuracy(
+    runs: Sequence[Run], real: Sequence[Run], groups: Groups, uncertainty: float
+) -> tuple[list[Rows], float | None]:
+    """Rows of cells with runs in `real` time: their step time there, and the emulated one over it.
+
+    With them comes the share by which a ratio of two emulated times may be off: the far end of the
+    worst pair. The level of the yardstick cancels in a ratio of two emulated times; so cells are
+    held against one another, and a single one against itself in real time. `uncertainty` is that
+    of a yardstick's passes against each other, which two nodes do not show. The share is 0 where
+    nothing was dilated, and None where no cell on several nodes has the repeats that an interval
+    needs.
+    """
+    parts, ratios, several = list[Rows](), list[Interval](), False
     for (cell, nodes), group in groups.items():
-        real = [
-            at_yardstick_speed(load_run(one, {})).timed_seconds
-            for one in records
-            if one.status == "ok" and (one.spec.cell, one.spec.world.nodes) == (cell, nodes)
+        seconds = [
+            at_yardstick_speed(run).timed_seconds
+            for run in real
+            if run.ok and (run.record.spec.cell, run.context["nodes"]) == (cell, nodes)
         ]
-        if real and group.ok:
-            seconds = repeats_interval(real)
-            ratio = interval_of_ratio(group.step_seconds, seconds)
+        if seconds and group.ok:
+            truth = repeats_interval(seconds)
+            ratio = interval_of_ratio(group.step_seconds, truth)
             values = [
-                interval_row("real_time_step_seconds", "s", seconds),
+                interval_row("real_time_step_seconds", "s", truth),
                 interval_row("accuracy", "1", ratio),
             ]
-            accurate.append((rows(group.context | {"base": BASE}, values), ratio))
-    return accurate
+            parts.append(Rows(group.context | {"base": "the same cell in real time"}, values))
+            if ratio.n >= MIN_REPEATS:
+                ratios.append(ratio)
+                several |= nodes > 1
+    # One node alone says nothing of what sharing cores and links does to a step.
+    if not several:
+        return parts, 0.0 if not real and are_in_real_time(runs) else None
+    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
+    # The bound that is farther from 1, either way: what is decided must hold at that end too.
+    farthest = max(max(one.high, 1 / one.low) for one in pairs)
+    return parts, farthest * (1 + uncertainty) - 1
 
 
 def at_yardstick_speed(run: Run) -> Run:
@@ -79,35 +96,13 @@ def at_yardstick_speed(run: Run) -> Run:
     return replace(run, seconds=run.seconds - np.array([added for _, added in least.values()]))
 
 
-def bias_from(accurate: Iterable[tuple[Rows, Interval]], uncertainty: float) -> float | None:
-    """Share by which a ratio of two emulated times may be off: the far end of the worst pair.
-
-    `accurate` are emulated times over those in real time, of one cell each (`accuracies`). The
-    level of the yardstick cancels in a ratio of two emulated times; so cells are held against one
-    another, and a single one against itself in real time. `uncertainty` is that of a yardstick's
-    passes against each other, which two nodes do not show. None where no cell on several nodes has
-    the repeats that an interval needs.
-    """
-    measured = [one for one in accurate if one[1].n >= MIN_REPEATS]
-    # One node alone says nothing of what sharing cores and links does to a step.
-    if not any(of.shared["nodes"] > 1 for of, _ in measured):
-        return None
-    ratios = [ratio for _, ratio in measured]
-    pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
-    # The bound that is farther from 1, either way: what is decided must hold at that end too.
-    return max(max(one.high, 1 / one.low) for one in pairs) * (1 + uncertainty) - 1
-
-
-def are_in_real_time(records: Iterable[RunRecord]) -> bool:
+def are_in_real_time(runs: Iterable[Run]) -> bool:
     """True where every emulated node had cores of its own, and other programs left it those.
 
     A node gets the same least share of them as in runs that a study makes in real time.
     """
-    emulated = [
-        one.run["execution"]["emulation"]
-        for one in records
-        if one.status == "ok" and "emulation" in one.run["execution"]
-    ]
+    executed = [run.record.run["execution"] for run in runs if run.ok]
+    emulated = [one["emulation"] for one in executed if "emulation" in one]
     return bool(emulated) and all(
         one["dilation"] == 1
         and min(one["measured_cores"]) >= REAL_TIME_SHARE * one["cores_per_node"]

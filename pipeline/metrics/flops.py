@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from pipeline.metrics.statistics import Floats, Interval, values_interval
-from pipeline.metrics.table import interval_row, row
 from pipeline.models import family
 from pipeline.records import RunRecord
 from pipeline.study.spec import ATTENTION
@@ -47,43 +42,20 @@ def flops_per_token(record: RunRecord) -> float:
     return float(record.run["model"]["flops_per_token"]) * (1 - padding_share(record))
 
 
-def utilisations(record: RunRecord, tokens_per_second: float) -> tuple[float, float] | None:
-    """FLOP/s over the summed peaks: of the model, and of the hardware, in the order of `NAMES`.
+def utilisations(record: RunRecord, tokens_per_second: float) -> dict[str, float]:
+    """`peak_flops_per_second` of a rank, and FLOP/s over the summed peaks by `NAMES`.
 
     Model FLOPs are those that one pass forward and backward needs; hardware FLOPs add what is
     computed twice (Chowdhery et al. 2022, appendix B), the recomputed activations, and padding.
+    Nothing where a rank measured no peak.
     """
-    peak = peak_per_rank(record)
-    if peak is None:
-        return None
+    if (peak := peak_per_rank(record)) is None:
+        return {}
     spec, computed = record.spec, float(record.run["model"]["flops_per_token"])
     recomputed, what = family(spec.model).recomputed_flops_per_token, spec.workload.recompute
     again = spec.recomputed_share * recomputed(spec.model)
     if what == ATTENTION:
         again = recomputed(spec.model, what)
     rate = tokens_per_second / (peak * len(record.run["ranks"]))
-    return flops_per_token(record) * rate, (computed + again) * rate
-
-
-def cell_values(
-    records: Sequence[RunRecord], rates: Floats, rate: Interval
-) -> list[dict[str, Any]]:
-    """Rows of a cell: FLOPs of a step and a second, and over the repeats peak and utilisation.
-
-    `rates` are the tokens per second of each record, shape (repeats,), `rate` those of the cell.
-    """
-    first = records[0]
-    per_token = float(np.mean([flops_per_token(record) for record in records]))
-    pairs = [utilisations(r, float(rate)) for r, rate in zip(records, rates, strict=True)]
-    shares = {name: [pair and pair[place] for pair in pairs] for place, name in enumerate(NAMES)}
-    peaks = [peak_per_rank(record) for record in records]
-    return [
-        row("model_flops_per_step", "FLOP", per_token * first.spec.global_batch_tokens),
-        interval_row("model_flops_per_second", "FLOP/s", rate.times(per_token)),
-        # Over the repeats, if all of them have a value.
-        *(
-            interval_row(name, "1" if name in NAMES else "FLOP/s", values_interval(known))
-            for name, values in {"peak_flops_per_second": peaks, **shares}.items()
-            if len(known := [value for value in values if value is not None]) == len(values)
-        ),
-    ]
+    shares = flops_per_token(record) * rate, (computed + again) * rate
+    return {"peak_flops_per_second": peak, **dict(zip(NAMES, shares, strict=True))}

@@ -81,7 +81,7 @@ def headline(results: Results) -> dict[str, Any]:
     chosen = "fp32" if counts.get("fp32", 0) > 1 else counts.idxmax() if len(counts) else ""
     same = place[place["precision"] == chosen]
     same = same.sort_values("value", ascending=False, kind="stable")
-    winner, rest = _ranking(results, same, nodes)
+    winner, rest = _ranking(results, same)
     if len(batches := sorted({int(n) for n in same["global_batch"].dropna()})) > 1:
         differ = f"Global batches differ ({listed(batches)} sequences), so equal tokens are not"
         rest = f"{rest} {differ} equal training.".strip()
@@ -94,32 +94,29 @@ def headline(results: Results) -> dict[str, Any]:
                if one["nodes"] == nodes}  # fmt: skip
     table = results.table.dropna(subset=["text"])
     calls = table[table["metric"].astype(str).str.startswith("sent_bytes:")]
-    shares: dict[str, float] = {}
-    sent: dict[str, float] = {}
-    texts: dict[str, str] = {}
+    shares: dict[str, tuple[float, str]] = {}
+    sent: dict[str, tuple[float, str]] = {}
     # In the order of the study, which names no winner.
     for row in records(same.sort_values("cell_order")):
         cell, label = row["cell"], row["arm_label"]
         if cell in share_of:
-            shares[label] = share_of[cell]
+            shares[label] = share_of[cell], f"{share_of[cell]:.0f} % with {label}"
         if (most := most_of.get(cell)) is not None:
-            sent[label] = most["value"]
             # The collectives of that rank in a step of that run. Those of several axes, or of many
             # cells, stand in the table of sends.
             of_rank = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
-            named = listed(calls.loc[of_rank, "text"])
-            texts[label] = f"{sent[label] / 1e6:.2f} MB with {label}"
-            texts[label] += f" ({named})" if of_rank.sum() == 1 and len(same) <= FEW + 1 else ""
+            text = f"{most['value'] / 1e6:.2f} MB with {label}"
+            if of_rank.sum() == 1 and len(same) <= FEW + 1:
+                text += f" ({listed(calls.loc[of_rank, 'text'])})"
+            sent[label] = most["value"], text
     why = []
     if sent:
-        why.append(f"Per step the busiest rank sends {few_or_ends(sent, texts)}.")
+        why.append(f"Per step the busiest rank sends {_few_or_ends(sent)}.")
     if shares:
-        texts = {name: f"{s:.0f} % with {name}" for name, s in shares.items()}
-        exposure = few_or_ends(shares, texts).replace(" %", " % of a step", 1)
+        exposure = _few_or_ends(shares).replace(" %", " % of a step", 1)
         # Of stages it has what they wait for each other.
-        waits = (
-            "" if results.pick("cell", "phase_bubble").empty else ", in a pipeline with its bubble,"
-        )
+        has_bubble = not results.pick("cell", "phase_bubble").empty
+        waits = ", in a pipeline with its bubble," if has_bubble else ""
         why.append(f"Exposed (not overlapped) communication{waits} was {exposure}.")
     ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
     return {
@@ -297,7 +294,7 @@ def warnings(results: Results) -> list[str]:
     ]
 
 
-def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str]:
+def _ranking(results: Results, same: pd.DataFrame) -> tuple[str, str]:
     """Sentence on the winner, empty without a decided comparison, and one on all else."""
     if same.empty:
         return "", ""
@@ -308,8 +305,8 @@ def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str
     first, *others = records(same)
     # `bf16` of `torch amp O2, bf16`.
     kind = str(first["precision_ran"]).replace(",", "").split()[-1]
-    cell, name = first["cell"], first["arm_label"]
-    answers = [(row, results.compared((cell, nodes), (row["cell"], nodes))) for row in others]
+    name, at = first["arm_label"], (first["cell"], first["nodes"])
+    answers = [(row, results.compared(at, (row["cell"], row["nodes"]))) for row in others]
     beaten = [(row, one) for row, one in answers if one and one.verdict == FASTER]
     undecided = [row for row, one in answers if one and one.compared and one.verdict != FASTER]
     apart = [row["arm_label"] for row, one in answers if one is None or not one.compared]
@@ -340,9 +337,9 @@ def _ranking(results: Results, same: pd.DataFrame, nodes: int) -> tuple[str, str
     return winner, (rest + unlike).strip()
 
 
-def few_or_ends(values: Mapping[str, float], texts: Mapping[str, str]) -> str:
+def _few_or_ends(values: Mapping[str, tuple[float, str]]) -> str:
     """The texts of all of up to four values, of more those of the least and the most."""
     if len(values) <= FEW + 1:
-        return listed(texts[name] for name in values)
-    least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    return f"from {texts[least]} to {texts[most]}"
+        return listed(text for _, text in values.values())
+    least, most = (end(values.values(), key=lambda one: one[0]) for end in (min, max))
+    return f"from {least[1]} to {most[1]}"

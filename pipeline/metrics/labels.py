@@ -13,11 +13,11 @@ from pipeline.study.study import Study
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
-LABEL_COLUMNS = ("cell", "label", "cell_order", "precision_ran", "arm", "arm_label")
-"""Columns that name a cell."""
+OF_ONE_RUN = ("run_id", "repeat", "seed")
+"""Columns of a run that its cell has not."""
 
 Labels = Mapping[tuple[str, bool], Mapping[str, Any]]
-"""Names of the cell that a run counts to, by the cell of its spec and `fell_back`."""
+"""Names of the cell that a run counts to, by `cell_of` it."""
 
 
 def precision_as_ran(run: Mapping[str, Any]) -> str:
@@ -34,15 +34,10 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
     return f"{ran['library']} {amp}{level}, {dtype}"
 
 
-def fell_back(record: RunRecord) -> bool:
-    """True where the nodes of a run were to be emulated and shared the loopback instead."""
-    had = str(record.run["execution"]["network"])
-    return record.spec.world.network == "emulated" and had != "emulated"
-
-
-def label_of(labels: Labels, record: RunRecord) -> Mapping[str, Any]:
-    """Names of the cell that a run counts to."""
-    return labels[record.spec.cell, fell_back(record)]
+def cell_of(record: RunRecord) -> tuple[str, bool]:
+    """Cell of a run, and whether its nodes were to be emulated and shared the loopback instead."""
+    had = record.run["execution"]["network"]
+    return record.spec.cell, record.spec.world.network == "emulated" and had != "emulated"
 
 
 def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
@@ -68,11 +63,11 @@ def cell_labels(study: Study, records: Iterable[RunRecord]) -> Labels:
         shared = {"precision_ran": own, "arm": arm, "arm_label": arm_label}
         over = f", {one.link.text}" if one.link and one.name != arm else ""
         names = {"cell": one.name, "label": f"{arm_label}{over}", "cell_order": place}
-        labels[one.name, False] = names | shared
+        labels[one.name, False] = shared | names
         # Behind all others, in the order of the arms.
-        order = len(cells) + list(ran).index(arm)
-        names = {"cell": fallback_name(arm), "label": f"{arm_label}, {FALLBACK}"}
-        labels[one.name, True] = names | shared | {"cell_order": order}
+        names = {"cell": fallback_name(arm), "label": f"{arm_label}, {FALLBACK}",
+                 "cell_order": len(cells) + list(ran).index(arm)}  # fmt: skip
+        labels[one.name, True] = shared | names
     return labels
 
 
@@ -84,12 +79,13 @@ def short_label(row: Mapping[str, Any]) -> str:
     return plain if named == ["apex" if ran.startswith("apex") else "amp"] else str(row["label"])
 
 
-def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that every row of a cell at one node count shares."""
+def run_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that every row of one run shares, with the names of its cell by `label`."""
     spec, run, world = record.spec, record.run, record.spec.world
     layout = run["execution"]["layout"]
     # The link that the run was really made over; one node sends nothing over any.
     link = {"link": world.link.text} if world.link and world.nodes > 1 else {}
+    _, fell_back = cell_of(record)
     return {
         "study": spec.study,
         "cell": spec.cell,
@@ -110,18 +106,11 @@ def cell_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
         "model": model_text(spec),
         "device": world.device,
         "network": run["execution"]["network"],
-        **({"link": FALLBACK} if fell_back(record) else link),
+        **({"link": FALLBACK} if fell_back else link),
         "origin": run["origin"],
-    }
-
-
-def run_context(record: RunRecord, label: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that every row of one run shares."""
-    return {
-        **cell_context(record, label),
-        "run_id": record.spec.run_id,
-        "repeat": record.spec.repeat,
-        "seed": record.spec.seed,
+        "run_id": spec.run_id,
+        "repeat": spec.repeat,
+        "seed": spec.seed,
         "status": record.status,
-        "reason": record.run["reason"],
+        "reason": run["reason"],
     }

@@ -12,24 +12,24 @@ from __future__ import annotations
 from pipeline.cost.traffic import ring
 from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.parity import lossy
-from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.models import HALF
 from pipeline.precision.widths import widths
 
 
 def network_bound_rows(groups: Groups) -> list[Rows]:
     """The bound of every finished cell that has one, and the share of it that was reached."""
-    frames = []
+    parts = []
     for group in groups.values():
         if (seconds := least_step_seconds(group)) is None:
             continue
         bound = group.context["global_batch_tokens"] / seconds
         about = "at most, by the rate of a node's link"
-        frames.append(rows(group.context, [
+        parts.append(Rows(group.context, [
             row("network_bound_tokens_per_second", "tokens/s", bound, text=about),
             interval_row("share_of_network_bound", "1", group.rate.times(1 / bound)),
         ]))  # fmt: skip
-    return frames
+    return parts
 
 
 def least_step_seconds(group: CellRuns) -> float | None:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.metrics.bands import FIRST_STEPS, Band, band_of
-from pipeline.metrics.cells import CellRuns, Groups, base_name
+from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import Floats
-from pipeline.metrics.table import Rows, row, rows
+from pipeline.metrics.table import Rows, row
 from pipeline.study.equal_work import FIELDS, schedule_text, without_lossy_wire
 from pipeline.text import listed
 
@@ -54,18 +54,17 @@ def deviation_of(run: Run, reference: Run) -> Deviation | None:
     """
     # A run to the end and one of its beginnings take the same first steps.
     count = min(len(run.loss), len(reference.loss))
-    run, reference = run.beginning(count), reference.beginning(count)
-    pair = (run, reference)
-    skipped = skipped_steps(run) | skipped_steps(reference)
-    lost = [np.isnan(r.loss) | (np.isnan(r.grad_norm) & ~skipped_steps(r)) for r in pair]
-    if np.any(lost) or skipped[:FIRST_STEPS].all():
+    losses, norms = ([run.loss[:count], reference.loss[:count]],
+                     [run.grad_norm[:count], reference.grad_norm[:count]])  # fmt: skip
+    skips = [skipped_steps(one)[:count] for one in (run, reference)]
+    skipped = skips[0] | skips[1]
+    if np.isnan(losses).any() or (np.isnan(norms) & ~np.array(skips)).any():
         return None
     # A skipped step moves no weights and has no norm to compare.
     early = np.flatnonzero(~skipped[:FIRST_STEPS])
-    apart = {
-        "loss": relative_deviation(run.loss, reference.loss),
-        "norm": relative_deviation(run.grad_norm, reference.grad_norm),
-    }
+    if not early.size:
+        return None
+    apart = {"loss": relative_deviation(*losses), "norm": relative_deviation(*norms)}
     steps = {"first": early[:1], "early": early, "all": ~skipped}
     return {
         f"{name}_{part}": float(deviation[at].max())
@@ -139,48 +138,46 @@ def unequal_training_work(one: CellRuns, other: CellRuns) -> list[str]:
 def parity_rows(groups: Groups) -> list[Rows]:
     """Rows of metric `parity_*` for each cell, node count and reference, and of every step."""
     finished = [group for group in groups.values() if group.ok]
-    frames = []
+    parts = []
     for group in finished:
         # Whether all ranks held the same final weights in every repeat; `n` counts the ranks.
         held = [[rank["weights_sha256"] for rank in run.record.run["ranks"]] for run in group.ok]
         equal = all(len(set(hashes)) == 1 for hashes in held)
         bits = row("weights_bit_equal", "1", float(equal), n=max(map(len, held)))
-        frames.append(rows(group.context, [bits, *_deterministic(group)]))
-    deviations = []
+        parts.append(Rows(group.context, [bits, *_deterministic(group)]))
+    steps = []
     for group in finished:
         if held_against := references(group, groups):
-            deviations += _step_deviations(group, held_against[0][0])
+            steps += _step_deviations(group, held_against[0][0])
         else:
             none = f"{NOT_COMPARED}: no single-device run in this precision"
-            frames.append(rows(group.context, [_verdict(none)]))
+            parts.append(Rows(group.context, [_verdict(none)]))
         for reference, band in held_against:
             if reference is not group:
-                about = {**group.context, "base": base_name(reference.context)}
-                frames.append(rows(about, _values(group, reference, band)))
-    return frames + deviations
+                about = {**group.context, "base": reference.name}
+                parts.append(Rows(about, _values(group, reference, band)))
+    return parts + steps
 
 
 def _values(group: CellRuns, reference: CellRuns, band: Band) -> list[dict[str, Any]]:
-    pairs = [(run, _same_seed(run, reference)) for run in group.ok]
-    known = [(run, other) for run, other in pairs if other is not None]
-    if not known:
+    pairs = _same_seeds(group, reference)
+    if not pairs:
         return [_verdict(f"{NOT_COMPARED}: no run of the same seed")]
-    unequal = unequal_training_work(group, reference)
-    if unequal:
+    if unequal := unequal_training_work(group, reference):
         return [_verdict(f"{NOT_COMPARED}: not the same {listed(unequal).replace('_', ' ')}")]
-    each = [deviation_of(run, other) for run, other in known]
-    apart = [deviation for deviation in each if deviation is not None]
-    if len(apart) < len(each):
+    apart = [deviation_of(run, other) for run, other in pairs]
+    known = [deviation for deviation in apart if deviation is not None]
+    if len(known) < len(pairs):
         return [_verdict(DIVERGED)]
-    worst = {name: max(one[name] for one in apart) for name in apart[0]}
     # Of several repeats the worst counts: one that left the band is another training.
+    worst = {name: max(one[name] for one in known) for name in known[0]}
     within = max(worst["loss_first"], worst["norm_first"]) <= band.first_step
     within &= max(worst["loss_early"], worst["norm_early"]) <= band.first_steps
     limits = {"first": {"text": f"{band.first_step:g}"}, "early": {"text": f"{band.first_steps:g}"}}
-    steps = min(FIRST_STEPS, len(known[0][0].loss))
+    steps = min(FIRST_STEPS, len(pairs[0][0].loss))
     return [
         *(
-            row(f"parity_{name}", "1", value, n=len(known), **limits.get(name.split("_")[1], {}))
+            row(f"parity_{name}", "1", value, n=len(pairs), **limits.get(name.split("_")[1], {}))
             for name, value in worst.items()
         ),
         {"metric": "parity_band", "text": band.name},
@@ -202,44 +199,43 @@ def _deterministic(group: CellRuns) -> list[dict[str, Any]]:
     by_seed: dict[int, list[Run]] = {}
     for run in group.ok:
         by_seed.setdefault(run.context["seed"], []).append(run)
-    again = [(runs[0], run) for runs in by_seed.values() for run in runs[1:]]
+    again = [runs for runs in by_seed.values() if len(runs) > 1]
     if not again:
         return []
-    same = all(
-        np.array_equal(
-            getattr(one.beginning(len(other.loss)), name),
-            getattr(other.beginning(len(one.loss)), name),
-            equal_nan=True,
-        )
-        for one, other in again
-        for name in ("loss", "grad_norm")
-    )
-    n = len(again) + len({run.context["seed"] for _, run in again})
+    same = True
+    for first, *others in again:
+        for run in others:
+            count = min(len(first.loss), len(run.loss))
+            for name in ("loss", "grad_norm"):
+                one, other = (getattr(each, name)[:count] for each in (first, run))
+                same &= np.array_equal(one, other, equal_nan=True)
     about = "losses and gradient norms of runs of one seed"
-    return [row("repeats_bit_equal", "1", float(same), n=n, text=about)]
+    return [row("repeats_bit_equal", "1", float(same), n=sum(map(len, again)), text=about)]
 
 
-def _same_seed(run: Run, reference: CellRuns) -> Run | None:
-    """The reference run of the same seed, of the same repeat where there are several."""
-    seed, repeat = run.context["seed"], run.context["repeat"]
-    same = [other for other in reference.ok if other.context["seed"] == seed]
-    exact = [other for other in same if other.context["repeat"] == repeat]
-    return next(iter(exact or same), None)
+def _same_seeds(group: CellRuns, reference: CellRuns) -> list[tuple[Run, Run]]:
+    """Runs with the reference's of the same seed, of the same repeat where there are several."""
+    pairs = []
+    for run in group.ok:
+        seed, repeat = run.context["seed"], run.context["repeat"]
+        same = [other for other in reference.ok if other.context["seed"] == seed]
+        exact = [other for other in same if other.context["repeat"] == repeat]
+        pairs += [(run, other) for other in (exact or same)[:1]]
+    return pairs
 
 
 def _step_deviations(group: CellRuns, reference: CellRuns) -> list[Rows]:
     """Relative deviation of each run's loss at every step, against the cell's first reference."""
     if reference is group or unequal_training_work(group, reference):
         return []
-    about = {"level": "step", "metric": "loss_deviation", "unit": "1"}
-    about["base"] = base_name(reference.context)
     parts = []
-    for run in group.ok:
-        other = _same_seed(run, reference)
-        if other is not None:
-            count = min(len(run.loss), len(other.loss))
-            deviation = relative_deviation(run.loss[:count], other.loss[:count])
-            own = {"step": np.arange(count), "value": deviation, "timed": run.timed[:count]}
-            columns = {name: values.tolist() for name, values in own.items()}
-            parts.append(Rows({**about, **run.context}, columns))
+    for run, other in _same_seeds(group, reference):
+        count = min(len(run.loss), len(other.loss))
+        deviation = relative_deviation(run.loss[:count], other.loss[:count]).tolist()
+        timed = run.timed[:count].tolist()
+        values = [
+            row("loss_deviation", "1", apart, step=step, timed=timed[step])
+            for step, apart in enumerate(deviation)
+        ]
+        parts.append(Rows({**run.context, "level": "step", "base": reference.name}, values))
     return parts

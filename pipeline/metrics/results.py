@@ -130,8 +130,7 @@ class Results:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """One row per cell, in the study's order, with what all its rows share, and its link."""
-        columns = ["cell", "label", "cell_order", "strategy", "precision", "precision_ran"]
-        columns += ["arm", "arm_label"]
+        columns = "cell label cell_order strategy precision precision_ran arm arm_label".split()
         # A cell at one node names no link, and at several its own: the first link that it names.
         known = self.table.drop_duplicates(["cell", "link"]).dropna(subset=["cell"])
         each = known.drop_duplicates("cell").sort_values("cell_order")[columns]
@@ -193,11 +192,6 @@ class Results:
         besides those that are `declared`. Profiled runs, which are shorter, are held against the
         timed ones where their rows are made.
         """
-        if unknown := sorted({*compares} - {*FIELDS}):
-            raise ComparisonError(
-                f"{what} compares {unknown[0]!r}, which is no field of equal work; use one of "
-                + ", ".join(FIELDS)
-            )
         table = self.table
         compared = (table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")
         ran = table.loc[compared, ["cell", "nodes", "scaling", "data_devices", *FIELDS]]
@@ -244,13 +238,13 @@ class Results:
         """
         axes: defaultdict[tuple[str, int], dict[str, int]] = defaultdict(dict)
         for one in records(self.table[self.table["metric"].str.startswith("axis:")]):
-            name = str(one["metric"]).partition(":")[2]
-            axes[one["cell"], int(one["nodes"])][name] = int(one["value"])
+            name = str(one["metric"]).removeprefix("axis:")
+            axes[one["cell"], one["nodes"]][name] = int(one["value"])
         trained = self.pick("run", "num_parameters").dropna(subset=["value"])
-        sizes = {(one["cell"], int(one["nodes"])): one["value"] for one in records(trained)}
+        sizes = {(one["cell"], one["nodes"]): one["value"] for one in records(trained)}
         rows = records(self.pick("cell", "num_ok"))
         for row in rows:
-            key = row["cell"], int(row["nodes"])
+            key = row["cell"], row["nodes"]
             row |= {"label": short_label(row), "axes": axes[key]}
             row["parameters"] = sizes.get(key, math.nan)
         return rows
@@ -280,9 +274,7 @@ class Results:
         figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value"]
         # A pair is in the table once, in the order of the study.
         for asked, met in ((one, other), (other, one)):
-            rows = self.comparisons
-            for name, key in zip(_PAIR, (*asked, *met), strict=True):
-                rows = rows[rows[name] == key]
+            rows = self.comparisons[(self.comparisons[_PAIR] == [*asked, *met]).all(axis=1)]
             if rows.empty:
                 continue
             row, text = rows.iloc[0], str(rows["verdict"].iloc[0])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from pipeline.metrics import flops
 from pipeline.metrics.facts import fact_rows
 from pipeline.metrics.labels import run_context
 from pipeline.metrics.statistics import NOT_TESTED, Floats, drift, median_interval
-from pipeline.metrics.table import Rows, interval_row, row, rows
+from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.models import family
 from pipeline.planner.memory import CPU_BASE, formula_24, loaded_later, predict
 from pipeline.records import RunRecord, texts
@@ -26,8 +25,6 @@ STEPS_FOR_P95 = 100
 """Timed steps from which a run has a 95th percentile: five of them are above it."""
 
 FREELY = "by steps that ran freely"
-
-_SERIES = ("seconds", "loss", "grad_norm", "timed")
 
 
 @dataclass(frozen=True)
@@ -51,11 +48,6 @@ class Run:
     def ok(self) -> bool:
         """True where the run finished; only such runs enter a statistic."""
         return self.record.status == "ok"
-
-    def beginning(self, count: int) -> Run:
-        """The first `count` steps; the run itself where it has no more."""
-        parts: dict[str, Any] = {name: getattr(self, name)[:count] for name in _SERIES}
-        return replace(self, **parts)
 
     @property
     def timed_seconds(self) -> Floats:
@@ -83,15 +75,22 @@ class Run:
         return np.array([self.free_seconds]) if self.freely else self.timed_seconds
 
     @property
-    def tails(self) -> dict[str, float]:
-        """The slowest step, P95 where there are steps for it, and a freely running step if any."""
-        seconds = self.timed_seconds
-        times = {"largest_step_seconds": float(seconds.max())}
+    def quantities(self) -> dict[str, float]:
+        """Quantities that a run has one of, so far as it has them: memory, times, busy cores."""
+        ranks, seconds = self.record.run["ranks"], self.timed_seconds
+        values = {
+            "peak_memory_bytes": max(rank["peak_memory_bytes"] for rank in ranks),
+            "mean_step_seconds": float(seconds.mean()),
+            "largest_step_seconds": float(seconds.max()),
+        }
         if len(seconds) >= STEPS_FOR_P95:
-            times["p95_step_seconds"] = float(np.percentile(seconds, 95))
+            values["p95_step_seconds"] = float(np.percentile(seconds, 95))
         if (free := self.free_seconds) is not None:
-            times["free_step_seconds"] = free
-        return times
+            values["free_step_seconds"] = free
+        busy = [cores for rank in ranks if (cores := busy_cores(rank)) is not None]
+        if len(busy) == len(ranks):
+            values["mean_utilisation"] = float(np.mean(busy))
+        return values
 
 
 def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
@@ -105,16 +104,12 @@ def load_run(record: RunRecord, label: Mapping[str, Any]) -> Run:
         record,
         resolve(record.spec),
         run_context(record, label),
-        _floats(slowest[one.step] for one in first),
-        _floats(one.loss for one in first),
-        _floats(one.grad_norm for one in first),
+        np.array([slowest[one.step] for one in first], dtype=np.float64),
+        # None, which is a value that is not finite, becomes NaN.
+        np.array([one.loss for one in first], dtype=np.float64),
+        np.array([one.grad_norm for one in first], dtype=np.float64),
         np.array([one.timed for one in first], dtype=np.bool_),
     )
-
-
-def _floats(values: Iterable[float | None]) -> Floats:
-    """None, which is a value that is not finite, becomes NaN."""
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def outcome_rows(record: RunRecord) -> list[dict[str, Any]]:
@@ -126,13 +121,20 @@ def outcome_rows(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
+def drift_row(metric: str, series: Floats) -> dict[str, Any]:
+    """The columns of a drift over a series in its order."""
+    if (change := drift(series)) is None:
+        return {"metric": metric, "text": NOT_TESTED}
+    return row(metric, "1", change.share, n=change.n, text=change.verdict)
+
+
 def run_rows(run: Run) -> list[Rows]:
     """All rows of one run; a run that is not ok has its status and its facts only."""
     context = {**run.context, "level": "run"}
     status = row("status", "1", float(run.ok), text=run.record.status)
     values = [status, *fact_rows(run.record)]
     if not run.ok:
-        return [rows(context, values)]
+        return [Rows(context, values)]
     tokens, ranks = run.record.spec.global_batch_tokens, run.record.run["ranks"]
     timed = median_interval(run.timed_seconds)
     rate = median_interval(run.throughput_seconds).rate(tokens)
@@ -147,12 +149,11 @@ def run_rows(run: Run) -> list[Rows]:
     # Where the ranks measured a peak.
     if shares := flops.utilisations(run.record, rate.value):
         text = "over the measured peak of matrix products"
-        pairs = zip(flops.NAMES, shares, strict=True)
-        values += [row(name, "1", share, text=text) for name, share in pairs]
-    for text in (rank["unseen_text"] for rank in ranks if "unseen_text" in rank):
-        last = text["steps"]
+        values += [row(name, "1", shares[name], text=text) for name in flops.NAMES]
+    for unseen in (rank["unseen_text"] for rank in ranks if "unseen_text" in rank):
+        last = unseen["steps"]
         values += [
-            row("unigram_entropy", "nats/token", text["unigram_entropy"], n=last),
+            row("unigram_entropy", "nats/token", unseen["unigram_entropy"], n=last),
             row("unseen_loss", "nats/token", float(run.loss[-last:].mean()), n=last),
         ]
     clocks = [rank.get("timer_overhead_seconds") for rank in ranks]
@@ -162,28 +163,18 @@ def run_rows(run: Run) -> list[Rows]:
             row("timer_overhead_seconds", "s", slowest, text="an empty timing, slowest rank"),
             row("timer_overhead_share", "1", slowest / timed.value, text="of the median step"),
         ]
-    if (change := drift(run.timed_seconds)) is None:
-        values.append({"metric": "drift", "text": NOT_TESTED})
-    else:
-        values.append(row("drift", "1", change.share, n=change.n, text=change.verdict))
-    return [rows(context, values), _step_rows(run), _rank_rows(run)]
-
-
-def _step_rows(run: Run) -> Rows:
+    values.append(drift_row("drift", run.timed_seconds))
     series = {
         "step_seconds": ("s", run.seconds),
         "loss": ("nats/token", run.loss),
         "grad_norm": ("1", run.grad_norm),
     }
-    count = len(run.seconds)
-    columns = {
-        "step": [*range(count)] * len(series),
-        "timed": run.timed.tolist() * len(series),
-        "metric": [metric for metric in series for _ in range(count)],
-        "unit": [unit for unit, _ in series.values() for _ in range(count)],
-        "value": np.concatenate([values for _, values in series.values()]).tolist(),
-    }
-    return Rows({"level": "step", **run.context}, columns)
+    steps = [
+        row(metric, unit, value, step=step, timed=is_timed)
+        for metric, (unit, own) in series.items()
+        for step, (value, is_timed) in enumerate(zip(own.tolist(), run.timed.tolist(), strict=True))
+    ]
+    return [Rows(context, values), Rows({**context, "level": "step"}, steps), _rank_rows(run)]
 
 
 def _rank_rows(run: Run) -> Rows:
@@ -213,7 +204,7 @@ def _rank_rows(run: Run) -> Rows:
             "formula_memory_bytes": formula_24(run.resolved),
         }
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
-    return rows({**run.context, "level": "rank"}, [*measured, *predicted])
+    return Rows({**run.context, "level": "rank"}, [*measured, *predicted])
 
 
 def busy_cores(rank: Mapping[str, Any]) -> float | None:

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,6 @@ ALPHA = 0.05
 # the rank test finds that less likely than this by chance.
 DRIFT_SHARE, DRIFT_ALPHA = 0.05, 0.01
 DRIFT, STEADY, NOT_TESTED = "drift", "none", "not tested: too short a series"
-RANK_SUM = "exact rank-sum test (Wilcoxon, Mann & Whitney)"
-"""Name of the test between two groups, wherever its p-value is shown."""
 
 COUNTED = "counted, the same in every step and run"
 """Origin of a value without noise, such as bytes: one run has it exactly."""
@@ -177,31 +176,21 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     return Interval(value, *bounds, n, how if n >= MIN_REPEATS else NO_INTERVAL)
 
 
-@dataclass(frozen=True)
-class RankTest:
-    """Rank-sum test of two groups: its p-value, effect size and number of values.
+def rank_sum(one: Floats, other: Floats) -> tuple[float, float]:
+    """p-value and effect size of two samples being alike; exact where one is small.
 
-    `effect_size` is epsilon squared, H / (n - 1) of Kruskal and Wallis: 0 for groups that mix
+    The effect size is epsilon squared, H / (n - 1) of Kruskal and Wallis: 0 for groups that mix
     freely, largest for groups that do not overlap (Tomczak & Tomczak 2014).
     """
-
-    p_value: float
-    effect_size: float
-    n: int
-
-
-def rank_sum(one: Floats, other: Floats) -> RankTest:
-    """Test of two samples being alike, exact where one is small; p is 1 where all are one value."""
     from scipy.stats import kruskal, mannwhitneyu
 
     values = np.concatenate([one, other])
     if (values == values[0]).all():
-        return RankTest(1.0, 0.0, len(values))
+        return 1.0, 0.0
     exact = mannwhitneyu(one, other, alternative="two-sided").pvalue
     # With ties scipy turns to an approximation, which can fall below what is possible.
     p_value = max(exact, smallest_p_value(len(one), len(other)))
-    effect_size = kruskal(one, other).statistic / (len(values) - 1)
-    return RankTest(float(p_value), float(effect_size), len(values))
+    return float(p_value), float(kruskal(one, other).statistic / (len(values) - 1))
 
 
 def p_value_above(one: Floats, other: Floats) -> float:
@@ -241,26 +230,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """Change from the first to the last third of a series, as a share of the first."""
 
     share: float
-    p_value: float
+    verdict: str
     n: int
-
-    @property
-    def verdict(self) -> str:
-        """`DRIFT` where it is both larger than `DRIFT_SHARE` and unlikely to be chance."""
-        large = abs(self.share) > DRIFT_SHARE
-        return DRIFT if large and self.p_value < DRIFT_ALPHA else STEADY
+    """Values of a third."""
 
 
 def drift(series: Floats) -> Drift | None:
     """Drift along `series`, in its order; None where a third is too short to be tested.
 
-    Neighbouring steps resemble each other, which makes the p-value too small; the threshold on
-    the size of the change is what keeps small waves out.
+    It is `DRIFT` where it is both larger than `DRIFT_SHARE` and unlikely to be chance. Neighbouring
+    steps resemble each other, which makes the p-value too small; the threshold on the size of the
+    change is what keeps small waves out.
     """
     third = len(series) // 3
     # Two thirds that could not differ significantly even without overlap say nothing.
@@ -268,4 +252,6 @@ def drift(series: Floats) -> Drift | None:
         return None
     first, last = series[:third], series[-third:]
     share = float(np.median(last) / np.median(first)) - 1.0
-    return Drift(share, rank_sum(first, last).p_value, third)
+    p_value, _ = rank_sum(first, last)
+    is_drift = abs(share) > DRIFT_SHARE and p_value < DRIFT_ALPHA
+    return Drift(share, DRIFT if is_drift else STEADY, third)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -45,23 +44,11 @@ COLUMNS: dict[str, str] = {
 _PER_ROW = ("step", "rank", "timed", *_NUMBERS, "n", "text")
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Some rows of a table: columns of one length, and what all of them share.
-
-    A table has a thousand of these with some rows each, which as frames take many times as long.
-    """
+class Rows(NamedTuple):
+    """Some rows of a table: the columns that all of them share, and those of each."""
 
     shared: Mapping[str, Any]
-    columns: Mapping[str, Sequence[Any]]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.columns.values()), ()))
-
-    def column(self, name: str) -> Sequence[Any]:
-        """The values of a column, NaN where these rows have none."""
-        own = self.columns.get(name)
-        return [self.shared.get(name, math.nan)] * len(self) if own is None else own
+    values: Sequence[Mapping[str, Any]]
 
 
 def row(metric: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
@@ -75,27 +62,23 @@ def interval_row(metric: str, unit: str, value: Interval, **more: Any) -> dict[s
     return row(metric, unit, value.value, **ends, **more)
 
 
-def rows(context: Mapping[str, Any], values: Sequence[Mapping[str, Any]]) -> Rows:
-    """Rows of `values`, each sharing the columns of `context`."""
-    names = dict.fromkeys(name for value in values for name in value)
-    columns = {
-        name: [value.get(name, context.get(name, math.nan)) for value in values] for name in names
-    }
-    return Rows(context, columns)
-
-
 def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
     """One table of all `parts`, with every column of `COLUMNS` in its type.
 
     A value of under `MIN_REPEATS` others loses its bounds: no 95 % interval is made of so few.
     """
+    # Column by column: a frame for each of a thousand parts would take many times as long.
     cells: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for part in parts:
-        for name in (*part.shared, *part.columns):
-            if name not in cells:
-                raise RecordError(f"metrics have no column {name!r}; add it to COLUMNS")
+    for shared, values in parts:
+        own = {name for value in values for name in value}
+        if unknown := (own | shared.keys()) - cells.keys():
+            raise RecordError(f"metrics have no column {min(unknown)!r}; add it to COLUMNS")
         for name, column in cells.items():
-            column += part.column(name)
+            common = shared.get(name, math.nan)
+            if name in own:
+                column += [value.get(name, common) for value in values]
+            else:
+                column += [common] * len(values)
     table = pd.DataFrame(cells, dtype=object).astype(COLUMNS)
     # The one door: what has no interval here is drawn and printed without one everywhere.
     table.loc[(table["n"] < MIN_REPEATS).fillna(False), ["low", "high"]] = math.nan
@@ -108,19 +91,17 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
     The schema asks something of each value by itself, and of what is there by the level, so every
     distinct value and every pattern of columns that are there at a level is validated once.
     """
-    from pipeline.schemas import validate, validator
+    from pipeline.schemas import validate
 
     # Rows are many and their patterns few: validating each row would take far longer.
-    fits = validator("metrics").is_valid
     keys = table.drop(columns=list(_PER_ROW))
     pattern = keys.notna().assign(level=table["level"])
     chosen = {*pattern.drop_duplicates().index}.union(
         *(keys[name].drop_duplicates().index for name in keys)
     )
-    for row in table.loc[sorted(chosen)].drop(columns=list(_PER_ROW)).to_dict("records"):
+    for row in keys.loc[sorted(chosen)].to_dict("records"):
         present = {name: value for name, value in row.items() if not pd.isna(value)}
-        if not fits(present):
-            validate(present, "metrics", where)
+        validate(present, "metrics", where)
     bounded = table.dropna(subset=["low", "high", "value"])
     outside = bounded[(bounded.low > bounded.value) | (bounded.high < bounded.value)]
     if not outside.empty:
@@ -144,7 +125,8 @@ def write(table: pd.DataFrame, final: Path) -> None:
     """Validate and write the table as Parquet with its hash; equal tables give equal bytes."""
     check(table, final)
     content = pa.Table.from_pandas(table, preserve_index=False)
-    known = {**content.schema.metadata, _HASH_KEY: _sha256(_frame(content)).encode()}
+    digest = _sha256(content.to_pandas().astype(COLUMNS))
+    known = {**content.schema.metadata, _HASH_KEY: digest.encode()}
     with atomic_path(final) as temporary:
         pq.write_table(content.replace_schema_metadata(known), temporary, compression="zstd")
 
@@ -178,7 +160,7 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
         raise RecordError(f"{path} is not Parquet ({reason}); {again}") from None
     stated = (content.schema.metadata or {}).get(_HASH_KEY, b"").decode("ascii", "replace")
     try:
-        table = _frame(content)
+        table: pd.DataFrame = content.to_pandas().astype(COLUMNS)
         is_whole = list(table) == list(COLUMNS) and stated == _sha256(table)
     except (KeyError, TypeError, ValueError, pa.ArrowException):
         is_whole = False
@@ -192,14 +174,8 @@ def read(path: Path, study: str | None = None) -> pd.DataFrame:
     return table
 
 
-def _frame(content: pa.Table) -> pd.DataFrame:
-    """The columns in their types; what is empty is one and the same NaN."""
-    table: pd.DataFrame = content.to_pandas().astype(COLUMNS)
-    return table
-
-
 def _sha256(table: pd.DataFrame) -> str:
-    """SHA-256 of the columns' names and of all rows."""
+    """SHA-256 of names and rows of a table read from Parquet, in which all NaN are the same."""
     digest = hashlib.sha256(" ".join(table.columns).encode())
     digest.update(pd.util.hash_pandas_object(table, index=False).to_numpy().tobytes())
     return digest.hexdigest()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cost.schedule import ROUNDS, even, order, pipelined, stages
-from pipeline.metrics.bubble import makespan
+from pipeline.metrics.profile import makespan
 from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 
 SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.errors import ComparisonError, RecordError
 from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
-from pipeline.metrics.build import build, longest_rise
+from pipeline.metrics.build import build
 from pipeline.metrics.facts import circumstances, mixed
 from pipeline.metrics.headline import end_of_training, missing, warnings
 from pipeline.metrics.results import Results
@@ -123,7 +121,7 @@ def test_tails_and_means_stand_besides_the_median(table: pd.DataFrame, runs: Pat
     record = read_record(runs / "dps" / "n2" / "r0")
     stall = [replace(step, step=step.step + 30 * n) for n in range(5) for step in record.steps]
     ranks = [rank | {"free_running": {"step_seconds": 0.1}} for rank in record.run["ranks"]]
-    tails = load_run(RunRecord({**record.run, "ranks": ranks}, stall), {}).tails
+    tails = load_run(RunRecord({**record.run, "ranks": ranks}, stall), {}).quantities
     assert "p95_step_seconds" in tails
     assert tails["free_step_seconds"] == 0.1
 
@@ -362,17 +360,6 @@ def test_order_and_drift_are_told(tmp_path: Path, edit: Any, kept: int, drifted:
     said = [one for one in warnings(Results(found)) if "drifted" in one]
     assert [one.partition(": step times drifted by +")[0] for one in said] == drifted
     assert (about(found, "order_drift")["text"] == "drift") == (edit is each_repeat_slower)
-
-
-@given(st.permutations(range(7)))
-def test_the_longest_rise_is_the_longest(places: list[int]) -> None:
-    rising = [
-        size
-        for size in range(1, 8)
-        for chosen in combinations(places, size)
-        if list(chosen) == sorted(chosen)
-    ]
-    assert longest_rise(places) == max(rising)
 
 
 def run_on(cluster: dict[str, Any] | None = None) -> dict[str, Any]:

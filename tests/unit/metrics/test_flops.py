@@ -28,7 +28,7 @@ PEAK = 5e11
 
 def values(record: RunRecord) -> dict[str, float]:
     rows = run_rows(load_run(record, LABEL))[0]
-    return dict(zip(rows.column("metric"), rows.column("value"), strict=True))
+    return {row["metric"]: row["value"] for row in rows.values if "value" in row}
 
 
 def record_of(nodes: int, peak: float | None = PEAK, num_cores: int = 8) -> RunRecord:

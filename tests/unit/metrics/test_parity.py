@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.metrics.bands import BANDS, FIRST_STEPS, FULL, ROOM, WIRE, band_of
+from pipeline.metrics.bands import BANDS, FIRST_STEPS, FULL, WIRE, band_of
 from pipeline.metrics.cells import group_runs
 from pipeline.metrics.parity import (
     DIVERGED,
@@ -130,8 +130,8 @@ def test_every_band_leaves_room_around_what_was_measured(band, part) -> None:
         if (found := measured[section].get(precision)) is None:
             assert part == "long"
             continue
-        assert max(found["loss"][0], found["norm"][0]) * ROOM <= band.first_step
-        assert max(found["loss"][at], found["norm"][at]) * ROOM <= band.first_steps
+        assert 10 * max(found["loss"][0], found["norm"][0]) <= band.first_step
+        assert 10 * max(found["loss"][at], found["norm"][at]) <= band.first_steps
 
 
 def test_a_band_is_that_of_the_number_format() -> None:

@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import RecordError
-from pipeline.metrics.bubble import Pass, bubble, levelled, makespan, step_bubbles
-from pipeline.metrics.collect import read_all
+from pipeline.metrics.build import read_all
 from pipeline.metrics.headline import missing, not_profiled
-from pipeline.metrics.profile import phase_steps, slowest
+from pipeline.metrics.profile import (
+    Pass,
+    bubble,
+    levelled,
+    makespan,
+    phase_steps,
+    slowest,
+    step_bubbles,
+)
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step
