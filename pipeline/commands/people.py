@@ -284,8 +284,7 @@ def compare(args: argparse.Namespace) -> int:
     and another, from which step on they part, and in which blocks of the model. Exit status 0:
     equal within what was asked for; 1: they differ.
     """
-    from pipeline.compare import layouts, write
-    from pipeline.compare.sets import ResultSet, compare
+    from pipeline.compare import layouts, sets
     from pipeline.records import RUN_FILE
 
     pair = (args.one, args.other)
@@ -303,12 +302,11 @@ def compare(args: argparse.Namespace) -> int:
         lines, same = layouts.parting(pair, args.losses)
         print("\n".join(lines))
         return 0 if same else 1
-    sets = ResultSet.read(args.one), ResultSet.read(args.other)
     times = args.times or "ignore"
-    compared = compare(*sets, args.losses)
-    print(write.summary(compared))
+    compared = sets.compare(pair, args.losses)
+    print(compared.summary())
     if args.out is not None:
-        write.write_all(compared, times, args.out)
+        compared.write(times, args.out)
         print(f"table: {args.out / 'compare.md'}")
     return 0 if compared.equal(times) else 1
 

@@ -1,230 +1,229 @@
-"""Read two result sets and hold their runs against one another, by cell, nodes and repeat."""
+"""Two result sets held against one another by cell, nodes and repeat, as lines of text."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pipeline.compare.times import DIFFERENT, Times, cell_times
+from pipeline.compare.times import (
+    DIFFERENT,
+    MARGIN,
+    SAME,
+    UNDECIDED,
+    Times,
+    cell_times,
+    pooled,
+    verdict,
+)
 from pipeline.errors import ComparisonError
-from pipeline.metrics.collect import flat
+from pipeline.files import write_text
+from pipeline.metrics.build import flat
 from pipeline.metrics.facts import mixed
+from pipeline.metrics.format import ratio_interval, scientific
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
-from pipeline.records import find_records, read_record
+from pipeline.metrics.statistics import Interval
+from pipeline.records import RUN_FILE, read_record
 from pipeline.study.spec import TIMED
+from pipeline.text import markdown, markdown_code, plural, significant
 
 CellKey = tuple[str, int]
+"""A cell and its number of nodes."""
+
+Runs = Mapping[CellKey, Mapping[int, Run]]
+"""The timed runs of a set, by cell and by repeat."""
+
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
 
 @dataclass(frozen=True)
-class ResultSet:
-    """All records of timed runs below `results/<study>/runs`, by (cell, nodes) and repeat."""
-
-    folder: Path
-    runs: Mapping[CellKey, Mapping[int, Run]]
-
-    @classmethod
-    def read(cls, folder: Path) -> ResultSet:
-        """Raises ComparisonError where there is no record, RecordError where one is invalid."""
-        runs: dict[CellKey, dict[int, Run]] = {}
-        for path in find_records(folder / "runs"):
-            record = read_record(path)
-            spec = record.spec
-            place = path.relative_to(folder / "runs").as_posix()
-            if place != spec.folder:
-                raise ComparisonError(
-                    f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
-                )
-            if spec.kind != TIMED:
-                continue
-            cell, names = (spec.cell, spec.world.nodes), ("label", "arm", "arm_label")
-            # Two folders may be of studies that label a cell otherwise; its name identifies it.
-            label = dict.fromkeys(names, spec.cell) | {"cell_order": 0}
-            run = load_run(record, {**label, "precision_ran": spec.precision})
-            runs.setdefault(cell, {})[spec.repeat] = run
-        if not runs:
-            raise ComparisonError(
-                f"{folder} holds no record; give the folder of a study, such as results/smoke, "
-                "which has runs/<cell>/n<nodes>/r<repeat>/run.json"
-            )
-        return cls(folder, dict(sorted(runs.items())))
-
-    def facts(self) -> dict[str, str]:
-        """Versions, hardware, source and image, each with all values that the runs have."""
-        facts: defaultdict[str, set[str]] = defaultdict(set)
-        for run in (run for runs in self.runs.values() for run in runs.values()):
-            about = run.record.run
-            parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
-            parts["execution"] = {"clock": about["execution"]["clock"]}
-            of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
-            for part in (parts, *of_ranks):
-                for key, value in flat(part, depth=2).items():
-                    facts[key].add(str(value))
-        return {key: ", ".join(sorted(values)) for key, values in sorted(facts.items())}
-
-
-class Difference(NamedTuple):
-    """The first step at which two series of a rank are apart by more than was allowed."""
-
-    series: str
-    repeat: int
-    step: int
-    rank: int
-    one: float
-    other: float
-    relative: float
-
-
-@dataclass(frozen=True)
-class Match:
-    """One cell at one node count in both sets; a repeat counts where both finished it."""
-
-    place: CellKey
-    one: Mapping[int, Run]
-    other: Mapping[int, Run]
-    allowed: float
-    """Largest relative difference of a loss or a gradient norm; 0 asks for equal bits."""
-
-    @cached_property
-    def pairs(self) -> dict[int, tuple[Run, Run]]:
-        """Both runs of each repeat that finished in both sets."""
-        both = sorted({*self.one} & {*self.other})
-        return {
-            r: (self.one[r], self.other[r]) for r in both if self.one[r].ok and self.other[r].ok
-        }
-
-    @cached_property
-    def finished(self) -> tuple[list[Run], list[Run]]:
-        """The runs of each set that finished."""
-        one, other = ([r for r in side.values() if r.ok] for side in (self.one, self.other))
-        return one, other
-
-    @cached_property
-    def unmatched(self) -> list[str]:
-        """Repeats that are in one set only, or ended differently."""
-        sides = (self.one, self.other)
-        ends = {
-            repeat: [s[repeat].record.status if repeat in s else "absent" for s in sides]
-            for repeat in sorted({*self.one, *self.other})
-        }
-        return [f"r{repeat} is {a} and {b}" for repeat, (a, b) in ends.items() if a != b]
-
-    @cached_property
-    def spec_differences(self) -> list[str]:
-        """`key: a and b` for each part of the spec that differs in any repeat."""
-        lines: list[str] = []
-        for repeat in sorted({*self.one} & {*self.other}):
-            a, b = (flat(side[repeat].record.run["spec"]) for side in (self.one, self.other))
-            pairs = _differing(a, b, None).items()
-            lines += [f"{key}: {mine} and {theirs}" for key, (mine, theirs) in pairs]
-        return list(dict.fromkeys(lines))
-
-    @cached_property
-    def differences(self) -> list[Difference]:
-        """The first differing step of each series, over all repeats.
-
-        Where the ranks are not as many, rank 0 stands for all.
-        """
-        firsts = []
-        for name, series in SERIES.items():
-            own = []
-            for repeat, pair in self.pairs.items():
-                # Values of all steps of all ranks, shape (steps, ranks).
-                a, b = (
-                    pd.DataFrame(map(vars, run.record.steps), columns=["step", "rank", series])
-                    .pivot(index="step", columns="rank", values=series)
-                    .to_numpy(dtype=np.float64)
-                    for run in pair
-                )
-                # All ranks have the loss and norm of the whole batch, so one stands for all.
-                if a.shape[1] != b.shape[1]:
-                    a, b = a[:, :1], b[:, :1]
-                common = min(len(a), len(b))
-                apart = relative_deviation(b[:common], a[:common])
-                for step, rank in np.argwhere(apart > self.allowed)[:1].tolist():
-                    values = (float(side[step, rank]) for side in (a, b, apart))
-                    own.append(Difference(name, repeat, step, rank, *values))
-            firsts += sorted(own, key=lambda d: (d.step, d.repeat))[:1]
-        return firsts
-
-    @property
-    def lengths_differ(self) -> bool:
-        """True where two runs of a repeat have another number of steps."""
-        return any(len(a.loss) != len(b.loss) for a, b in self.pairs.values())
-
-    @cached_property
-    def mixed(self) -> list[str]:
-        """Circumstances that differ between the runs of a set, such as `A: torch 2.12 and 2.13`."""
-        texts = (mixed([run.record.run for run in runs]) for runs in self.finished)
-        return [f"{name}: {text}" for name, text in zip("AB", texts, strict=True) if text]
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """Two sets and the cells that they share.
+    """Lines on two sets, A and B: one for each cell that both have, then those on all else.
 
-    `times` are the step times of cells that finished in both, `alone` the cells that A, or B, has
-    alone.
+    `same` is True where both have the same runs, each ended alike, and no loss and no gradient norm
+    is apart; `num_times_apart` counts the cells whose step times are different.
     """
 
-    one: ResultSet
-    other: ResultSet
-    matches: Sequence[Match]
-    times: Mapping[CellKey, Times]
-    alone: Mapping[str, list[CellKey]]
-
-    @property
-    def environment(self) -> dict[str, tuple[str, str]]:
-        """Facts of both sets that differ."""
-        return _differing(self.one.facts(), self.other.facts(), "none")
-
-    @property
-    def same_coverage(self) -> bool:
-        """True where both sets have the same runs and each ended alike in both."""
-        return not any(self.alone.values()) and not any(m.unmatched for m in self.matches)
-
-    @property
-    def same_training(self) -> bool:
-        """True where no loss and no gradient norm is apart, in as many steps."""
-        return not any(match.differences or match.lengths_differ for match in self.matches)
-
-    def count(self, verdict: str) -> int:
-        """Cells whose times have this verdict."""
-        return sum(times.verdict == verdict for times in self.times.values())
+    folders: tuple[Path, Path]
+    cells: Sequence[str]
+    beside: Sequence[str]
+    same: bool
+    num_times_apart: int
 
     def equal(self, times: str) -> bool:
         """True where nothing that was asked for differs; `times` is `ignore` or `interval`."""
-        same = self.same_coverage and self.same_training
-        return same and (times == "ignore" or self.count(DIFFERENT) == 0)
+        return self.same and (times == "ignore" or self.num_times_apart == 0)
+
+    def summary(self) -> str:
+        """Plain lines: what was held against what, each difference, and the outcome."""
+        sides = [f"{name}: {path}" for name, path in zip("AB", self.folders, strict=True)]
+        return "\n".join([*sides, "", *self.cells, "", *self.beside])
+
+    def write(self, times: str, folder: Path) -> None:
+        """Write compare.md below `folder`."""
+        heading = "equal" if self.equal(times) else "**different**"
+        one, other = (markdown_code(str(path)) for path in self.folders)
+        lines = [f"- {markdown(line)}" for line in (*self.cells, *self.beside)]
+        text = [f"# A against B: {heading}\n", f"- A: {one}", f"- B: {other}\n", *lines]
+        write_text(folder / "compare.md", "\n".join(text) + "\n")
 
 
-def compare(one: ResultSet, other: ResultSet, allowed: float) -> Comparison:
-    """Match the sets; raises ComparisonError where no run finished in both."""
-    shared = [place for place in one.runs if place in other.runs]
-    matches = [Match(place, one.runs[place], other.runs[place], allowed) for place in shared]
-    if not any(match.pairs for match in matches):
+def compare(folders: tuple[Path, Path], allowed: float) -> Comparison:
+    """Hold two folders `results/<study>` against one another.
+
+    `allowed` is the largest relative difference of a loss or a gradient norm; 0 asks for equal
+    bits. Raises ComparisonError where no run finished in both.
+    """
+    one, other = _read(folders[0]), _read(folders[1])
+    shared = [place for place in one if place in other]
+    alone = [f"{_name(place)}: only in {name}" for name, runs in (("A", one), ("B", other))
+             for place in runs if place not in shared]  # fmt: skip
+    finished = {
+        place: ([run for run in one[place].values() if run.ok],
+                [run for run in other[place].values() if run.ok])
+        for place in shared
+    }  # fmt: skip
+    times = cell_times(finished)
+    same, covered, num_pairs = True, not alone, 0
+    cells: list[str] = []
+    # Cells by what differs in the specs of any of their repeats.
+    specs: defaultdict[str, list[str]] = defaultdict(list)
+    for place in shared:
+        name, a, b = _name(place), one[place], other[place]
+        both = sorted({*a} & {*b})
+        # A repeat counts where both finished it.
+        pairs = {r: (a[r], b[r]) for r in both if a[r].ok and b[r].ok}
+        num_pairs += len(pairs)
+        parts = _differences(pairs, allowed)
+        as_long = all(len(run.loss) == len(its.loss) for run, its in pairs.values())
+        same &= as_long and not parts
+        if not parts:
+            parts = [("bit-equal" if allowed == 0 else "equal as asked") if pairs else "no run"]
+        if not as_long:
+            parts.append("another number of steps")
+        # Repeats that are in one set only, or ended differently.
+        ends = {r: [runs[r].record.status if r in runs else "absent" for runs in (a, b)]
+                for r in sorted({*a, *b})}  # fmt: skip
+        unmatched = [f"r{r} is {mine} and {its}" for r, (mine, its) in ends.items() if mine != its]
+        covered &= not unmatched
+        parts += [*unmatched, plural(len(pairs), "repeat"), *_of_times(times.get(place))]
+        circumstances = (mixed([run.record.run for run in runs]) for runs in finished[place])
+        if several := [f"{s}: {text}" for s, text in zip("AB", circumstances, strict=True) if text]:
+            parts.append(f"mixed: {', '.join(several)}")
+        cells.append(f"{name}: {'; '.join(parts)}")
+        differ = (_differing(*(flat(runs[r].record.run["spec"]) for runs in (a, b))) for r in both)
+        for text in dict.fromkeys(line for lines in differ for line in lines):
+            specs[text].append(name)
+    if not num_pairs:
         raise ComparisonError(
-            f"no run finished in both {one.folder} and {other.folder}, so nothing can be compared; "
+            f"no run finished in both {folders[0]} and {folders[1]}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    times = cell_times({match.place: match.finished for match in matches})
-    sides = {"A": one.runs, "B": other.runs}
-    alone = {name: [key for key in runs if key not in shared] for name, runs in sides.items()}
-    return Comparison(one, other, matches, times, alone)
+    beside = alone + [
+        f"spec {text}" + ("" if len(at) == len(shared) else f" (in {', '.join(at)})")
+        for text, at in specs.items()
+    ]
+    beside += _differing(_facts(one), _facts(other), "none")
+    ratios = (each.ratio for each in times.values())
+    beside += dict.fromkeys(f"interval: {ratio.how}" for ratio in ratios if ratio)
+    if (whole := pooled(finished.values())) is not None:
+        pool = f"step time B over A, pooled: {_ratio(whole)} ({whole.how})"
+        beside.append(f"{pool}, {verdict(whole)}")
+    count = Counter(each.verdict for each in times.values())
+    trained = "same" if same else "DIFFERENT"
+    coverage = "" if covered else "; NOT THE SAME RUNS in both sets"
+    beside.append(
+        f"{trained} in losses and gradient norms{coverage}; times differ in {count[DIFFERENT]} of "
+        f"{plural(len(times), 'cell')} (same within {100 * MARGIN:g} % in {count[SAME]}, undecided "
+        f"in {count[UNDECIDED]})"
+    )
+    return Comparison(folders, cells, beside, same and covered, count[DIFFERENT])
 
 
-def _differing(
-    one: Mapping[str, Any], other: Mapping[str, Any], absent: Any
-) -> dict[str, tuple[Any, Any]]:
-    """Values of both for each key in which they differ."""
-    both = {k: (one.get(k, absent), other.get(k, absent)) for k in sorted({*one, *other})}
-    return {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+def _read(folder: Path) -> Runs:
+    """All records of timed runs below a folder; raises an error where one is unfit, or none is."""
+    runs: dict[CellKey, dict[int, Run]] = {}
+    for path in sorted(path.parent for path in folder.glob(f"runs/**/{RUN_FILE}")):
+        record = read_record(path)
+        spec = record.spec
+        if path.relative_to(folder / "runs").as_posix() != spec.folder:
+            raise ComparisonError(
+                f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
+            )
+        if spec.kind == TIMED:
+            # Two folders may be of studies that label a cell otherwise; its name identifies it.
+            runs.setdefault((spec.cell, spec.world.nodes), {})[spec.repeat] = load_run(record, {})
+    if not runs:
+        raise ComparisonError(
+            f"{folder} holds no record; give the folder of a study, such as results/smoke, "
+            "which has runs/<cell>/n<nodes>/r<repeat>/run.json"
+        )
+    return dict(sorted(runs.items()))
+
+
+def _differences(pairs: Mapping[int, tuple[Run, Run]], allowed: float) -> list[str]:
+    """The first step at which each series is apart, over all repeats."""
+    lines = []
+    for name, series in SERIES.items():
+        firsts = []
+        for repeat, pair in pairs.items():
+            # Values of all steps of all ranks, shape (steps, ranks).
+            a, b = (
+                pd.DataFrame(map(vars, run.record.steps), columns=["step", "rank", series])
+                .pivot(index="step", columns="rank", values=series)
+                .to_numpy(dtype=np.float64)
+                for run in pair
+            )
+            # All ranks have the value of the whole batch, so one stands for all.
+            if a.shape[1] != b.shape[1]:
+                a, b = a[:, :1], b[:, :1]
+            common = min(len(a), len(b))
+            apart = relative_deviation(b[:common], a[:common])
+            for step, rank in np.argwhere(apart > allowed)[:1].tolist():
+                mine, its, by = (float(side[step, rank]) for side in (a, b, apart))
+                at = f"step {step} of r{repeat}" + (f" on rank {rank}" if rank else "")
+                text = f"{name} differs from {at}: {mine!r} and {its!r} ({scientific(by)})"
+                firsts.append((step, repeat, text))
+        lines += [text for *_, text in sorted(firsts)[:1]]
+    return lines
+
+
+def _facts(runs: Runs) -> dict[str, str]:
+    """Versions, hardware, source and image, each with all values that the runs of a set have."""
+    facts: defaultdict[str, set[str]] = defaultdict(set)
+    for run in (run for repeats in runs.values() for run in repeats.values()):
+        about = run.record.run
+        parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
+        parts["execution"] = {"clock": about["execution"]["clock"]}
+        of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
+        for part in (parts, *of_ranks):
+            for key, value in flat(part, depth=2).items():
+                facts[key].add(str(value))
+    return {key: ", ".join(sorted(values)) for key, values in facts.items()}
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any], absent: Any = None) -> list[str]:
+    """A line `key: a and b` on each key in which the two differ."""
+    both = {key: (one.get(key, absent), other.get(key, absent)) for key in sorted({*one, *other})}
+    return [f"{key}: {mine} and {its}" for key, (mine, its) in both.items() if mine != its]
+
+
+def _of_times(times: Times | None) -> list[str]:
+    if times is None or times.ratio is None:
+        return []
+    a, b = (significant(1000 * seconds) for seconds in (times.one, times.other))
+    return [f"step time B over A {_ratio(times.ratio)} ({b} over {a} ms), {times.verdict}"]
+
+
+def _name(place: CellKey) -> str:
+    return f"{place[0]}, {plural(place[1], 'node')}"
+
+
+def _ratio(ratio: Interval) -> str:
+    return ratio_interval(ratio.value, ratio.low, ratio.high)

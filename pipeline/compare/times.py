@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from pipeline.metrics.runs import Run
-from pipeline.metrics.statistics import CONFIDENCE, Floats, Interval
+from pipeline.metrics.statistics import CONFIDENCE, Interval
 
 SAME, DIFFERENT, UNDECIDED = "same", "different", "undecided"
 MARGIN = 0.05
@@ -59,7 +59,8 @@ def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict
             ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
         elif contrast is not None:
             ratio = _interval([contrast], count, min(len(one), len(other)), how)
-        a, b = (float(np.median(np.exp(_medians(side)))) for side in (one, other))
+        medians = [[np.median(run.timed_seconds) for run in side] for side in (one, other)]
+        a, b = (float(np.median(side)) for side in medians)
         times[key] = Times(a, b, ratio, verdict(ratio))
     return times
 
@@ -82,15 +83,11 @@ def verdict(ratio: Interval | None) -> str:
     return DIFFERENT if ratio.low > most or ratio.high < least else UNDECIDED
 
 
-def _medians(runs: Sequence[Run]) -> Floats:
-    return np.log([float(np.median(run.timed_seconds)) for run in runs])
-
-
 def _contrast(one: Sequence[Run], other: Sequence[Run]) -> _Contrast | None:
     """None where a side has fewer than two runs."""
     if min(len(one), len(other)) < 2:
         return None
-    sides = _medians(one), _medians(other)
+    sides = [np.log([np.median(run.timed_seconds) for run in side]) for side in (one, other)]
     parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in sides]
     return float(np.mean(sides[1]) - np.mean(sides[0])), parts
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.compare.sets import ResultSet, compare
 from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, cell_times, pooled, verdict
 from pipeline.metrics.statistics import Interval
 from pipeline.records import Step
@@ -55,10 +54,6 @@ def call(pair, *more: str) -> int:
     return main(["compare", *map(str, pair), *more])
 
 
-def read(pair, allowed: float = 0.0):
-    return compare(ResultSet.read(pair[0]), ResultSet.read(pair[1]), allowed)
-
-
 def test_equal_sets_are_equal_to_the_bit(pair, capsys) -> None:
     assert call(pair, "--times", "interval") == 0
     shown = capsys.readouterr().out
@@ -74,12 +69,10 @@ def test_the_first_differing_step_is_named_with_both_values(pair, tmp_path, caps
     assert call(pair, "--losses", "1e-5") == 0
     assert call(pair, "--losses", "1e-7", "--out", str(tmp_path / "out")) == 1
     shown = capsys.readouterr().out
-    assert "dps, 2 nodes: loss differs from step 7 of r1: " in shown and "(1.0e-6)" in shown
-    assert "gradient norm differs" not in shown and "DIFFERENT" in shown
-    [match] = [m for m in read(pair).matches if m.place == ("dps", 2)]
-    [first] = match.differences
-    assert (first.step, first.repeat) == (7, 1)
-    assert first.other == pytest.approx(first.one * (1 + 1e-6), rel=1e-12)
+    said = r"dps, 2 nodes: loss differs from step 7 of r1: (\S+) and (\S+) "
+    [(one, other)] = re.findall(said, shown)
+    assert float(other) == pytest.approx(float(one) * (1 + 1e-6), rel=1e-12)
+    assert "(1.0e-6)" in shown and "gradient norm differs" not in shown and "DIFFERENT" in shown
     [written] = (tmp_path / "out").iterdir()
     assert written.name == "compare.md"
     assert all(word in written.read_text() for word in ("**different**", "step 7 of r1"))
@@ -99,9 +92,8 @@ def test_times_count_only_where_asked(pair, capsys) -> None:
     assert call(pair) == 0
     shown = capsys.readouterr().out
     assert "times differ in 1 of 5 cells (same within 5 % in 4, undecided in 0)" in shown
+    assert re.search(r"horovod, 2 nodes: .*; step time B over A 3\.00 \[.*, different", shown)
     assert call(pair, "--times", "interval") == 1
-    times = read(pair).times["horovod", 2]
-    assert times.ratio is not None and times.ratio.value == pytest.approx(3)
 
 
 def new_torch(other: Path) -> None:
