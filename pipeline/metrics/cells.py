@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeline.metrics import flops
 from pipeline.metrics.facts import mixed
-from pipeline.metrics.labels import OF_ONE_RUN
 from pipeline.metrics.runs import Run
 from pipeline.metrics.statistics import (
     MIN_REPEATS,
@@ -48,7 +47,8 @@ class CellRuns:
     def context(self) -> dict[str, Any]:
         """Columns that all rows of level `cell` share; status is ok when any run finished."""
         lead = (self.ok or self.runs)[0].context
-        shared = {name: value for name, value in lead.items() if name not in OF_ONE_RUN}
+        of_one_run = ("run_id", "repeat", "seed")
+        shared = {name: value for name, value in lead.items() if name not in of_one_run}
         reasons = sorted({str(run.context["reason"]) for run in self.runs if not run.ok})
         return shared | {"level": "cell", "reason": "; ".join(reasons) or None}
 

@@ -7,7 +7,7 @@ state it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -63,7 +63,16 @@ def accuracy(
                 several |= nodes > 1
     # One node alone says nothing of what sharing cores and links does to a step.
     if not several:
-        return parts, 0.0 if not real and are_in_real_time(runs) else None
+        # Nothing is off where every emulated node had cores of its own, and other programs left it
+        # those: the same least share of them as in runs that a study makes in real time.
+        executed = [run.record.run["execution"] for run in runs if run.ok]
+        emulated = [one["emulation"] for one in executed if "emulation" in one]
+        undilated = all(
+            one["dilation"] == 1
+            and min(one["measured_cores"]) >= REAL_TIME_SHARE * one["cores_per_node"]
+            for one in emulated
+        )
+        return parts, 0.0 if emulated and undilated and not real else None
     pairs = [interval_of_ratio(one, other) for one, other in combinations(ratios, 2)] or ratios
     # The bound that is farther from 1, either way: what is decided must hold at that end too.
     farthest = max(max(one.high, 1 / one.low) for one in pairs)
@@ -94,20 +103,6 @@ def at_yardstick_speed(run: Run) -> Run:
         held = step.seconds - cpu, cpu * (1 - speeds[step.rank])
         least[step.step] = min(held, least.get(step.step, held))
     return replace(run, seconds=run.seconds - np.array([added for _, added in least.values()]))
-
-
-def are_in_real_time(runs: Iterable[Run]) -> bool:
-    """True where every emulated node had cores of its own, and other programs left it those.
-
-    A node gets the same least share of them as in runs that a study makes in real time.
-    """
-    executed = [run.record.run["execution"] for run in runs if run.ok]
-    emulated = [one["emulation"] for one in executed if "emulation" in one]
-    return bool(emulated) and all(
-        one["dilation"] == 1
-        and min(one["measured_cores"]) >= REAL_TIME_SHARE * one["cores_per_node"]
-        for one in emulated
-    )
 
 
 def load_uncertainty(path: Path | None) -> float:

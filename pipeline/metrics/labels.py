@@ -13,9 +13,6 @@ from pipeline.study.study import Study
 _SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
-OF_ONE_RUN = ("run_id", "repeat", "seed")
-"""Columns of a run that its cell has not."""
-
 Labels = Mapping[tuple[str, bool], Mapping[str, Any]]
 """Names of the cell that a run counts to, by `cell_of` it."""
 
