@@ -259,9 +259,8 @@ class Results:
     def comparisons(self) -> pd.DataFrame:
         """One row for each comparison; the ratio is the throughput of the cell over the other's."""
         columns = [*_PAIR, "arm", "link", "base", "text"]
-        frame = self.pick("comparison", "speed_verdict")[columns].rename(
-            columns={"text": "verdict"}
-        )
+        frame = self.pick("comparison", "speed_verdict")[columns]
+        frame = frame.rename(columns={"text": "verdict"})
         frame["other_arm"] = frame["other"].map(self.cells.set_index("cell")["arm"])
         names = {**bounds_of("rate_ratio"), "n": "repeats", "interval": "interval"}
         frame = self.beside(frame, "rate_ratio", names, "comparison", _PAIR)
