@@ -1,15 +1,16 @@
-"""Cuts of a chain of operators, the cheapest by an integer program, and what a step's parts cost.
+"""Cuts of a chain of operators, the cheapest of them, and what a step's parts cost.
 
-As in Alpa (Zheng et al. 2022, arXiv 2201.12023, section 4.2): each operator takes one of several
-cuts, neighbours pay to move what passes between them from one cut to the other, and memory is a
-limit. Which cuts there are, and what they send, is said by the strategy that runs them.
+The problem is that of Alpa (Zheng et al. 2022, arXiv 2201.12023, section 4.2): each operator takes
+one of several cuts, neighbours pay to move what passes between them from one cut to the other, and
+memory is a limit. Alpa solves it for whole graphs by an integer program; a chain as short as a
+block's is enumerated. Which cuts there are, and what they send, says the strategy that runs them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -62,55 +63,13 @@ class Chain:
         return sum(each[i].kept for each, i in zip(self.choices, picks, strict=True))
 
     def cheapest(self, most: float) -> tuple[int, ...] | None:
-        """The choices of least seconds that keep at most so many parameters; None without any."""
-        import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint, milp
+        """The choices of least seconds that keep at most so many parameters; None without any.
 
-        # A variable for each choice, which is 0 or 1, and one for each pair of neighbours: the
-        # pairs of a choice with those before it add up to it, and so do those with the next ones.
-        counts = [len(each) for each in self.choices]
-        starts = [0, *accumulate(counts)]
-        costs = [one.seconds for each in self.choices for one in each]
-        kept = [float(one.kept) for each in self.choices for one in each]
-        pairs = [
-            (starts[n] + i, starts[n + 1] + j, move[i][j])
-            for n, move in enumerate(self.moves)
-            for i, j in product(range(counts[n]), range(counts[n + 1]))
-        ]
-        size = starts[-1] + len(pairs)
-        rows: list[Any] = []
-        sums: list[float] = []
-        for first, end in pairwise(starts):
-            rows.append(np.zeros(size))
-            rows[-1][first:end] = 1.0
-            sums.append(1.0)
-        for n in range(len(self.moves)):
-            for side in (0, 1):
-                for choice in range(starts[n + side], starts[n + side + 1]):
-                    rows.append(np.zeros(size))
-                    rows[-1][choice] = -1.0
-                    sums.append(0.0)
-                    for place, pair in enumerate(pairs, starts[-1]):
-                        if pair[side] == choice:
-                            rows[-1][place] = 1.0
-        costs += [seconds for *_, seconds in pairs]
-        # The solver's tolerances are absolute, and made for numbers near 1.
-        scale = 1e3 / max(map(abs, costs)) if any(costs) else 1.0
-        limit = np.zeros((1, size))
-        limit[0, : starts[-1]] = np.array(kept) / max(kept)
-        solution = milp(
-            scale * np.array(costs),
-            integrality=(np.arange(size) < starts[-1]).astype(int),
-            bounds=Bounds(0, 1),
-            constraints=[
-                LinearConstraint(np.array(rows), sums, sums),
-                LinearConstraint(limit, -np.inf, most / max(kept)),
-            ],
-            options={"mip_rel_gap": 0.0},
-        )
-        if solution.x is None:
-            return None
-        return tuple(int(np.argmax(solution.x[a:b])) for a, b in pairwise(starts))
+        All are tried: of four layers with three cuts each there are 81.
+        """
+        every = product(*(range(len(each)) for each in self.choices))
+        fitting = (picks for picks in every if self.kept(picks) <= most)
+        return min(fitting, key=self.seconds, default=None)
 
 
 @dataclass(frozen=True)
