@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 CONFIGURATION = (
     "hardware", "device_gib", "gpus", "gpus_per_node", "node_net_gbps", "model", "family",
@@ -105,14 +106,10 @@ class Job:
         """Tokens of a micro-batch."""
         return self.micro * self.seq
 
-    @property
-    def autocast(self) -> bool:
-        """True where products are narrow and weights are not, as precision or framework says."""
-        return re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower()) is not None
-
     def wide_weights(self, profile: Mapping[str, float]) -> bool:
         """True where weights are in fp32 and products are not; not by every autocast."""
-        return self.autocast and profile["amp_masters"] > 0
+        autocast = re.search(r"\bamp\b", f"{self.precision} {self.framework}".lower())
+        return autocast is not None and profile["amp_masters"] > 0
 
     @property
     def layer_parameters(self) -> float:
@@ -127,12 +124,6 @@ class Job:
     def head_size(self) -> int:
         """Width of an attention head."""
         return self.hidden // self.heads
-
-    @property
-    def parameters(self) -> float:
-        """Weights of the model; an untied output layer counts once more."""
-        ends = self.vocab * self.hidden * (1 if self.tied else 2)
-        return self.layers * self.layer_parameters + ends
 
     @property
     def flops_per_token(self) -> float:
@@ -159,11 +150,11 @@ def number_of(row: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _needed(row: Mapping[str, str], name: str) -> float:
+def _needed(row: Mapping[str, str], name: str) -> int:
     value = number_of(row, name)
     if not value:
         raise Refused(f"{name} is not stated")
-    return value
+    return int(value)
 
 
 def jobs_of(row: Mapping[str, str]) -> list[Job]:
@@ -176,64 +167,57 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
         raise Refused("expert parallelism is not modelled")
     if "moe" in f"{row.get('family', '')} {row.get('model', '')}".lower():
         raise Refused("mixtures of experts are not modelled")
-    gpus = int(_needed(row, "gpus"))
-    sizes: dict[str, float | None] = {n: number_of(row, n) for n in ("dp", "tp", "pp", "micro")}
+    whole = _on_data_axis(row)
+    batch, accum = number_of(row, "global_batch"), number_of(row, "accum")
     jobs = []
-    for dp, tp, pp in _layouts(row, gpus, sizes):
-        batch, accum = number_of(row, "global_batch"), number_of(row, "accum")
-        micros = [max(1, int(sizes["micro"] or 1))]
-        if sizes["micro"] is None:
+    for dp, tp, pp in _layouts(row, whole):
+        micros = [whole.micro]
+        if number_of(row, "micro") is None:
             if not batch:
                 raise Refused("neither the micro-batch nor the global batch is stated")
             most = batch / dp / (accum or 1)
             micros = [m for m in (1, 2, 4, 8, 16, 32, 64) if m <= most] or [1]
             if accum:
                 micros = [max(1, round(most))]
+        laid = replace(whole, dp=dp, tp=tp, pp=pp, vpp=whole.vpp if pp > 1 else 1,
+                       shard=min(dp, whole.shard))  # fmt: skip
         for micro in micros:
             # The global batch is what a step trains on, also where the factors give another one.
-            steps = batch / (micro * dp) if batch else accum
-            if steps:
-                jobs.append(_job(row, gpus, dp, tp, pp, micro, max(steps, 1.0), False))
+            if steps := batch / (micro * dp) if batch else accum:
+                jobs.append(replace(laid, micro=micro, accum=max(steps, 1.0)))
             else:
                 # Nothing tells how many micro-batches a step has: seconds are those of one of them,
                 # and what a step does once is shared by one of them, or by very many.
-                jobs += [_job(row, gpus, dp, tp, pp, micro, n, True) for n in (1.0, 1024.0)]
+                jobs += [replace(laid, micro=micro, accum=n, per_micro=True) for n in (1.0, 1024.0)]
     if not jobs:
-        raise Refused(f"no layout of {gpus} GPUs is possible with what is stated")
+        raise Refused(f"no layout of {whole.gpus} GPUs is possible with what is stated")
     return jobs
 
 
-def _layouts(
-    row: Mapping[str, str], gpus: int, sizes: Mapping[str, float | None]
-) -> list[tuple[int, int, int]]:
+def _layouts(row: Mapping[str, str], job: Job) -> list[tuple[int, int, int]]:
     """Sizes of data, tensor and pipeline axis: the one stated, or those that may have been used."""
-    stated = [sizes[name] for name in ("dp", "tp", "pp")]
+    stated, gpus = [number_of(row, name) for name in ("dp", "tp", "pp")], job.gpus
     if sum(size is None for size in stated) <= 1:
         known = math.prod(int(size or 1) for size in stated)
         if known > gpus or gpus % known or (None not in stated and known != gpus):
             raise Refused(f"dp x tp x pp is {known}, which does not fill {gpus} GPUs")
         dp, tp, pp = (int(size) if size else gpus // known for size in stated)
-        if pp > _needed(row, "layers"):
+        if pp > job.layers:
             raise Impossible(f"pp is {pp}, more stages than layers")
         return [(dp, tp, pp)]
-    a_node = int(number_of(row, "gpus_per_node") or 8)
-    layers, heads = int(_needed(row, "layers")), int(_needed(row, "heads"))
     kept = []
-    for tp in (1, 2, 4, 8, 16):
-        for pp in range(1, layers + 1):
-            if gpus % (tp * pp) or tp > a_node or heads % tp or layers % pp:
-                continue
-            layout = (gpus // (tp * pp), tp, pp)
-            if all(s is None or s == size for s, size in zip(stated, layout, strict=True)):
-                kept.append(layout)
+    for tp, pp in product((1, 2, 4, 8, 16), range(1, min(job.layers, gpus) + 1)):
+        if gpus % (tp * pp) or job.heads % tp or job.layers % pp or tp > job.gpus_per_node:
+            continue
+        layout = (gpus // (tp * pp), tp, pp)
+        if all(s in (None, size) for s, size in zip(stated, layout, strict=True)):
+            kept.append(layout)
     return kept
 
 
-def _job(
-    row: Mapping[str, str], gpus: int, dp: int, tp: int, pp: int, micro: int, accum: float,
-    per_micro: bool,
-) -> Job:  # fmt: skip
-    hidden, heads = int(_needed(row, "hidden")), int(_needed(row, "heads"))
+def _on_data_axis(row: Mapping[str, str]) -> Job:
+    """The step as if all GPUs were on the data axis, with one micro-batch."""
+    gpus, hidden, heads = (_needed(row, name) for name in ("gpus", "hidden", "heads"))
     family = (row.get("family") or "").lower()
     a_node = int(number_of(row, "gpus_per_node") or min(gpus, 8))
     recompute = (row.get("recompute") or "").strip().lower() or "none"
@@ -244,22 +228,22 @@ def _job(
         raise Refused("node_net_gbps is not stated for several nodes")
     note = (row.get("note") or "").lower()
     pieces = note.partition("optimiser states over ")[2].split()
-    shard = min(dp, int(pieces[0])) if pieces and pieces[0].isdigit() else dp
+    shard = int(pieces[0]) if pieces and pieces[0].isdigit() else gpus
     if "hsdp" in note or "hybrid shard" in note:
-        shard = min(dp, a_node)
+        shard = a_node
     return Job(
         hardware=row.get("hardware") or "", device_gib=number_of(row, "device_gib") or 0.0,
         gpus=gpus, gpus_per_node=a_node, node_net_gbps=network or 0.0,
         bert="bert" in family, biased=re.search("bert|gpt", family) is not None,
-        layers=int(_needed(row, "layers")),
+        layers=_needed(row, "layers"),
         hidden=hidden, heads=heads, kv_heads=int(number_of(row, "kv_heads") or heads),
         ffn=int(number_of(row, "ffn") or 4 * hidden), gated=bool(number_of(row, "gated")),
-        vocab=int(_needed(row, "vocab")), seq=int(_needed(row, "seq")),
-        tied=number_of(row, "tied") != 0, dp=dp, tp=tp, pp=pp,
-        vpp=int(number_of(row, "vpp") or 1) if pp > 1 else 1,
+        vocab=_needed(row, "vocab"), seq=_needed(row, "seq"),
+        tied=number_of(row, "tied") != 0, dp=gpus, tp=1, pp=1, vpp=int(number_of(row, "vpp") or 1),
         zero=int(number_of(row, "zero") or 0), shard=shard,
-        seq_parallel=bool(number_of(row, "seq_parallel")), micro=micro, accum=accum,
-        per_micro=per_micro, precision=(row.get("precision") or "").lower(), recompute=recompute,
-        flash=bool(number_of(row, "flash")), optimiser=(row.get("optimiser") or "adam").lower(),
-        framework=row.get("framework") or "", note=note,
+        seq_parallel=bool(number_of(row, "seq_parallel")), micro=int(number_of(row, "micro") or 1),
+        accum=1.0, per_micro=False, precision=(row.get("precision") or "").lower(),
+        recompute=recompute, flash=bool(number_of(row, "flash")),
+        optimiser=(row.get("optimiser") or "adam").lower(), framework=row.get("framework") or "",
+        note=note,
     )  # fmt: skip
