@@ -14,8 +14,7 @@ from functools import cache
 from pipeline.claims.kinds import UNITS
 from pipeline.claims.quantities import RATE
 from pipeline.claims.types import Claim, Selector
-from pipeline.cost.constants import Constants, content
-from pipeline.cost.devices import device_of
+from pipeline.cost.constants import Constants, content, device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
 from pipeline.cost.points import FAMILY, kind_of, predict_row
 from pipeline.cost.score import points, source_of

@@ -16,14 +16,13 @@ import psutil
 from pipeline import options
 from pipeline.accept import accept
 from pipeline.commands import flag, one_of, option, together
-from pipeline.cost.devices import DEVICES, name_of
+from pipeline.cost.constants import DEVICES, name_of
 from pipeline.errors import SamestepError, StudyError
 from pipeline.machine.facts import hardware
 from pipeline.models import family, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
-from pipeline.planner.memory import MEBIBYTE
-from pipeline.planner.plan import GIBIBYTE, MARGIN, CellPlan, plan_study
+from pipeline.planner.memory import GIBIBYTE, MARGIN, MEBIBYTE, CellPlan, plan_study
 from pipeline.planner.ranking import Cluster, rank, table
 from pipeline.planner.sizes import model_of
 from pipeline.resolved import runs_of

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from pipeline import options
 from pipeline.commands import flag, one_of, option, together
-from pipeline.cost.constants import Constants
-from pipeline.cost.devices import DEVICES
+from pipeline.cost.constants import DEVICES, Constants
 from pipeline.cost.points import predict_from_base, predict_row, read, write
 from pipeline.documents import read_text
 from pipeline.errors import PredictionError
 from pipeline.files import marks, replace_marked
-from pipeline.resolved import runs_of
+from pipeline.resolved import first_runs
 from pipeline.study.load import load_study
 
 MOST_NODES = 1024
@@ -110,7 +109,7 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
     calibration = here.Calibration.read(args.calibration, study)
     begun = time.monotonic()
     medians = {place: one.value for place, one in measured.items()}
-    runs = list(runs_of(study))
+    runs = first_runs(study)
     rows = here.predict_study(runs, calibration, medians)
     lines = choices(runs, rows, measured, time.monotonic() - begun)
     return rows, [*here.shown(rows), *([""] if lines else []), *lines]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipeline.cost.devices import Device
+from pipeline.cost.constants import Device
 from pipeline.cost.job import Job
 from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, GATHER, Traffic, ring
 

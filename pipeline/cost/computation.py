@@ -7,25 +7,19 @@ what makes small ones slow. A layer's backward pass has twice its products.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from pipeline.cost.devices import Device
+from pipeline.cost.constants import Device
 from pipeline.cost.job import Job
 
 Profile = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(NamedTuple):
     """Seconds of a forward and of a backward pass (recomputation in it) over a micro-batch."""
 
     forward: float
     backward: float
-
-    @property
-    def both(self) -> float:
-        """Seconds of both."""
-        return self.forward + self.backward
 
 
 def product(device: Device, m: float, n: float, k: float, count: float = 1.0) -> float:

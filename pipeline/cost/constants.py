@@ -1,29 +1,34 @@
-"""Constants of the cost model: `Constants(leave_out)[device or profile, name]`, from a data file.
+"""Constants of the cost model, from a data file, and the devices that they make: `device_of`.
 
 Each has a value, a unit, a source (data sheet, published, measured, assumed), the sets of points
 that it was derived from, and physical limits that it is held to. A set of points is predicted with
 none that was derived from it: the constant then takes the value under `without`, or that of the
-default.
+default. Peaks of matrix products come from `pipeline/reference/devices.json`; memory, links and the
+shares of them that kernels reach from `constants.json`.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.cost.job import Job, Refused
 from pipeline.documents import read_document
 from pipeline.errors import PredictionError
-
-FILE = Path(__file__).with_name("constants.json")
+from pipeline.reference.devices import datasheet_peak
 
 
 @cache
 def content() -> dict[str, Any]:
     """The shipped file; that its values lie within their limits is tested."""
-    made: dict[str, Any] = read_document(FILE, "", PredictionError)
+    made: dict[str, Any] = read_document(
+        Path(__file__).with_name("constants.json"), "", PredictionError
+    )
     # A variant of a device states what differs.
     for entry in made["devices"].values():
         if "like" in entry:
@@ -56,14 +61,6 @@ class Constants:
         self.leave_out = leave_out
         self.used: set[str] = set()
 
-    def value(self, constant: Mapping[str, Any]) -> float | None:
-        """Its value, None where it was derived from the set left out and has no other."""
-        if self.leave_out not in constant["from"]:
-            self.used |= set(constant["from"])
-            return float(constant["value"])
-        other = constant.get("without", {}).get(self.leave_out)
-        return None if other is None else float(other)
-
     def knows(self, framework: str) -> bool:
         """True where an implementation has constants of its own, none from the set left out."""
         own = [one for constants in profiles_of(framework)[1:] for one in constants.values()]
@@ -71,19 +68,89 @@ class Constants:
 
     def device(self, name: str) -> dict[str, float]:
         """Constants of a device by its id in `constants.json`."""
-        values = {}
-        for key, constant in content()["devices"][name]["constants"].items():
-            value = self.value(constant)
-            assert value is not None, f"{name}.{key} has no value without {self.leave_out}"
-            values[key] = value
-        return values
+        return self._values([content()["devices"][name]["constants"]])
 
     def profile(self, framework: str) -> dict[str, float]:
         """Constants of the implementation that a framework's name tells, the default for others."""
+        return self._values(profiles_of(framework))
+
+    def _values(self, layers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+        """Values by name, of later layers before those of earlier ones.
+
+        One that was derived from the set left out is the value without that, or the layer before's.
+        """
         values = {}
-        for constants in profiles_of(framework):
-            for key, constant in constants.items():
-                value = self.value(constant)
-                if value is not None:
-                    values[key] = value
+        for key, constant in (pair for layer in layers for pair in layer.items()):
+            if self.leave_out not in constant["from"]:
+                self.used |= set(constant["from"])
+                values[key] = float(constant["value"])
+            elif self.leave_out in (without := constant.get("without", {})):
+                values[key] = float(without[self.leave_out])
         return values
+
+
+DEVICES = {
+    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
+}  # fmt: skip
+"""Memory in GiB as the makers' data sheets name it; the driver keeps some of it."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU in SI units; `rate` is what large matrix products reach, in FLOP/s."""
+
+    peak: float
+    rate: float
+    memory_rate: float
+    link_rate: float
+    kernel_seconds: float
+    constants: Mapping[str, float]
+    element: int
+
+
+def name_of(driver_name: str) -> str | None:
+    """The name in `DEVICES` of a GPU as its driver calls it, such as `NVIDIA A100-SXM4-80GB`."""
+    for name in DEVICES:
+        kind, size = name.split("-")
+        # Of an H200 there is one, and its driver states no size.
+        if kind in driver_name.lower() and (size in driver_name or kind == "h200"):
+            return name
+    return None
+
+
+def number_format(precision: str) -> str:
+    """The name in `devices.json` of the format that a row's products have."""
+    # Of a row that has several of these words the first one counts.
+    words = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "amp": "float16",
+             "mixed": "float16", "fp32": "float32", "float32": "float32"}  # fmt: skip
+    if word := next((word for word in words if word in precision), ""):
+        return words[word]
+    raise Refused(f"precision {precision[:40]!r} is not modelled; expected fp32, tf32, fp16, bf16")
+
+
+def device_of(job: Job, constants: Constants) -> Device:
+    """The device of a row's hardware; raises Refused for one that is not known."""
+    known = content()["devices"]
+    hardware = f"{job.hardware} {job.device_gib:.0f}GB"
+    names = [n for n in known if re.search(known[n]["pattern"], hardware, re.IGNORECASE)]
+    if not names:
+        raise Refused(f"hardware {job.hardware[:40]!r} is not known")
+    of = constants.device(names[0])
+    dtype = number_format(job.precision)
+    peak = datasheet_peak(known[names[0]]["driver_name"], dtype)
+    if peak is None:
+        raise Refused(f"{names[0]} has no data sheet rate in {dtype}")
+    # All wait for the slowest of the devices, whose speeds differ a little: the expected largest
+    # of n normal deviates is near sqrt(2 ln n) (0.6 below it for few).
+    slowest = 1.0 + of["spread"] * max(0.0, math.sqrt(2 * math.log(job.gpus)) - 0.6)
+    share = of["share_fp32"] if dtype == "float32" else of["share"]
+    flops = peak.flops_per_second * of["clock"]
+    return Device(
+        peak=flops,
+        rate=flops * share / slowest,
+        memory_rate=1e9 * of["memory_gb_s"] * of["memory_share"] / slowest,
+        link_rate=1e9 * of["link_gb_s"] * of["link_share"],
+        kernel_seconds=1e-6 * of["kernel_us"],
+        constants=of,
+        element=4 if dtype in ("float32", "tf32") else 2,
+    )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 from pipeline.cost import computation, memory, schedule
 from pipeline.cost.communication import Network
 from pipeline.cost.computation import Passes
-from pipeline.cost.constants import Constants
-from pipeline.cost.devices import Device, device_of
+from pipeline.cost.constants import Constants, Device, device_of
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.memory import GIBIBYTE
 from pipeline.cost.sharding import Prices
@@ -20,30 +18,27 @@ PARTS = ("computation", "communication", "bubble", "host", "optimiser")
 
 
 @dataclass(frozen=True)
-class Time:
-    """Seconds of a step, or of a pass in it, by part; communication is what is exposed."""
+class Prediction:
+    """Seconds of a step, or of a pass in it, by part, and the bytes of its largest rank.
+
+    Communication is what computing does not hide.
+    """
 
     computation: float = 0.0
     communication: float = 0.0
     bubble: float = 0.0
     host: float = 0.0
     optimiser: float = 0.0
+    memory: float = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds of all parts."""
         return self.computation + self.communication + self.bubble + self.host + self.optimiser
 
-    def scaled(self, by: float) -> Self:
-        """The same with every part times `by`."""
+    def scaled(self, by: float) -> Prediction:
+        """The same with the seconds of every part times `by`."""
         return replace(self, **{part: by * getattr(self, part) for part in PARTS})
-
-
-@dataclass(frozen=True)
-class Prediction(Time):
-    """Seconds of a step, and the bytes of its largest rank."""
-
-    memory: float = 0.0
 
     @property
     def gibibytes(self) -> float:
@@ -133,7 +128,9 @@ class Model:
         outer = self.network.all_reduce("replicas", size / job.shard)
         return gather, gather * self.profile["reduce_bytes"] / 2 + outer
 
-    def passes(self, count: float, before: float | None, after: float | None) -> tuple[Time, Time]:
+    def passes(
+        self, count: float, before: float | None, after: float | None
+    ) -> tuple[Prediction, Prediction]:
         """The forward and the backward pass of a micro-batch through a stage of so many layers.
 
         `before` and `after`: seconds of a message from the neighbours, None where there is none.
@@ -168,8 +165,8 @@ class Model:
         busy = forward + backward + sent + back
         waiting = max(0.0, host / busy - 1)
         return (
-            Time(forward, sent, host=waiting * (forward + sent)),
-            Time(backward, back, host=waiting * (backward + back)),
+            Prediction(forward, sent, host=waiting * (forward + sent)),
+            Prediction(backward, back, host=waiting * (backward + back)),
         )
 
     def gradients(self, parameters: float, backward: float) -> float:

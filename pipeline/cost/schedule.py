@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from typing import Any
 
 from pipeline.errors import RecordError
@@ -45,34 +44,26 @@ def stages(layers: int, pp: int, head_in_layers: float, balance: bool) -> list[i
     return [least + (first <= i < first + rest) for i in range(pp)]
 
 
-@cache
-def even(seconds: tuple[float, ...], count: int) -> tuple[int, ...]:
-    """Sizes of `count` consecutive stages of layers that take `seconds`: the slowest is fastest.
+def even(layers: int, head_in_layers: float, pp: int) -> tuple[int, ...]:
+    """Layers of each stage so that the slowest is as fast as can be, the head in the last one.
 
-    By dynamic programming. A pipeline's step is all of one micro-batch and the slowest stage of the
-    others, so that this cut is the fastest too. Raises ValueError for fewer layers than stages.
+    A pipeline's step is all of one micro-batch and the slowest stage of the others, so that this
+    cut is the fastest too. Raises ValueError for fewer layers than stages.
     """
-    until = [0.0, *accumulate(seconds)]
-    if len(seconds) < count:
-        raise ValueError(f"{len(seconds)} layers do not make {count} stages")
-    # Of the first `end` layers in so many stages: the slowest, the squares, which prefer equal ones
-    # where the slowest are, and where the last stage begins.
-    slowest = {0: (0.0, 0.0)}
-    begins: list[dict[int, int]] = []
-    for stage in range(count):
-        before, slowest = slowest, {}
-        begins.append({})
-        for end in range(stage + 1, len(seconds) - count + stage + 2):
-            for start, (worst, squares) in before.items():
-                own = until[end] - until[start]
-                found = (max(worst, own), squares + own**2)
-                if start < end and found <= slowest.get(end, (math.inf, 0.0)):
-                    slowest[end], begins[stage][end] = found, start
-    sizes, end = [0] * count, len(seconds)
-    for stage in reversed(range(count)):
-        start = begins[stage][end]
-        sizes[stage], end = end - start, start
-    return tuple(sizes)
+    if layers < pp:
+        raise ValueError(f"{layers} layers do not make {pp} stages")
+
+    def cost(sizes: Sequence[int]) -> tuple[float, float]:
+        """Of the slowest stage, then the squares of all, which prefer equal ones."""
+        seconds = [*sizes[:-1], sizes[-1] + head_in_layers]
+        return max(seconds), sum(each**2 for each in seconds)
+
+    cuts = []
+    for last in range(1, layers - pp + 2) if pp > 1 else [layers]:
+        # All others are as even as can be, the first ones have more.
+        least, more = divmod(layers - last, max(1, pp - 1))
+        cuts.append((*[least + 1] * more, *[least] * (pp - 1 - more), last))
+    return min(cuts, key=cost)
 
 
 def _ahead(schedule: str, ranks: int, chunks: int, microbatches: int, rank: int) -> tuple[int, int]:

@@ -10,64 +10,94 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, TypeVar
 
-from pipeline.cost.constants import Constants, content
-from pipeline.cost.devices import device_of
+from pipeline.cost.constants import Constants, content, device_of
 from pipeline.cost.job import Job, jobs_of
-from pipeline.cost.points import (
-    families,
-    fastest,
-    kind_of,
-    predict_from_base,
-    predict_row,
-    read,
-)
+from pipeline.cost.points import families, fastest, kind_of, predict_from_base, predict_row, read
 from pipeline.documents import read_text
 from pipeline.errors import PredictionError
 
 FOLDER = Path(__file__).parents[1] / "reference" / "points"
-HARDWARE_TABLES = ("hw_", "operators_")
 TAU_MARGIN = 1.10
 """Pairs whose steps are nearer than this are not ordered."""
 
+WAYS = ("constant", "neighbour", "model", "own")
+"""Ways to predict a step: the last two are the model without the set's constants, and with them."""
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class Scored:
-    """A measured row, and what was predicted without its set (`out`) and with all constants.
+class Point:
+    """A row of a set, and its prediction without that set (`out`) and with all constants (`own`).
 
-    `kinds`: names of both bands. `at_peak`: seconds of its model FLOPs at the peak of its devices.
-    `features`: logarithms of its sizes, of which alike configurations have near ones.
+    Those that ran and can be predicted are `scored`; the properties are of these.
     """
 
     source: str
     row: Mapping[str, str]
-    out: Mapping[str, str]
-    own: Mapping[str, str]
-    measured: float
-    job: Job
-    kinds: Mapping[str, str]
-    at_peak: float
-    features: tuple[float, ...]
+    answers: Mapping[str, Mapping[str, str]]
 
-    def error(self, which: str) -> float:
-        """|predicted / measured - 1|, to the nearer end of a range where one is predicted."""
-        return abs(self.off(which))
+    @property
+    def measured(self) -> float:
+        """Measured seconds of a step."""
+        return float(self.row["step_s"])
+
+    @cached_property
+    def job(self) -> Job:
+        """The configuration; of several layouts the first."""
+        return jobs_of(self.row)[0]
+
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """Names of both bands; of several layouts that of the one which was answered."""
+        several, kinds = len(jobs_of(self.row)) > 1, {}
+        for which, constants in (("out", Constants(self.source)), ("own", Constants())):
+            answered = fastest(self.row, constants)[0] if several else self.job
+            kinds[which] = kind_of(answered, constants)
+        return kinds
+
+    @cached_property
+    def at_peak(self) -> float:
+        """Seconds of its model FLOPs at the peak of its devices."""
+        job = self.job
+        tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
+        return tokens * job.flops_per_token / (device_of(job, Constants()).peak * job.gpus)
+
+    @cached_property
+    def features(self) -> tuple[float, ...]:
+        """Logarithms of its sizes, of which alike configurations have near ones."""
+        job = self.job
+        sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
+        return tuple(map(math.log2, sizes))
+
+    def steps(self, which: str) -> tuple[float, float, float]:
+        """Predicted seconds: the low end of the band, the step, the high end."""
+        low, step, high = (float(self.answers[which][f"step_s_{end}"])
+                           for end in ("low", "pred", "high"))  # fmt: skip
+        return low, step, high
 
     def off(self, which: str) -> float:
-        """The same with its sign, 0 inside of a range."""
-        answer, band = getattr(self, which), content()["band"][self.kinds[which]]
-        low, high = (
-            float(answer[f"step_s_{end}"]) / ratio / self.measured - 1
-            for end, ratio in zip(("low", "high"), band, strict=True)
-        )
+        """Predicted / measured - 1; of a range its nearer end, and 0 inside of it."""
+        first, last = content()["band"][self.kinds[which]]
+        low, _, high = self.steps(which)
+        low, high = low / first / self.measured - 1, high / last / self.measured - 1
         return 0.0 if low < 0 < high and high - low > 1e-4 else min(low, high, key=abs)
+
+
+def grouped(rows: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    """The rows of each value of `key`, in the order of these."""
+    groups = defaultdict[str, list[T]](list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return dict(sorted(groups.items()))
 
 
 def source_of(row: Mapping[str, str]) -> str:
@@ -75,77 +105,43 @@ def source_of(row: Mapping[str, str]) -> str:
     return row["id"].rpartition("-")[0]
 
 
+def device(row: Mapping[str, str]) -> str:
+    """The kind of GPU of a row, as `V100`."""
+    kind = re.match(r"[A-Z]+\d+", row["hardware"])
+    return kind[0] if kind else row["hardware"]
+
+
 def points() -> list[dict[str, str]]:
     """Every row of the shipped points, measured or crashed, without hardware tables."""
     files = sorted(FOLDER.glob("*.csv"))
-    return [
-        row for file in files if not file.name.startswith(HARDWARE_TABLES) for row in read(file)
-    ]
+    return [row for file in files if not file.name.startswith(("hw_", "operators_"))
+            for row in read(file)]  # fmt: skip
 
 
 @cache
-def predicted() -> list[tuple[str, Mapping[str, str], dict[str, Mapping[str, str]]]]:
-    """Set, row and predictions of each row that is not suspect; of these as `Scored` has them."""
+def predicted() -> tuple[Point, ...]:
+    """Each row that is not suspect."""
     rows = [(source_of(row), row) for row in points() if not row["suspect"]]
     without = {source: Constants(source) for source, _ in rows}
-    return [
-        (source, row, {"out": predict_row(row, without[source]),
-                       "own": predict_row(row, Constants())})
+    return tuple(
+        Point(source, row, {"out": predict_row(row, without[source]),
+                            "own": predict_row(row, Constants())})
         for source, row in rows
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 @cache
-def scored() -> tuple[Scored, ...]:
+def scored() -> tuple[Point, ...]:
     """Every row that ran, has a measured step and can be predicted."""
-    kept = []
-    for source, row, answers in predicted():
-        if row["status"] != "ok" or not row["step_s"] or answers["out"]["reason"]:
-            continue
-        job, *others = jobs_of(row)
-        kinds = {}
-        for which, constants in (("out", Constants(source)), ("own", Constants())):
-            # Of several layouts the band is that of the one which was answered.
-            answered = fastest(row, constants)[0] if others else job
-            kinds[which] = kind_of(answered, constants)
-        tokens = job.tokens * job.dp * (1.0 if job.per_micro else job.accum)
-        at_peak = tokens * job.flops_per_token / (device_of(job, Constants()).peak * job.gpus)
-        # In their logarithms alike configurations are near.
-        sizes = (job.hidden, job.layers, job.tokens, job.gpus, job.tp, job.pp, 2**job.zero)
-        features = tuple(map(math.log2, sizes))
-        kept.append(Scored(source, row, **answers, measured=float(row["step_s"]), job=job,
-                           kinds=kinds, at_peak=at_peak, features=features))  # fmt: skip
-    return tuple(kept)
+    return tuple(
+        one for one in predicted()
+        if one.row["status"] == "ok" and one.row["step_s"] and not one.answers["out"]["reason"]
+    )  # fmt: skip
 
 
-def by_source() -> dict[str, list[Scored]]:
+def by_source() -> dict[str, list[Point]]:
     """The scored rows of each set."""
-    sets: dict[str, list[Scored]] = defaultdict(list)
-    for row in scored():
-        sets[row.source].append(row)
-    return dict(sorted(sets.items()))
-
-
-def by_constant(rows: Sequence[Scored]) -> list[float]:
-    """Seconds by the one utilisation that suits the set best."""
-    tried = [[row.at_peak / one.at_peak * one.measured for row in rows] for one in rows]
-    return min(tried, key=lambda seconds: mean(errors(seconds, rows)))
-
-
-def by_neighbour(rows: Sequence[Scored]) -> list[float]:
-    """Seconds by the utilisation of the most alike row of another set."""
-    others = [one for one in scored() if one.source != rows[0].source]
-    near = (min(others, key=lambda one: math.dist(one.features, r.features)) for r in rows)
-    return [r.at_peak / one.at_peak * one.measured for r, one in zip(rows, near, strict=True)]
-
-
-def errors(seconds: Sequence[float], rows: Sequence[Scored]) -> list[float]:
-    """Sizes of the errors of predicted steps."""
-    return [abs(s / row.measured - 1) for s, row in zip(seconds, rows, strict=True)]
-
-
-WAYS = ("constant", "neighbour", "model", "own")
-"""Ways to predict a step: the last two are the model without the set's constants, and with them."""
+    return grouped(scored(), lambda one: one.source)
 
 
 @cache
@@ -156,13 +152,22 @@ def every() -> tuple[dict[str, Any], ...]:
     `band` is `out` where these do not hold it.
     """
     rows = []
-    for source, each in by_source().items():
-        for one, *seconds in zip(each, by_constant(each), by_neighbour(each), strict=True):
-            off = [s / one.measured - 1 for s in seconds] + [one.off("out"), one.off("own")]
-            low, high = (float(one.out[f"step_s_{end}"]) / one.measured for end in ("low", "high"))
+    for source, own in by_source().items():
+        # The utilisation of that point of the set which suits all of them best.
+        by_constant = min(
+            ([one.at_peak / like.at_peak * like.measured / one.measured - 1 for one in own]
+             for like in own),
+            key=lambda off: mean(map(abs, off)),
+        )  # fmt: skip
+        others = [one for one in scored() if one.source != source]
+        for one, constant in zip(own, by_constant, strict=True):
+            near = min(others, key=lambda other: math.dist(other.features, one.features))
+            neighbour = one.at_peak / near.at_peak * near.measured / one.measured - 1
+            low, _, high = (seconds / one.measured for seconds in one.steps("out"))
             rows.append({
                 "point": one.row["id"], "points": source, "device": device(one.row),
-                "measured": one.measured, **dict(zip(WAYS, off, strict=True)),
+                "measured": one.measured, "constant": constant, "neighbour": neighbour,
+                "model": one.off("out"), "own": one.off("own"),
                 "low": low, "high": high, "band": "" if low <= 1 <= high else "out",
             })  # fmt: skip
     return tuple(rows)
@@ -182,22 +187,13 @@ def suspect() -> list[dict[str, Any]]:
     return rows
 
 
-def device(row: Mapping[str, str]) -> str:
-    """The kind of GPU of a row, as `V100`."""
-    kind = re.match(r"[A-Z]+\d+", row["hardware"])
-    return kind[0] if kind else row["hardware"]
-
-
 def sets() -> list[dict[str, Any]]:
     """A row for each set: its GPUs, its points by what they have, and where they are from."""
-    of_set: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for row in points():
-        of_set[source_of(row)].append(row)
     lines = read_text(FOLDER / "README.md", "", PredictionError).splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "csv |" in line]
     sources = {name.removesuffix(".csv"): source for name, _, _, _, source, *_ in cells}
     table = []
-    for name, rows in sorted(of_set.items()):
+    for name, rows in grouped(points(), source_of).items():
         worlds = sorted({int(row["gpus"]) for row in rows})
         timed = [row for row in rows if row["status"] == "ok"]
         table.append({
@@ -218,11 +214,8 @@ def errors_by(key: str) -> list[dict[str, Any]]:
 
     `<way>` is the mean, `<way>_median` the median, `in_band` the share of points in their band.
     """
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in every():
-        groups[row[key]].append(row)
     table = []
-    for name, rows in sorted(groups.items()):
+    for name, rows in grouped(every(), lambda row: str(row[key])).items():
         sizes = {way: [abs(row[way]) for row in rows] for way in WAYS}
         means = {way: mean(values) for way, values in sizes.items()}
         medians = {f"{way}_median": median(values) for way, values in sizes.items()}
@@ -231,22 +224,16 @@ def errors_by(key: str) -> list[dict[str, Any]]:
     return table
 
 
-def in_band(which: str = "out") -> float:
+def in_band(which: str) -> float:
     """Share of points whose measured step lies in the band."""
-    ends = ((getattr(row, which), row.measured) for row in scored())
-    return mean(
-        float(answer["step_s_low"]) <= measured <= float(answer["step_s_high"])
-        for answer, measured in ends
-    )
+    bands = ((one.measured, one.steps(which)) for one in scored())
+    return mean(low <= measured <= high for measured, (low, _, high) in bands)
 
 
 def half_width(which: str) -> float:
     """Half the width of the band over the prediction, the median of all points."""
-    answers = [getattr(row, which) for row in scored()]
-    return median(
-        (float(one["step_s_high"]) - float(one["step_s_low"])) / float(one["step_s_pred"]) / 2
-        for one in answers
-    )
+    bands = (one.steps(which) for one in scored())
+    return median((high - low) / step / 2 for low, step, high in bands)
 
 
 def spread(errors: Iterable[float]) -> tuple[float, float]:
@@ -257,68 +244,11 @@ def spread(errors: Iterable[float]) -> tuple[float, float]:
 
 def memory_errors(which: str) -> dict[str, list[float]]:
     """Signed errors of memory by set, without the constants derived from it (`out`) or with all."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    for source, row, answers in predicted():
-        if row["mem_gib"] and (answer := answers[which]["mem_gib_pred"]):
-            errors[source].append(float(answer) / float(row["mem_gib"]) - 1)
-    return errors
-
-
-def fit_shares(which: str) -> tuple[float, float]:
-    """Share of what ran that is predicted to fit, and of what crashed that is not."""
-    fits: dict[bool, list[bool]] = {True: [], False: []}
-    for _, row, answers in predicted():
-        if row["status"] != "memory only":
-            fits[row["status"] == "ok"].append(answers[which]["fits"] == "true")
-    return mean(fits[True]), 1 - mean(fits[False])
-
-
-def order(which: str = "out") -> tuple[float, int, int]:
-    """Kendall's tau over pairs of a model and world of nanotron that differ by over 10 %.
-
-    Also in how many worlds the layout ranked first is within 10 % of the best, and of how many.
-    """
-    worlds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for row in by_source()["nanotron_h100"]:
-        step = row.measured, float(getattr(row, which)["step_s_pred"])
-        worlds[row.row["model"], row.row["gpus"]].append(step)
-    right = wrong = first = 0
-    for steps in worlds.values():
-        for (a, x), (b, y) in combinations(steps, 2):
-            if max(a, b) > TAU_MARGIN * min(a, b):
-                right += (a - b) * (x - y) > 0
-                wrong += (a - b) * (x - y) < 0
-        chosen = min(steps, key=lambda step: step[1])[0]
-        first += chosen <= TAU_MARGIN * min(measured for measured, _ in steps)
-    return (right - wrong) / (right + wrong), first, len(worlds)
-
-
-@cache
-def grown() -> dict[str, list[tuple[float, float, float]]]:
-    """Of larger worlds by set: measured seconds, those predicted from the base, and its own.
-
-    Without the constants of the set. The last are the base's for as many sequences of a device.
-    """
-    ran: dict[str, list[Mapping[str, str]]] = defaultdict(list)
-    for source, row, _ in predicted():
-        if row["status"] == "ok":
-            ran[source].append(row)
-    growth: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
-    for source, own in sorted(ran.items()):
-        answers = predict_from_base(own, Constants(source))
-        for places in families(own):
-            base = own[places[0]]
-            for place in places:
-                row, answer = own[place], answers[place]
-                if not answer["base"] or not answer["step_s_pred"]:
-                    continue
-                work = [
-                    float(r["global_batch"] or r["gpus"]) / float(r["gpus"]) for r in (row, base)
-                ]
-                linear = float(base["step_s"]) * work[0] / work[1]
-                seconds = float(row["step_s"]), float(answer["step_s_pred"]), linear
-                growth[source].append(seconds)
-    return growth
+    known = (p for p in predicted() if p.row["mem_gib"] and p.answers[which]["mem_gib_pred"])
+    return {
+        source: [float(p.answers[which]["mem_gib_pred"]) / float(p.row["mem_gib"]) - 1 for p in own]
+        for source, own in grouped(known, lambda one: one.source).items()
+    }
 
 
 def memory_by_set() -> list[dict[str, Any]]:
@@ -329,6 +259,61 @@ def memory_by_set() -> list[dict[str, Any]]:
         names = ("median", "nine_tenths", "own_median", "own_nine_tenths")
         table.append({"points": source, "n": len(signed), **dict(zip(names, numbers, strict=True))})
     return table
+
+
+def fit_shares(which: str) -> tuple[float, float]:
+    """Share of what ran that is predicted to fit, and of what crashed that is not."""
+    fits = {
+        ran: [one.answers[which]["fits"] == "true" for one in predicted()
+              if one.row["status"] != "memory only" and (one.row["status"] == "ok") == ran]
+        for ran in (True, False)
+    }  # fmt: skip
+    return mean(fits[True]), 1 - mean(fits[False])
+
+
+def order(which: str) -> tuple[float, float]:
+    """Kendall's tau over pairs of a model and world of nanotron that differ by over 10 %.
+
+    Also the share of worlds in which the layout ranked first is within 10 % of the best.
+    """
+    nanotron = by_source()["nanotron_h100"]
+    worlds = grouped(nanotron, lambda one: f"{one.row['model']} {one.row['gpus']}").values()
+    right = wrong = first = 0
+    for points in worlds:
+        steps = [(one.measured, one.steps(which)[1]) for one in points]
+        for (a, x), (b, y) in combinations(steps, 2):
+            if max(a, b) > TAU_MARGIN * min(a, b):
+                right += (a - b) * (x - y) > 0
+                wrong += (a - b) * (x - y) < 0
+        chosen = min(steps, key=lambda step: step[1])[0]
+        first += chosen <= TAU_MARGIN * min(measured for measured, _ in steps)
+    return (right - wrong) / (right + wrong), first / len(worlds)
+
+
+@cache
+def grown() -> dict[str, list[tuple[float, float, float]]]:
+    """Of larger worlds by set: measured seconds, those predicted from the base, and its own.
+
+    Without the constants of the set. The last are the base's for as many sequences of a device.
+    """
+    growth = defaultdict[str, list[tuple[float, float, float]]](list)
+    ran = grouped((one for one in predicted() if one.row["status"] == "ok"), lambda one: one.source)
+    for source, points in ran.items():
+        rows = [one.row for one in points]
+        answers = predict_from_base(rows, Constants(source))
+        for places in families(rows):
+            base = rows[places[0]]
+            for row, answer in ((rows[place], answers[place]) for place in places):
+                if not answer["base"] or not answer["step_s_pred"]:
+                    continue
+                work, of_base = (
+                    float(each["global_batch"] or each["gpus"]) / float(each["gpus"])
+                    for each in (row, base)
+                )
+                linear = float(base["step_s"]) * work / of_base
+                seconds = float(row["step_s"]), float(answer["step_s_pred"]), linear
+                growth[source].append(seconds)
+    return growth
 
 
 def growth_by_set() -> list[dict[str, Any]]:

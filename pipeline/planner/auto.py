@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pipeline import models, strategies
-from pipeline.cost.job import Job
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.here import Calibration
 from pipeline.planner.ranking import Cluster, Predictor, Ranked, jobs, rank
@@ -34,16 +34,11 @@ def choose(
     asked = {cell.strategy for cell in study.arms if strategies.load(cell.strategy, {}).by_operator}
     if calibration is not None:
         sizes.operators(study.model, 1, 1)
-        runs = dict[str, ResolvedRun | None]()
-
-        def run_once(job: Job, cell: Mapping[str, Any]) -> ResolvedRun | None:
-            """`run_of`, kept: a study takes long to check a cell, which is asked for thrice."""
-            key = json.dumps(cell, sort_keys=True)
-            if key not in runs:
-                runs[key] = run_of(study, cell)
-            return runs[key]
-
-        measured = Predictor(study.model, run_once, calibration)
+        # A study takes long to check a cell, which is asked for thrice.
+        run_once = cache(lambda text: run_of(study, json.loads(text)))
+        measured = Predictor(
+            study.model, lambda job, cell: run_once(json.dumps(cell, sort_keys=True)), calibration
+        )
         return rank(study.model, cluster, batch, precision, measured, asked)
     ranked = rank(study.model, cluster, batch, precision, asked=asked)
     if covered := [one for one in ranked if run_of(study, one.cell) is not None]:

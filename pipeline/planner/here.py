@@ -330,13 +330,11 @@ COLUMNS = (
 def predict_study(
     runs: Iterable[ResolvedRun], calibration: Calibration, measured: Mapping[tuple[str, int], float]
 ) -> list[dict[str, str]]:
-    """A row for each cell and node count, beside what was measured of it."""
+    """A row for each run, one of a cell and node count, beside what was measured of these."""
     low, high = content()["band"][BAND]
-    firsts: dict[tuple[str, int], ResolvedRun] = {}
-    for run in runs:
-        firsts.setdefault((run.spec.cell, run.spec.world.nodes), run)
     rows = []
-    for key, run in firsts.items():
+    for run in runs:
+        key = run.spec.cell, run.spec.world.nodes
         row = dict.fromkeys(COLUMNS, "") | {"cell": key[0], "nodes": str(key[1])}
         rows.append(row)
         if key in measured:

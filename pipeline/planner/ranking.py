@@ -26,8 +26,6 @@ from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import USABLE, fits, kind_of
 from pipeline.cost.predict import Prediction, on_gpus, predict
 from pipeline.cost.schedule import MOST_STAGES, even
-from pipeline.cost.sharding import Prices
-from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner import here
@@ -152,33 +150,42 @@ class Predictor:
 
     def step(self, job: Job, cell: Mapping[str, Any]) -> Prediction | None:
         """The step; None where it cannot be predicted, Refused for a device that is not known."""
-        if self.calibration is None:
-            sent = self.sent(job, cell) if job.ep > 1 else ()
-            return None if sent is None else predict(job, Constants(), sent)
+        if self.calibration is None and job.ep == 1:
+            return predict(job, Constants())
         with suppress(StudyError):
-            if (run := self.run_of(job, cell)) is not None:
+            if (run := self.run_of(job, cell)) is None:
+                return None
+            if self.calibration is not None:
                 return here.predict(run, self.calibration)
+            # The model has no axis of experts: the strategy says what a rank sends along it. What
+            # leaves a node is a mean over the ranks of the first one.
+            ranks = range(min(job.gpus, job.gpus_per_node))
+            of_ranks = zip(*(predict_sent(run, rank) for rank in ranks), strict=True)
+            sent = [replace(one[0], leaving=fmean(each.leaving or 0 for each in one))
+                    for one in of_ranks]  # fmt: skip
+            return predict(job, Constants(), sent)
         return None
 
-    def sent(self, job: Job, cell: Mapping[str, Any]) -> list[Traffic] | None:
-        """Traffic of a rank by its strategy's formulas; None where the cell cannot run.
-
-        What leaves a node is a mean over the ranks of the first one.
-        """
-        if (run := self.run_of(job, cell)) is None:
-            return None
-        ranks = range(min(job.gpus, job.gpus_per_node))
-        found = zip(*(predict_sent(run, rank) for rank in ranks), strict=True)
-        return [replace(one[0], leaving=fmean(each.leaving or 0 for each in one)) for one in found]
-
-    def operators(self, job: Job, cell: Mapping[str, Any]) -> tuple[Prediction, Prices] | None:
-        """The step in which ranks of a tensor axis have all operators whole, and prices of cuts."""
+    def steps(
+        self, job: Job, cell: Mapping[str, Any], strategy: Strategy
+    ) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
+        """The options of a cell with the step; of one that cuts operators the best ones first."""
+        if not strategy.by_operator:
+            if (step := self.step(job, cell)) is not None:
+                yield cell["options"], step
+            return
+        # The step in which ranks of a tensor axis have all operators whole, and prices of cuts.
         if self.calibration is None:
-            return on_gpus(job, Constants(), models.num_parameters(self.model))
-        whole, run = self.step(job, cell), self.run_of(job, cell)
-        if whole is None or run is None:
-            return None
-        return whole, here.prices(run, job.tp, whole, self.calibration)
+            whole, prices = on_gpus(job, Constants(), models.num_parameters(self.model))
+        elif (known := self.step(job, cell)) and (run := self.run_of(job, cell)):
+            whole, prices = known, here.prices(run, job.tp, known, self.calibration)
+        else:
+            return
+        cuts = strategy.cut_operators(self.model, job.micro, prices)
+        while cuts is not None:
+            yield cuts.knobs, cuts.of(whole)
+            # Shares that differ do so by more than this.
+            cuts = strategy.cut_operators(self.model, job.micro, prices, 0.9999 * cuts.share)
 
     def peak(self, job: Job, cell: Mapping[str, Any]) -> float | None:
         """Bytes of the rank that needs most; None where the cell cannot run."""
@@ -264,7 +271,7 @@ def _search(
                job.ep, strategy.by_operator)  # fmt: skip
         try:
             # Cuts of operators come one after the other, each slower and smaller than the last.
-            for options, step in _predicted(model, job, cell, strategy, predictor):
+            for options, step in predictor.steps(job, cell, strategy):
                 if key in best and best[key].prediction.seconds <= step.seconds:
                     break
                 made = {**cell, "options": options}
@@ -280,22 +287,6 @@ def _search(
         except Refused as refused:
             raise StudyError(f"{refused}; give another --precision or --device") from None
     return list(best.values()), least
-
-
-def _predicted(
-    model: ModelSpec, job: Job, cell: Mapping[str, Any], strategy: Strategy, predictor: Predictor
-) -> Iterator[tuple[Mapping[str, Any], Prediction]]:
-    """The options of a cell with the step; of one that cuts operators the best, then smaller."""
-    if not strategy.by_operator:
-        if (step := predictor.step(job, cell)) is not None:
-            yield cell["options"], step
-    elif (known := predictor.operators(job, cell)) is not None:
-        whole, prices = known
-        cuts = strategy.cut_operators(model, job.micro, prices)
-        while cuts is not None:
-            yield cuts.knobs, cuts.of(whole)
-            # The solver's tolerances are narrower than this, shares that differ are wider.
-            cuts = strategy.cut_operators(model, job.micro, prices, 0.9999 * cuts.share)
 
 
 @cache
@@ -351,7 +342,6 @@ def _degrees(model: ModelSpec, gpus: int, cluster: Cluster, batch: int) -> Itera
     micros = [2**n for n in range(LARGEST_MICRO.bit_length())]
     head = 6.0 * model.vocab_rows * model.width
     layer = (models.family(model).flops_per_token(model) - head) / model.num_layers
-    flops = (layer,) * (model.num_layers - 1) + (layer + head,)
     deepest, mixture = min(model.num_layers, MOST_STAGES), models.experts(model)
     for tensor in divisors(cluster.gpus_per_node if cluster.gpus_per_node > 1 else gpus):
         for pipeline in divisors(gpus):
@@ -360,7 +350,7 @@ def _degrees(model: ModelSpec, gpus: int, cluster: Cluster, batch: int) -> Itera
             data = gpus // (tensor * pipeline)
             if pipeline > deepest or batch % data:
                 continue
-            layers = even(flops, pipeline)
+            layers = even(model.num_layers, head / layer, pipeline)
             pieces_of = [batch // data // micro for micro in micros if batch // data % micro == 0]
             chunks_of, zeros = (1, 2)[:pipeline], range(4 if data > 1 else 1)
             uses = product(pieces_of, chunks_of, zeros, (False, True)[:tensor])

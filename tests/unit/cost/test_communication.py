@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.cost.communication import Network, RankGroup
-from pipeline.cost.constants import Constants
-from pipeline.cost.devices import device_of
+from pipeline.cost.constants import Constants, device_of
 from pipeline.cost.job import jobs_of
 from pipeline.cost.points import read
 from pipeline.cost.predict import predict

@@ -20,8 +20,7 @@ from pipeline.models import num_parameters
 from pipeline.models.build import build_model, recompute_blocks
 from pipeline.parallel.types import Batch, Parts
 from pipeline.planner import memory
-from pipeline.planner.memory import Memory, formula_24
-from pipeline.planner.plan import GIBIBYTE, plan_study
+from pipeline.planner.memory import GIBIBYTE, Memory, formula_24, plan_study
 from pipeline.planner.sizes import ADAMW, size_of, sizes
 from pipeline.precision import make_precision
 from pipeline.resolved import resolve

@@ -13,8 +13,13 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.points import predict_row
 from pipeline.models import num_parameters
 from pipeline.options import memory, rate
-from pipeline.planner.memory import MEBIBYTE, PRODUCT_BUFFERS
-from pipeline.planner.plan import GIBIBYTE, CellPlan, plan_study
+from pipeline.planner.memory import (
+    GIBIBYTE,
+    MEBIBYTE,
+    PRODUCT_BUFFERS,
+    CellPlan,
+    plan_study,
+)
 from pipeline.planner.projection import project
 from pipeline.planner.ranking import Cluster
 from pipeline.resolved import resolve, runs_of

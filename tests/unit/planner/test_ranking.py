@@ -11,8 +11,7 @@ import pytest
 from pipeline import models
 from pipeline.__main__ import main
 from pipeline.cost.communication import Network
-from pipeline.cost.constants import Constants
-from pipeline.cost.devices import device_of
+from pipeline.cost.constants import Constants, device_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees

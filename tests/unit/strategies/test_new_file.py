@@ -48,8 +48,7 @@ from io import StringIO
 from pathlib import Path
 from pipeline.__main__ import main
 from pipeline.doctor import show
-from pipeline.planner.memory import predict
-from pipeline.planner.plan import plan_study
+from pipeline.planner.memory import plan_study, predict
 from pipeline.resolved import resolve
 from pipeline.strategies import names, table
 from pipeline.study.expansion import expand
