@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
@@ -34,35 +32,23 @@ from pipeline.metrics.statistics import (
 )
 from pipeline.text import plural, significant
 
-# A bound this close to 1 is about more or less than equal; the band of `slightly` ends there too.
-_AT_ONE = 1e-3
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """Values of runs over those of others, both of shape (runs,); by default over 1."""
-
-    values: Floats
-    others: Floats = field(default_factory=lambda: np.ones(1))
-
-    def p_value(self, side: int, bound: float) -> float:
-        """One-sided p-value of the ratio being above (side 1) or below (-1) a positive bound."""
-        return p_value_above(side * self.values, side * bound * self.others)
+Contrast = tuple[Floats, Floats]
+"""Values of runs, shape (runs,), over those of others, or over one number, shape (1,)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Outcome of a test: the effect and what it is of, or a finding that is no number.
 
-    The effect is the least (`all`) or the greatest (`any`) of the ratios of `contrasts`; an effect
-    without contrasts, which is no ratio of two samples, is decided by its interval alone.
+    The effect is the least or the greatest of the ratios of `contrasts`; an effect without
+    contrasts, which is no ratio of two samples, is decided by its interval alone.
     """
 
     places: Sequence[Place]
     what: str
     effect: Interval | None = None
     contrasts: Sequence[Contrast] = ()
-    combined: str = "all"
+    least: bool = True
     holds: bool | None = None
     why: str = ""
     speeds: Sequence[tuple[Place, Place]] = ()
@@ -72,29 +58,8 @@ class Outcome:
     bent: Callable[[float], tuple[float, float]] | None = None
     """Ends of the effect where a step on several nodes is off by up to this factor; asked where the
     effect is no product of ratios of times, which `num_times` counts."""
-    beside: tuple[Interval, str] | None = None
+    beside: tuple[float, str] | None = None
     """The effect by a second metric, which must decide alike, and how that one differs."""
-
-    def p_value(self, verdict: str, region: Region) -> float:
-        """p-value of a decision on the side that the effect's interval lies on."""
-        assert self.effect is not None
-        # Of an interval alone no more is known than that its test at 95 % would decide.
-        if not self.contrasts:
-            return ALPHA
-        low, high = region.limits
-
-        def p_of(side: int, bound: float) -> float:
-            """The least of several is above where all are, the greatest where one is."""
-            each = [contrast.p_value(side, bound) for contrast in self.contrasts]
-            by_all = (self.combined == "all") == (side > 0)
-            return max(each) if by_all else min(1.0, len(each) * min(each))  # Bonferroni
-
-        sides = [(-1, low)] if self.effect.high < low else [(1, high)]
-        if verdict == REPRODUCED:
-            sides = [(1, low), (-1, high)]
-        # A region open at one end has one test, of a band the weaker of two counts. Doubled, since
-        # a 95 % interval leaves 2.5 % at each of its ends.
-        return min(1.0, 2 * max(p_of(side, at) for side, at in sides if math.isfinite(at)))
 
 
 def settle(
@@ -105,26 +70,22 @@ def settle(
     if effect is None or region is None:
         return (REPRODUCED if outcome.holds else NOT_REPRODUCED), outcome.why, None
     about = f"{outcome.what} is {effect_text(effect)}"
-    claimed = f"claimed {region}"
     verdict = within(effect.low, effect.high, region)
     if effect.how == COUNTED:
-        return verdict, f"{about}, {claimed}", None
+        return verdict, f"{about}, claimed {region}", None
     if effect.n < MIN_REPEATS:
-        return UNDECIDED, f"{about} ({claimed})", None
+        return UNDECIDED, f"{about} (claimed {region})", None
     if verdict == UNDECIDED:
-        return UNDECIDED, f"{about}, and the interval includes the bound ({claimed})", None
+        why = f"{about}, and the interval includes the bound (claimed {region})"
+        return UNDECIDED, why, None
     # The interval decides. Whatever else speaks against it is enough to leave the claim open.
-    reason = _bent(outcome, region, verdict, evidence) or _contradicted(outcome, region, evidence)
-    if outcome.beside is not None:
-        other, how = outcome.beside
-        if within(other.value, other.value, region) != verdict:
-            reason = f"and {how} {significant(other.value)}"
-    p_value = outcome.p_value(verdict, region)
-    if reason is None and p_value > ALPHA:
-        reason = f"and the rank tests do not decide (p = {probability(p_value)})"
-    if reason is not None:
-        return UNDECIDED, f"{about}, {reason} ({claimed})", None
-    return verdict, f"{about}, {claimed}", p_value
+    p_value = _p_value(outcome, effect, verdict, region)
+    against = _objection(outcome, effect, verdict, region, evidence)
+    if against is None and p_value > ALPHA:
+        against = f"and the rank tests do not decide (p = {probability(p_value)})"
+    if against is not None:
+        return UNDECIDED, f"{about}, {against} (claimed {region})", None
+    return verdict, f"{about}, claimed {region}", p_value
 
 
 def within(low: float, high: float, region: Region) -> str:
@@ -135,56 +96,79 @@ def within(low: float, high: float, region: Region) -> str:
     return NOT_REPRODUCED if high < least or low > most else UNDECIDED
 
 
-def effect_text(effect: Interval) -> str:
-    """The effect with its interval, which it has from six runs on, and needs where it has noise."""
+def effect_text(effect: Interval, runs: str = "") -> str:
+    """The effect with its interval, which it has from six runs on, and needs where it has noise.
+
+    `runs` says how many there are of an effect that has none.
+    """
     if effect.how == COUNTED:
         return f"{significant(effect.value)} (counted)"
     if effect.n < MIN_REPEATS:
-        few = f"no interval: {effect.n} of the {MIN_REPEATS} runs it needs"
-        return f"{significant(effect.value)} ({few})"
+        few = runs or f"{effect.n} of the {MIN_REPEATS} runs it needs"
+        return f"{significant(effect.value)} (no interval: {few})"
     shape = ratio_interval if 0.05 <= effect.value < 1000 else with_interval
     return shape(effect.value, effect.low, effect.high)
 
 
-def _bent(outcome: Outcome, region: Region, verdict: str, evidence: Evidence) -> str | None:
-    """Reason why times of emulated nodes decide nothing here, or None."""
-    assert outcome.effect is not None
+def _p_value(outcome: Outcome, effect: Interval, verdict: str, region: Region) -> float:
+    """p-value of a decision on the side that the effect's interval lies on."""
+    # Of an interval alone no more is known than that its test at 95 % would decide.
+    if not outcome.contrasts:
+        return ALPHA
+    low, high = region.limits
+
+    def p_of(side: int, bound: float) -> float:
+        """One-sided p-value of the effect being above (side 1) or below (-1) a bound over 0."""
+        each = [
+            p_value_above(side * values, side * bound * others)
+            for values, others in outcome.contrasts
+        ]
+        # The least of several is above where all are, the greatest where one is (Bonferroni).
+        return max(each) if outcome.least == (side > 0) else min(1.0, len(each) * min(each))
+
+    sides = [(-1, low)] if effect.high < low else [(1, high)]
+    if verdict == REPRODUCED:
+        sides = [(1, low), (-1, high)]
+    # A region open at one end has one test, of a band the weaker of two counts. Doubled, since a
+    # 95 % interval leaves 2.5 % at each of its ends.
+    return min(1.0, 2 * max(p_of(side, at) for side, at in sides if math.isfinite(at)))
+
+
+def _objection(
+    outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
+) -> str | None:
+    """What speaks against a decision by the interval, besides its own rank tests; or None."""
+    if outcome.beside is not None:
+        value, how = outcome.beside
+        if within(value, value, region) != verdict:
+            return f"and {how} {significant(value)}"
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
-    if not (emulated and (outcome.num_times or outcome.bent)):
+    if emulated and (outcome.num_times or outcome.bent):
+        if evidence.results.bias is None:
+            return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
+        # Each ratio of times in the effect may be off by the bias, and all of them the same way.
+        off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
+        ends = outcome.bent(off) if outcome.bent else (effect.low / off, effect.high * off)
+        if within(*ends, region) != verdict:
+            return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
+    # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
+    # about claims of more or less than 1 alone; the band of `slightly` ends there too.
+    at_one = any(math.isclose(limit, 1.0, rel_tol=1e-3) for limit in region.limits)
+    if not at_one or not outcome.speeds or effect.low <= 1 <= effect.high:
         return None
-    if evidence.results.bias is None:
-        return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
-    # Each ratio of times in the effect may be off by the bias, and all of them the same way.
-    off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
-    ends = outcome.effect.low / off, outcome.effect.high * off
-    if outcome.bent is not None:
-        ends = outcome.bent(off)
-    if within(*ends, region) != verdict:
-        return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
-    return None
-
-
-def _contradicted(outcome: Outcome, region: Region, evidence: Evidence) -> str | None:
-    """Objection of the planned comparisons, by which the paper speaks of faster, or None.
-
-    They test equality, so they are asked about claims of more or less than 1 alone.
-    """
-    assert outcome.effect is not None
-    one = any(math.isclose(limit, 1.0, rel_tol=_AT_ONE) for limit in region.limits)
-    if not one or not outcome.speeds or outcome.effect.low <= 1 <= outcome.effect.high:
-        return None
-    tests = [evidence.results.compared(a.key, b.key) for a, b in outcome.speeds]
-    known = [test for test in tests if test is not None]
-    if len(known) < len(tests):
-        first, second = next(p for p, t in zip(outcome.speeds, tests, strict=True) if t is None)
-        return f"and no comparison of {first.label} with {second.label} was planned"
+    known = []
+    for one, other in outcome.speeds:
+        test = evidence.results.compared(one.key, other.key)
+        if test is None:
+            return f"and no comparison of {one.label} with {other.label} was planned"
+        known.append(test)
     # So few repeats could not have decided it, whatever they had measured.
     if any(test.verdict == TOO_FEW for test in known):
         return f"and {plural(known[0].n, 'repeat')} are too few for the rank test"
-    above = outcome.effect.value > 1
+    above = effect.value > 1
     decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
     # The least of several is above 1 where all are, and below where one is.
-    if (all if (outcome.combined == "all") == above else any)(decided):
+    if (all if outcome.least == above else any)(decided):
         return None
     worst = max(test.p_value for test in known)
     return f"and the rank test between them does not decide (p = {probability(worst)})"
@@ -205,11 +189,10 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
         p_value = adjusted.get(one.claim.id)
         if one.verdict in DECIDED and p_value is not None:
             how = f"p = {probability(p_value)} after correction for {claims}"
-            if one.p_value == ALPHA:  # of no test, see `Outcome.p_value`
+            if one.p_value == ALPHA:  # of no test, see `_p_value`
                 how = f"by its 95 % interval alone, counted with {how}"
-            why = f"{one.why}; {how}"
-            holds = p_value <= ALPHA
-            verdict = one.verdict if holds else UNDECIDED
-            one = replace(one, why=why, verdict=verdict, p_value=p_value if holds else None)
+            one = replace(one, why=f"{one.why}; {how}", p_value=p_value)
+            if p_value > ALPHA:
+                one = replace(one, verdict=UNDECIDED, p_value=None)
         final.append(one)
     return final

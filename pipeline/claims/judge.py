@@ -31,7 +31,6 @@ _BESIDE = {
     "peak_memory_bytes": ("own_memory_bytes", "without Python and its libraries"),
 }
 _OF_PROFILED_RUNS = ("sent_bytes", "between_nodes_bytes", "phase_bubble", "time_asymmetry")
-_DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
@@ -94,10 +93,11 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
 
 def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
     """The test in every admissible world, the nearest first; raises where there is none."""
+    test, metric = KINDS[claim.kind], str(claim.test.get("metric"))
     outcomes: list[Outcome] = []
     judged: set[World] = set()
     while True:
-        test, here = KINDS[claim.kind], replace(evidence, judged=frozenset(judged))
+        here = replace(evidence, judged=frozenset(judged))
         try:
             outcome = test(claim, here)
             # What ran in place of the software that is named decides nothing, however fast it is.
@@ -107,35 +107,37 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
             if not outcomes:
                 raise
             return outcomes
-        # A test that asks for no place of its own gives the same world again.
+        # A test that is of all worlds at once gives the same again.
         if (world := world_of(outcome.places)) in judged:
             return outcomes
-        if (other := _BESIDE.get(str(claim.test.get("metric")))) is not None:
-            metric, how = other
-            alone = replace(claim, test={**claim.test, "metric": metric})
+        if metric in _BESIDE:
+            other, how = _BESIDE[metric]
+            alone = replace(claim, test={**claim.test, "metric": other})
             with suppress(NotTestableError):  # of records of former versions
                 if (effect := test(alone, here).effect) is not None:
-                    outcome = replace(outcome, beside=(effect, how))
+                    outcome = replace(outcome, beside=(effect.value, how))
         judged.add(world)
         outcomes.append(outcome)
 
 
 def _require(claim: Claim, evidence: Evidence) -> None:
     """Raise NotTestableError where the study lacks what the test makes no sense without."""
-    needs, hardware = claim.needs, _hardware(evidence)
-    device, lacks = str(evidence.results.places[0]["device"]), None
+    needs, made, hardware = claim.needs, claim.made_at, _hardware(evidence)
+    device = evidence.results.places[0]["device"]
+    named = needs.get("hardware", ""), made.hardware if needs.get("same_hardware") else ""
+    missing = [name for name in named if name not in hardware]
     if needs.get("device", device) != device:
-        lacks = f"a {_DEVICES[str(needs['device'])]}"
-    elif str(needs.get("hardware", "")) not in hardware:
-        lacks = _named(str(needs["hardware"]))
-    elif needs.get("same_hardware") and claim.made_at.hardware not in hardware:
-        lacks = _named(str(claim.made_at.hardware))
+        lacks = f"a {'CPU' if needs['device'] == 'cpu' else 'GPU'}"
+    elif missing:
+        # `an A100`, `a V100`: letters are said one by one.
+        lacks = f"{'an' if missing[0][0] in 'AEFHILMNORSX' else 'a'} {missing[0]}"
     elif needs.get("same_model") and not _same_model(claim, evidence):
-        made, here = claim.made_at.parameters, evidence.results.least("num_parameters")
-        size = "the size that it was made with" if made is None else parameters(made)
-        lacks = f"a model of {size}, and this one has {parameters(here)}"
-    if lacks is not None:
-        raise NotTestableError(f"needs {lacks}: {needs['because']}")
+        size = parameters(made.parameters) if made.parameters else "the size that it was made with"
+        here = parameters(evidence.results.least("num_parameters"))
+        lacks = f"a model of {size}, and this one has {here}"
+    else:
+        return
+    raise NotTestableError(f"needs {lacks}: {needs['because']}")
 
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
@@ -157,11 +159,6 @@ def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
                 f"{needs}, and here it is {significant(low / full)} times "
                 f"({significant(low)} over {significant(full)} GFLOP/s)"
             )
-
-
-def _named(hardware: str) -> str:
-    """`an A100`, `a V100`: letters are said one by one."""
-    return f"{'an' if hardware[0] in 'AEFHILMNORSX' else 'a'} {hardware}"
 
 
 def _hardware(evidence: Evidence) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise, product
+
+import numpy as np
 
 from pipeline.claims.decide import Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
-    by_formula,
+    Quantity,
     communication_share,
     measure,
     over_repeats,
@@ -26,9 +29,6 @@ from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, 
 from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 from pipeline.text import listed, plural
-
-# How a run ends that could have continued: a sign against robustness.
-_BROKEN = ("failed", "oom", "timeout")
 
 UNITS: Mapping[str, str] = {
     "step_seconds": "s",
@@ -54,23 +54,24 @@ _WORDS = {
 }
 
 
-def _named(metric: str, places: Sequence[Place]) -> str:
+def _named(metric: str, *cells: str) -> str:
     """A metric of a cell, or of one cell over another, for a reader."""
     name, _, axis = metric.partition(":")
     along = f" along the axis {axis}" if axis else ""
-    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {_joined(places, ' over ')}"
+    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {' over '.join(cells)}"
 
 
-def _joined(places: Sequence[Place], join: str = ", ") -> str:
-    return join.join(place.label for place in places)
+def _joined(places: Sequence[Place]) -> str:
+    return ", ".join(place.label for place in places)
 
 
-def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interval:
-    """The smallest (`min`) or largest (`max`) of several, with the bounds of that.
+def _extreme(intervals: Sequence[Interval], least: bool = True) -> Interval:
+    """The least or the greatest of several, with the bounds of that.
 
-    The lower bound of the largest errs more often than each: a decision on that side is corrected
+    The lower bound of the greatest errs more often than each: a decision on that side is corrected
     for their number by `Outcome.p_value`.
     """
+    of: Callable[..., float] = min if least else max
     hows = "; ".join(dict.fromkeys(one.how for one in intervals))
     return Interval(
         of(one.value for one in intervals), of(one.low for one in intervals),
@@ -78,22 +79,37 @@ def _extreme(intervals: Sequence[Interval], of: Callable[..., float]) -> Interva
     )  # fmt: skip
 
 
-def ratio_of_two(claim: Claim, evidence: Evidence) -> Outcome:
-    """Metric of `a` over that of `b`."""
-    test, metric = claim.test, claim.test["metric"]
-    places = choose(evidence, claim, [test["a"], test["b"]], test["where"])
+def _extreme_ratio(
+    pairs: Sequence[tuple[Quantity, Quantity]], least: bool
+) -> tuple[Interval, list[Contrast]]:
+    """The extreme of the ratios of these pairs, and the samples behind them."""
+    ratios = [ratio(one.interval, other.interval) for one, other in pairs]
+    samples = [(one.values, other.values) for one, other in pairs]
+    sampled = [(ones, others) for ones, others in samples if len(ones) and len(others)]
+    return _extreme(ratios, least), sampled
+
+
+def compare(claim: Claim, evidence: Evidence, word: str = "", least: bool = True) -> Outcome:
+    """Metric of `a` over that of `b`, or its throughput over the `word` of the others.
+
+    None of the others may be missing.
+    """
+    test = claim.test
+    metric = test.get("metric", RATE)
+    rivals = test.get("others") or [test["b"]]
+    places = choose(evidence, claim, [test["a"], *rivals], test["where"])
     if metric == "seconds_to_loss":
-        one, other = seconds_to_loss(evidence, places)
+        first, *others = seconds_to_loss(evidence, places)
     else:
-        one, other = (measure(evidence, place, metric) for place in places)
+        first, *others = (measure(evidence, place, metric) for place in places)
+    effect, contrasts = _extreme_ratio([(first, other) for other in others], least)
+    rival = f"the {word} of {_joined(places[1:])}" if word else places[1].label
+    what, timed = _named(metric, places[0].label, rival), int(metric in _TIMES)
     # Time goes up where speed goes down: the planned comparisons are of throughputs.
-    turned = {"step_seconds": places[::-1], RATE: places}.get(metric)
-    speeds = [(turned[0], turned[1])] if turned else []
-    effect, timed = ratio(one.interval, other.interval), int(metric in _TIMES)
-    sampled = len(one.values) and len(other.values)
-    contrasts = [Contrast(one.values, other.values)] if sampled else []
-    what = _named(metric, places)
-    return Outcome(places, what, effect, contrasts, speeds=speeds, num_times=timed)
+    faster = [(places[0], place) for place in places[1:]]
+    slower = [(place, places[0]) for place in places[1:]]
+    speeds = {RATE: faster, "step_seconds": slower}.get(metric, [])
+    return Outcome(places, what, effect, contrasts, least, speeds=speeds, num_times=timed)
 
 
 def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Outcome:
@@ -101,35 +117,23 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Outcome:
     test = claim.test
     places = choose(evidence, claim, [test[key] for key in "abcd"], test["where"])
     a, b, c, d = (measure(evidence, place, test["metric"]).interval for place in places)
-    over = _joined(places[2:], " over ")
-    what = f"{_named(test['metric'], places[:2])}, over the same of {over}"
+    of = [place.label for place in places]
+    what = f"{_named(test['metric'], *of[:2])}, over the same of {of[2]} over {of[3]}"
     timed = 2 * int(test["metric"] in _TIMES)
     return Outcome(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
 
 
 def formula(claim: Claim, evidence: Evidence) -> Outcome:
     """Metric of `a` over what the formula of its strategy says, which is the publication's."""
-    test = claim.test
+    test, metric = claim.test, claim.test["metric"]
     [place] = choose(evidence, claim, [test["a"]], test["where"])
-    measured, expected = (of(evidence, place, test["metric"]) for of in (measure, by_formula))
-    what = f"{_named(test['metric'], [place])} over its formula"
-    value = expected.interval.value
-    contrasts = [Contrast(measured.values / value)] if len(measured.values) and value else []
-    return Outcome([place], what, ratio(measured.interval, expected.interval), contrasts)
-
-
-def against_each(
-    claim: Claim, evidence: Evidence, word: str, combined: str, of: Callable[..., float]
-) -> Outcome:
-    """Throughput of `a` over the `word` of the others, of which none may be missing."""
-    test = claim.test
-    places = choose(evidence, claim, [test["a"], *test["others"]], test["where"])
-    first, *others = (measure(evidence, place, RATE) for place in places)
-    effect = _extreme([ratio(first.interval, other.interval) for other in others], of)
-    contrasts = [Contrast(first.values, other.values) for other in others]
-    what = f"throughput of {places[0].label} over the {word} of {_joined(places[1:])}"
-    speeds = [(places[0], place) for place in places[1:]]
-    return Outcome(places, what, effect, contrasts, combined, speeds=speeds, num_times=1)
+    # The schedule alone has the formula of the bubble.
+    said = "phase_bubble_formula" if metric.startswith("phase_bubble") else f"predicted_{metric}"
+    measured, expected = (measure(evidence, place, one) for one in (metric, said))
+    effect = ratio(measured.interval, expected.interval)
+    of_it = measured.values / expected.interval.value
+    what = f"{_named(metric, place.label)} over its formula"
+    return Outcome([place], what, effect, [(of_it, np.ones(1))] if len(of_it) else [])
 
 
 def robust(claim: Claim, evidence: Evidence) -> Outcome:
@@ -145,11 +149,12 @@ def robust(claim: Claim, evidence: Evidence) -> Outcome:
             f"{evidence.study.workload.steps} steps"
         )
     for place in evidence.places(test["a"]):
-        ended = evidence.rows(place, "run", "status")
-        bad = ended[ended["text"].isin(_BROKEN)]
+        ended = evidence.rows(place, "run", "status")["text"]
+        # Endings of runs that could have continued.
+        bad = ended[ended.isin(("failed", "oom", "timeout"))]
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
-            return Outcome([place], runs, holds=False, why=f"{runs} ended as {bad['text'].iloc[0]}")
+            return Outcome([place], runs, holds=False, why=f"{runs} ended as {bad.iloc[0]}")
     selectors = [test["a"], *test["others"]]
     worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
     at = []
@@ -158,18 +163,18 @@ def robust(claim: Claim, evidence: Evidence) -> Outcome:
         relative = []
         for rate in rates:
             # Bounds by the rivals' opposite ends: no correlation between two cells is presumed.
-            best = _extreme([other for other in rates if other is not rate], max)
+            best = _extreme([other for other in rates if other is not rate], least=False)
             relative.append(Interval(
                 rate.value / max(rate.value, best.value), rate.low / max(rate.low, best.high),
                 rate.high / max(rate.high, best.low), min(rate.n, best.n), rate.how,
             ))  # fmt: skip
         at.append(relative)
     # Of each cell its worst place; the two worlds are in the order of `at`.
-    first, *others = (_extreme(relative, min) for relative in zip(*at, strict=True))
-    names = worlds[0]
-    what = f"lowest relative throughput of {names[0].label} over that of {_joined(names[1:])}"
-    everywhere = [p for places in worlds for p in places]
-    return Outcome(everywhere, what, ratio(first, _extreme(others, max)), num_times=2)
+    first, *others = (_extreme(relative) for relative in zip(*at, strict=True))
+    cell, *rivals = worlds[0]
+    what = f"lowest relative throughput of {cell.label} over that of {_joined(rivals)}"
+    effect = ratio(first, _extreme(others, least=False))
+    return Outcome([*worlds[0], *worlds[1]], what, effect, num_times=2)
 
 
 def absolute(claim: Claim, evidence: Evidence) -> Outcome:
@@ -177,72 +182,65 @@ def absolute(claim: Claim, evidence: Evidence) -> Outcome:
 
     `judge` asks the hardware and the model of `made_at` before.
     """
-    test = claim.test
-    made, metric = claim.made_at, test["metric"]
+    test, made, metric = claim.test, claim.made_at, claim.test["metric"]
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     if (place.nodes, place.ranks) != made.world:
         raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
     value = measure(evidence, place, metric)
-    what = f"{_named(metric, [place])} in {UNITS[metric]}"
-    timed = int(metric in _TIMES)
-    return Outcome([place], what, value.interval, [Contrast(value.values)], num_times=timed)
+    what, timed = f"{_named(metric, place.label)} in {UNITS[metric]}", int(metric in _TIMES)
+    return Outcome([place], what, value.interval, [(value.values, np.ones(1))], num_times=timed)
 
 
 def utilisation(claim: Claim, evidence: Evidence) -> Outcome:
     """Largest relative distance of any rank's mean utilisation from the expected one."""
-    test = claim.test
+    test, expected = claim.test, claim.test["expected"]
     [place] = choose(evidence, claim, [test["a"]], test["where"])
     ranks = evidence.rows(place, "rank", "mean_utilisation")
-    expected = test["expected"]
     count = int(ranks.groupby("run_id")["rank"].nunique().min()) if len(ranks) else 0
     if count != len(expected):
         raise NotTestableError(
             f"{place.label} recorded {count} of {len(expected)} devices that the claim names"
         )
     distance = over_repeats(
-        max(abs(v / e - 1) for v, e in zip(run.sort_values("rank")["value"], expected, strict=True))
+        max(abs(run.sort_values("rank")["value"].to_numpy(float) / expected - 1))
         for _, run in ranks.groupby("run_id", sort=True)
     )
     what = f"largest distance of a rank of {place.label} from the published utilisation"
-    return Outcome([place], what, distance.interval, [Contrast(distance.values)])
+    return Outcome([place], what, distance.interval, [(distance.values, np.ones(1))])
 
 
 def fits(claim: Claim, evidence: Evidence) -> Outcome:
-    """Endings of two cells: one finished, the other ran out of memory."""
+    """Endings of two cells on one node: one finished, the other ran out of memory."""
     wanted = [claim.test[key] for key in ("fits", "too_large")]
     fitting, large = map(evidence.places, wanted)
-    _once(evidence, "what fits is asked on one node")
-    for one in fitting:
-        other = next((p for p in large if p.nodes == one.nodes and p.ranks == one.ranks), None)
-        if other is None or one.nodes > 1:
-            continue
-        ends = []
-        for place in (one, other):
-            ended = evidence.rows(place, "run", "status")["text"]
-            if len(ended) < MIN_REPEATS:
-                runs = f"{plural(len(ended), 'run')} of the {MIN_REPEATS} that a decision needs"
-                raise NotTestableError(f"{place.label} has {runs}")
-            kinds = sorted({*ended})
-            # The worst of them counts: out of memory before ok.
-            ends.append("oom" if kinds in (["oom"], ["ok", "oom"]) else " and ".join(kinds))
-        why = f"{one.label} is {ends[0]}, {other.label} is {ends[1]}"
-        if not {*ends} <= {"ok", "oom"}:
-            raise NotTestableError(why)
-        what = f"whether {one.label} finishes and {other.label} runs out of memory"
-        return Outcome([one, other], what, holds=ends == ["ok", "oom"], why=why)
-    raise NotTestableError(f"the study has no pair of {' and '.join(map(str, wanted))} on one node")
-
-
-def _once(evidence: Evidence, why: str) -> None:
-    """Raise NotTestableError where a test that has one world was made already."""
-    if evidence.judged:
-        raise NotTestableError(f"{why}, so it has one world")
+    alike = [
+        (one, other)
+        for one, other in product(fitting, large)
+        if one.nodes == other.nodes == 1 and one.ranks == other.ranks
+    ]
+    if not alike:
+        cells = " and ".join(map(str, wanted))
+        raise NotTestableError(f"the study has no pair of {cells} on one node")
+    ends = []
+    for place in alike[0]:
+        ended = evidence.rows(place, "run", "status")["text"]
+        if len(ended) < MIN_REPEATS:
+            runs = f"{plural(len(ended), 'run')} of the {MIN_REPEATS} that a decision needs"
+            raise NotTestableError(f"{place.label} has {runs}")
+        kinds = sorted({*ended})
+        # The worst of them counts: out of memory before ok.
+        ends.append("oom" if kinds in (["oom"], ["ok", "oom"]) else " and ".join(kinds))
+    one, other = (place.label for place in alike[0])
+    why = f"{one} is {ends[0]}, {other} is {ends[1]}"
+    if not {*ends} <= {"ok", "oom"}:
+        raise NotTestableError(why)
+    what = f"whether {one} finishes and {other} runs out of memory"
+    return Outcome(alike[0], what, holds=ends == ["ok", "oom"], why=why)
 
 
 def same_steps(claim: Claim, evidence: Evidence) -> Outcome:
     """Parity of all cells over several nodes with the single device."""
-    _once(evidence, "all node counts are asked at once")
-    places = []
+    places: list[Place] = []
     for selector in claim.test["cells"]:
         several = [p for p in evidence.places(selector) if p.nodes > 1]
         if not several:
@@ -268,7 +266,6 @@ def memory_formula(claim: Claim, evidence: Evidence) -> Outcome:
     cell ran with, it is drawn back to an empty batch.
     """
     test = claim.test
-    _once(evidence, "the formula is held against all batches")
     places = evidence.places(test["a"])
     cell = [p for p in places if p.row["status"] == "ok" and p.beside(places[0])]
     by_batch = {float(p.row["global_batch"] / p.ranks): p for p in cell}
@@ -298,7 +295,7 @@ def efficiency(claim: Claim, evidence: Evidence) -> Outcome:
     cells = _joined([many for many, _ in pairs])
     what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
     places = [place for pair in pairs for place in pair]
-    return Outcome(places, what, _extreme(kept, max), contrasts, "any", num_times=1)
+    return Outcome(places, what, _extreme(kept, least=False), contrasts, least=False, num_times=1)
 
 
 def explained(claim: Claim, evidence: Evidence) -> Outcome:
@@ -330,12 +327,8 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     places = [place for pair in pairs for place in pair]
     cells = _joined([many for many, _ in pairs])
     what = f"smallest share of exposed communication in the lost speedup of {cells}"
-    whole = min(with_slower)
-    beside = (
-        Interval(whole, whole, whole, len(pairs), ""),
-        "with what passes take longer than ideal counted as communication it is",
-    )
-    return Outcome(places, what, _extreme(shares, min), beside=beside, bent=bent)
+    how = "with what passes take longer than ideal counted as communication it is"
+    return Outcome(places, what, _extreme(shares), beside=(min(with_slower), how), bent=bent)
 
 
 def _bent_share(off: float, exposed: Interval, kept: Interval) -> tuple[float, float]:
@@ -378,7 +371,7 @@ def _against_one_node(
         rate, base = measure(evidence, many, RATE), measure(evidence, one, RATE)
         ideal = many.ranks / one.ranks
         efficiencies.append(ratio(rate.interval, base.interval).times(1 / ideal))
-        contrasts.append(Contrast(rate.values / ideal, base.values))
+        contrasts.append((rate.values / ideal, base.values))
     return pairs, efficiencies, contrasts
 
 
@@ -387,31 +380,26 @@ def trend(claim: Claim, evidence: Evidence) -> Outcome:
 
     The smallest for a claim `above` a bound, else the largest, so that the trend holds all along.
     """
-    test = claim.test
+    test, metric = claim.test, claim.test["metric"]
     ok = [p for p in evidence.places(test["a"]) if p.row["status"] == "ok"]
     # The cell over one link, with the one node that over several links is a cell of its own.
     line = sorted((p for p in ok if p.beside(ok[0]) or ok[0].beside(p)), key=lambda p: p.nodes)
     line = list({p.nodes: p for p in line}.values())
     if len(line) < 3:
         raise NotTestableError(f"a trend needs {test['a']} on three node counts or more")
-    _once(evidence, "a trend is over all node counts")
-    values = [measure(evidence, place, test["metric"]) for place in line]
-    steps = list(zip(values[1:], values[:-1], strict=True))
-    effects = [ratio(one.interval, before.interval) for one, before in steps]
-    contrasts = [Contrast(one.values, before.values) for one, before in steps]
-    of, combined, word = (
-        (min, "all", "least") if test["comparison"] == "above" else (max, "any", "largest")
-    )
-    metric = _named(test["metric"], line[:1])
-    what = f"{word} ratio from one node count to the next in {metric}"
-    timed = int(test["metric"] in _TIMES)
-    return Outcome(line, what, _extreme(effects, of), contrasts, combined, num_times=timed)
+    values = [measure(evidence, place, metric) for place in line]
+    least = test["comparison"] == "above"
+    steps = [(one, before) for before, one in pairwise(values)]
+    effect, contrasts = _extreme_ratio(steps, least)
+    word = "least" if least else "largest"
+    what = f"{word} ratio from one node count to the next in {_named(metric, line[0].label)}"
+    return Outcome(line, what, effect, contrasts, least, num_times=int(metric in _TIMES))
 
 
 KINDS: Mapping[str, Callable[[Claim, Evidence], Outcome]] = {
-    "ratio": ratio_of_two,
-    "best": partial(against_each, word="best", combined="all", of=min),
-    "worst": partial(against_each, word="least", combined="any", of=max),
+    "ratio": compare,
+    "best": partial(compare, word="best"),
+    "worst": partial(compare, word="least", least=False),
     **{
         function.__name__: function
         for function in (

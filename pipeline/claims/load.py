@@ -21,10 +21,6 @@ from pipeline.study.study import Study
 
 FOLDER = Path(__file__).parents[2] / "workflow" / "config"
 
-# Keys of a test that name one cell, and those that name several.
-_ONE, _SEVERAL = ("a", "b", "c", "d", "fits", "too_large"), ("others", "cells")
-# Keys of a test of which each pair compares two cells.
-_PAIRS = (("a", "b"), ("c", "d"), ("fits", "too_large"))
 # Folders of claims until each publication had the name of its study: studies in archives say so.
 _FORMER = {"alpa": "alpa2022", "gspmd": "gspmd2021", "mtnlg": "mtnlg2022", "ptdp": "ptdp2021"}
 
@@ -57,21 +53,23 @@ def parse(content: Any, where: Path | str) -> list[Claim]:
         )
     selectors: dict[str, Selector] = {}
     for name, cell in content["cells"].items():
-        one = _selector(name, cell, where)
-        for other in selectors.values():
-            # A ratio of the two would compare runs with themselves.
-            if replace(one, name=other.name) == other:
+        one = _selector(name, cell, f"{where}: cell {name!r}")
+        # A ratio of two that are alike would compare runs with themselves.
+        for other in selectors:
+            if replace(one, name=other) == selectors[other]:
                 raise ClaimError(
-                    f"{where}: cells {other.name!r} and {name!r} select the same runs; "
-                    "leave one out"
+                    f"{where}: cells {other!r} and {name!r} select the same runs; leave one out"
                 )
         selectors[name] = one
-    return [_claim(entry, content, selectors, where) for entry in content["claims"]]
+    return [
+        _claim(entry, content, selectors, f"{where}: claim {entry['id']}")
+        for entry in content["claims"]
+    ]
 
 
-def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector:
+def _selector(name: str, cell: Mapping[str, Any], at: str) -> Selector:
     """Cells of a strategy that there is, by knobs that it has."""
-    selector, at = Selector(name=name, **cell), f"{where}: cell {name!r}"
+    selector = Selector(name=name, **cell)
     try:
         strategy = strategies.load(selector.strategy, selector.options)
         # There has to be a layout on so many nodes, with whatever ranks on each.
@@ -84,18 +82,18 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
                     raise
     except StudyError as error:
         raise ClaimError(f"{at}: {error}") from None
-    known, software = sorted({APEX, *BACKENDS, *strategy.requires}), selector.software
-    known_axes = (DATA, REPLICA, PIPELINE, TENSOR, CONTEXT, EXPERT)
-    axes = dict.fromkeys(known_axes, 0) | getattr(strategy, "axes", {})
+    known, software = sorted({APEX, *BACKENDS, *strategy.requires}), selector.software or APEX
+    axes = [DATA, REPLICA, PIPELINE, TENSOR, CONTEXT, EXPERT, *getattr(strategy, "axes", ())]
     low, high = selector.min_batch_per_rank, selector.max_batch_per_rank
     refuse(ClaimError, f"{at}: ", [
-        (software is not None and software.lower() not in known,
-         f"no record of strategy {selector.strategy} says whether {str(software)[:80]!r} ran; "
+        (software.lower() not in known,
+         f"no record of strategy {selector.strategy} says whether {software[:80]!r} ran; "
          f"expected one of {', '.join(known)}"),
-        *((True, f"no axis {axis[:80]!r}; expected {', '.join(axes)}")
-          for axis in sorted(selector.axes.keys() - axes.keys())),
-        *((True, f"no published point {point[:80]!r}; name a row of pipeline/reference/points")
-          for point in selector.points if point not in configurations()),
+        *((axis not in axes, f"no axis {axis[:80]!r}; expected {', '.join(dict.fromkeys(axes))}")
+          for axis in sorted(selector.axes)),
+        *((point not in configurations(),
+           f"no published point {point[:80]!r}; name a row of pipeline/reference/points")
+          for point in selector.points),
         (low > high,
          f"min_batch_per_rank {low} is over max_batch_per_rank {high}; no cell has both"),
     ])  # fmt: skip
@@ -103,14 +101,9 @@ def _selector(name: str, cell: Mapping[str, Any], where: Path | str) -> Selector
 
 
 def _claim(
-    entry: Mapping[str, Any],
-    content: Mapping[str, Any],
-    selectors: Mapping[str, Selector],
-    where: Path | str,
+    entry: Mapping[str, Any], content: Mapping[str, Any], cells: Mapping[str, Selector], at: str
 ) -> Claim:
-    source, test = entry["source"], entry["test"]
-    at = f"{where}: claim {entry['id']}"
-    needs = dict(entry.get("needs", {}))
+    source, test, needs = entry["source"], entry["test"], entry.get("needs", {})
     # Seconds and bytes are of a machine; a ratio of two is not, and may be tested on any.
     if test["kind"] == "absolute":
         because = "it is no ratio, so it holds for its own machine and model alone"
@@ -122,7 +115,7 @@ def _claim(
         source=f"{_known(content['sources'], source['key'], 'source', at)}, {source['place']}",
         made_at=Scale(**entry.get("made_at", content["made_at"])),
         kind=test["kind"],
-        test=_resolve(test, selectors, at),
+        test=_resolve(test, cells, at),
         region=_region(test),
         needs=needs,
         published=_published(entry, content, at),
@@ -136,14 +129,13 @@ def _known(names: Mapping[str, Any], name: str, what: str, at: str) -> Any:
     return names[name]
 
 
-def _resolve(
-    test: Mapping[str, Any], selectors: Mapping[str, Selector], at: str
-) -> Mapping[str, Any]:
+def _resolve(test: Mapping[str, Any], cells: Mapping[str, Selector], at: str) -> dict[str, Any]:
     """The test with names of cells replaced by their selectors."""
     tolerance, is_about = test.get("tolerance"), test.get("comparison", "about") == "about"
     refuse(ClaimError, f"{at}: ", [
         *((two in test and test[one] == test[two],
-           f"{one} and {two} are both {test.get(one)!r}; name two cells") for one, two in _PAIRS),
+           f"{one} and {two} are both {test.get(one)!r}; name two cells")
+          for one, two in (("a", "b"), ("c", "d"), ("fits", "too_large"))),
         ("d" in test and (test["a"], test["b"]) == (test["c"], test["d"]),
          f"both ratios are {test.get('a')!r} over {test.get('b')!r}; name two"),
         ("comparison" in test and is_about and not tolerance,
@@ -155,11 +147,11 @@ def _resolve(
          f"{test.get('a')!r} is one of its own others; leave it out there"),
     ])  # fmt: skip
     resolved = dict(test)
-    for key in (*_ONE, *_SEVERAL):
-        if key in test:
-            names = [test[key]] if key in _ONE else test[key]
-            cells = [_known(selectors, name, "cell", at) for name in names]
-            resolved[key] = cells[0] if key in _ONE else cells
+    for key, value in test.items():
+        if key in ("a", "b", "c", "d", "fits", "too_large"):
+            resolved[key] = _known(cells, value, "cell", at)
+        elif key in ("others", "cells"):
+            resolved[key] = [_known(cells, name, "cell", at) for name in value]
     return resolved
 
 
@@ -185,13 +177,13 @@ def _published(
         return None
     if "reference" not in content:
         raise ClaimError(f"{at} has published figures, but the file names no reference; add one")
-    names = entry["published"]["over"], entry["published"].get("under", [])
-    if both := {*names[0]} & {*names[1]}:
+    over, under = entry["published"]["over"], entry["published"].get("under", [])
+    if both := {*over} & {*under}:
         raise ClaimError(f"{at}: {min(both)!r} is both over and under; leave it out of published")
-    figures = reference.load(content["reference"])
-    over, under = ([figures.number(name) for name in side] for side in names)
-    value = prod(n.value for n in over) / prod(n.value for n in under)
-    return reference.Number(value, "; ".join(dict.fromkeys(n.source for n in [*over, *under])))
+    number = reference.load(content["reference"]).number
+    value = prod(number(name).value for name in over) / prod(number(name).value for name in under)
+    sources = dict.fromkeys(number(name).source for name in [*over, *under])
+    return reference.Number(value, "; ".join(sources))
 
 
 def files_of(study: Study) -> Sequence[Path]:

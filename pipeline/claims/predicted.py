@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 
 from pipeline.claims.kinds import UNITS
 from pipeline.claims.quantities import RATE
@@ -22,10 +23,7 @@ from pipeline.metrics.format import with_interval
 from pipeline.text import NONE, listed
 
 Row = Mapping[str, str]
-LAYOUT = ("dp", "tp", "pp", "micro")
 METRICS = ("step_seconds", RATE, "device_teraflops", "model_flops_utilisation", "efficiency")
-WORK = ("hardware", "gpus", "model", "seq", "global_batch")
-"""Columns in which two configurations are alike that do equal work on one machine."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,8 @@ class Predicted:
         """`137 [120, 150] TFLOP/s a device`, or a dash."""
         if self.value is None or self.low is None or self.high is None:
             return NONE
-        unit = "" if self.unit == "1" else f" {self.unit}"
-        return with_interval(self.value, self.low, self.high) + unit
+        effect = with_interval(self.value, self.low, self.high)
+        return effect if self.unit == "1" else f"{effect} {self.unit}"
 
 
 @cache
@@ -70,8 +68,9 @@ def predicted(claim: Claim) -> Predicted:
         if claim.kind == "absolute":
             cell, (_, ranks) = claim.test["a"], claim.made_at.world or (0, 0)
             used = [row for row in _rows(cell) if int(row["gpus"]) == ranks]
-            if (count := len(used)) != 1:
-                raise Refused(f"the publication has {count} configurations of {cell.name} there")
+            if len(used) != 1:
+                count = f"{len(used)} configurations of {cell.name}"
+                raise Refused(f"the publication has {count} there")
             work, answer = _work(used[0], metric), _answer(used[0])
             seconds = [float(answer[f"step_s_{end}"]) for end in ("pred", "low", "high")]
             value, *ends = [work / one for one in seconds] if work else seconds
@@ -122,19 +121,18 @@ def _pairs(claim: Claim) -> Iterator[tuple[Row, Row]]:
             yield from zip(line[1:], before, strict=True)
         return
     for other in [test["b"]] if claim.kind == "ratio" else test["others"]:
-        alike = [
+        work = ("hardware", "gpus", "model", "seq", "global_batch")
+        alike = (
             (one, two)
-            for one in _rows(test["a"])
-            for two in _rows(other)
-            if all(one[name] == two[name] for name in WORK)
-        ]
-        if not alike:
+            for one, two in product(_rows(test["a"]), _rows(other))
+            if all(one[name] == two[name] for name in work)
+        )
+        if (pair := next(alike, None)) is None:
             raise Refused(f"no published {test['a'].name} and {other.name} did equal work")
-        one, two = alike[0]
         names = [name for name in CONFIGURATION if name not in ("framework", "note")]
-        if all(one[name] == two[name] for name in names):
+        if all(pair[0][name] == pair[1][name] for name in names):
             raise Refused(f"the cost model does not tell {test['a'].name} from {other.name}")
-        yield one, two
+        yield pair
 
 
 def _answer(row: Row) -> Row:
@@ -160,7 +158,7 @@ def _work(row: Row, metric: str) -> float:
 
 def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:
     """Metric of one over that of the other, with the band of such ratios."""
-    if not all(row[name] for row in (one, other) for name in LAYOUT):
+    if not all(row[name] for row in (one, other) for name in ("dp", "tp", "pp", "micro")):
         raise Refused("the layout or the micro-batch is not published, which is a range")
     steps = float(_answer(one)["step_s_pred"]) / float(_answer(other)["step_s_pred"])
     work = [_work(row, metric) for row in (one, other)]

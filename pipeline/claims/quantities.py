@@ -13,6 +13,7 @@
     sent_bytes           bytes of a step, of the rank that sends most; `sent_bytes:AXIS` along one
                          axis of the mesh. Counted, so one profiled run has them exactly
     between_nodes_bytes  what of these goes to ranks of other nodes
+    predicted_*          either by the strategy's own formula
     phase_bubble         bubble of a pipeline over its computing, replayed from the passes of
                          profiled runs (`pipeline.metrics.profile`)
 
@@ -54,17 +55,42 @@ class Quantity:
     interval: Interval
 
 
+def over_repeats(values: Iterable[float]) -> Quantity:
+    """One value per run, of which there is at least one."""
+    each = np.asarray(list(values), dtype=np.float64)
+    return Quantity(each, values_interval(each.tolist()))
+
+
+def _counted(value: float, runs: int = 1) -> Quantity:
+    return Quantity(np.empty(0), Interval(value, value, value, runs, COUNTED))
+
+
+def ratio(one: Interval, other: Interval) -> Interval:
+    """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
+    if min(one.low, other.low) <= 0:
+        raise NotTestableError("an interval includes zero, so a ratio has no bounds")
+    if other.how == COUNTED:
+        return one.times(1 / other.value)
+    return interval_of_ratio(one, other)
+
+
 def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     """The metric at a place; raises NotTestableError when the study did not measure it."""
-    match metric.partition(":")[0]:
+    match metric.partition(":")[0].removeprefix("predicted_"):
         case "sent_bytes" | "between_nodes_bytes":
-            return _sent(evidence, place, metric)
+            most = own(evidence.results.most_sent(metric), place)["value"]
+            if most.empty:
+                raise NotTestableError(
+                    f"the study has no profiled run of {place.label} that counted bytes"
+                )
+            # Bytes that differ between runs, as those of some compression do, are a sample.
+            alike = most.nunique() == 1
+            return _counted(float(most.iloc[0]), len(most)) if alike else over_repeats(most)
         case "phase_bubble":
             # A run counts by the median of its steps.
             return over_repeats(_rows(evidence, place, "profile", metric)["value"])
         case "phase_bubble_schedule" | "phase_bubble_formula":
-            value = float(_rows(evidence, place, "cell", metric)["value"].iloc[0])
-            return Quantity(np.empty(0), Interval(value, value, value, 1, COUNTED))
+            return _counted(float(_rows(evidence, place, "cell", metric)["value"].iloc[0]))
         case "own_memory_bytes":
             base = _rows(evidence, place, "rank", "base_memory_bytes")
             peak = _rows(evidence, place, "run", "peak_memory_bytes").set_index("run_id")["value"]
@@ -106,45 +132,16 @@ def measure(evidence: Evidence, place: Place, metric: str) -> Quantity:
     return over_repeats(_rows(evidence, place, "run", metric)["value"])
 
 
-def over_repeats(values: Iterable[float]) -> Quantity:
-    """One value per run, of which there is at least one."""
-    each = np.asarray(list(values), dtype=np.float64)
-    return Quantity(each, values_interval(each.tolist()))
-
-
-def by_formula(evidence: Evidence, place: Place, metric: str) -> Quantity:
-    """Value of bytes or `phase_bubble` at a place by the strategy's own formula."""
-    if metric.startswith("phase_bubble"):  # the schedule alone has the same formula
-        return measure(evidence, place, "phase_bubble_formula")
-    return _sent(evidence, place, f"predicted_{metric}")
-
-
-def _sent(evidence: Evidence, place: Place, metric: str) -> Quantity:
-    """Bytes of a step, of the rank that sends most, along all axes or along the one named."""
-    most = own(evidence.results.most_sent(metric), place)["value"]
-    if most.empty:
-        raise NotTestableError(f"the study has no profiled run of {place.label} that counted bytes")
-    # Bytes that differ between runs, as those of some compression do, are a sample.
-    if most.nunique() > 1:
-        return over_repeats(most)
-    value = float(most.iloc[0])
-    return Quantity(np.empty(0), Interval(value, value, value, len(most), COUNTED))
-
-
-def ratio(one: Interval, other: Interval) -> Interval:
-    """One over the other, of independent runs; raises NotTestableError where a bound is zero."""
-    if min(one.low, other.low) <= 0:
-        raise NotTestableError("an interval includes zero, so a ratio has no bounds")
-    if other.how == COUNTED:
-        return one.times(1 / other.value)
-    return interval_of_ratio(one, other)
-
-
 def _rows(evidence: Evidence, place: Place, level: str, metric: str) -> pd.DataFrame:
     rows = evidence.rows(place, level, metric).dropna(subset=["value"])
     if rows.empty:
         raise NotTestableError(f"the metrics hold no {metric} of {place.label}")
     return rows
+
+
+def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
+    steps = evidence.rows(place, "step", metric)
+    return steps[steps["timed"].fillna(False).astype(bool)]
 
 
 def _over_ranks(ranks: pd.DataFrame, place: Place) -> Quantity:
@@ -211,13 +208,8 @@ def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantit
     times = []
     for place, part in zip(places, losses, strict=True):
         seconds = _timed(evidence, place, "step_seconds")
-        seconds["elapsed"] = seconds.groupby("run_id")["value"].cumsum()
-        both = part.merge(seconds[["run_id", "step", "elapsed"]], on=["run_id", "step"])
-        reached = both[both["value"] <= target]
+        elapsed = seconds.groupby("run_id")["value"].cumsum()
+        seconds = seconds[["run_id", "step"]].assign(elapsed=elapsed)
+        reached = part[part["value"] <= target].merge(seconds, on=["run_id", "step"])
         times.append(over_repeats(reached.groupby("run_id", sort=True)["elapsed"].min()))
     return times
-
-
-def _timed(evidence: Evidence, place: Place, metric: str) -> pd.DataFrame:
-    steps = evidence.rows(place, "step", metric)
-    return steps[steps["timed"].fillna(False).astype(bool)].copy()

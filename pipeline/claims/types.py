@@ -24,15 +24,11 @@ class NotTestableError(Exception):
 
 @dataclass(frozen=True)
 class Selector:
-    """Selection of the cells of any study that a claim speaks of.
+    """Selection of the cells of any study that a claim speaks of, as `claims.schema.yaml` says.
 
-    `precision` is `fp32` or `mixed`, which is any of amp_* and apex_*. `options` must be so; one
-    that a cell leaves out has the strategy's default. `nodes`, `axes` (ranks along each axis of the
-    mesh, as records name them), `accumulation`, `parameters` (of the model, to a tenth) and
-    `scaling` (strong or weak) narrow it further. `as_published` is what the claim was made with:
-    cells that match it are preferred, and a difference is said in the verdict. `software` is what
-    the claim names, such as Apex: where something else ran in its place, it decides nothing.
-    `points` are ids of published configurations of such a cell, from which a claim is predicted.
+    Cells that match `as_published` are preferred, and a difference is said in the verdict. Where
+    something else than the `software` that a claim names ran in its place, it decides nothing.
+    `points` are of the cost model alone, so two cells that differ in them select the same runs.
     """
 
     name: str
@@ -91,11 +87,11 @@ class Scale:
         return self.nodes, self.nodes * self.ranks_per_node
 
     def __str__(self) -> str:
-        if self.nodes is None or self.ranks_per_node is None or self.parameters is None:
+        if self.world is None or self.parameters is None:
             return self.hardware
-        count = self.nodes * self.ranks_per_node
-        nodes = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{count:,} {self.hardware}{nodes} with {parameters(self.parameters)}"
+        nodes, ranks = self.world
+        on = f" on {nodes} nodes" if nodes > 1 else ""
+        return f"{ranks:,} {self.hardware}{on} with {parameters(self.parameters)}"
 
 
 @dataclass(frozen=True)

@@ -34,32 +34,23 @@ APEX, BACKENDS = "apex", ("gloo", "nccl")
 World = tuple[int, int, str]
 """Nodes, ranks, and the text of the link, empty where there is none."""
 
-_SINGLE = "single"
-
 
 @dataclass(frozen=True)
 class Place:
-    """A cell of the study at one node count; `row` has the columns that all its metrics share.
+    """A cell of the study at one node count, with `ranks` in its world and a `label` for sentences.
 
-    `link` is that of its nodes where they are emulated and several.
+    `row` has the columns that all its metrics share; `link` is that of its nodes where they are
+    emulated and several.
     """
 
     cell: str
     nodes: int
+    ranks: int
+    label: str
     row: Mapping[str, Any]
     options: Mapping[str, Any]
     selector: Selector
-    link: LinkSpec | None = None
-
-    @property
-    def ranks(self) -> int:
-        """Size of the world."""
-        return int(self.row["world_size"])
-
-    @property
-    def label(self) -> str:
-        """Name of the cell in sentences."""
-        return str(self.row["label"])
+    link: LinkSpec | None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -100,6 +91,11 @@ class Evidence:
         # The table does not hold options.
         options = {arm.name: arm.options for arm in self.study.arms}
         links = {link.text: link for link in self.study.cluster.links}
+        places = [
+            Place(row["cell"], int(row["nodes"]), int(row["world_size"]), row["label"], row,
+                  options[row["arm"]], selector, links.get(row["link"]))
+            for row in self.results.places if matches(row, options[row["arm"]], selector)
+        ]  # fmt: skip
 
         def preference(place: Place) -> tuple[Any, ...]:
             row, link = place.row, place.link
@@ -112,11 +108,6 @@ class Evidence:
                 int(row["cell_order"]),
             )
 
-        places = [
-            Place(row["cell"], int(row["nodes"]), row, options[row["arm"]], selector,
-                  links.get(row["link"]))
-            for row in self.results.places if _matches(row, options[row["arm"]], selector)
-        ]  # fmt: skip
         return sorted(places, key=preference)
 
     def substituted(self, place: Place) -> bool:
@@ -146,12 +137,13 @@ class Evidence:
         return bool(ranks <= self.results.least("num_cores"))
 
 
-def _matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
-    mixed = str(row["precision"]).startswith(("amp_", "apex_"))
-    per_rank = row["global_batch"] / row["data_devices"]
+def matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
+    """True where a cell with these columns and options is one that the selector means."""
     if row["strategy"] != want.strategy:
         return False
     strategy = strategies.load(want.strategy, options)  # whose fields are the options with defaults
+    mixed = str(row["precision"]).startswith(("amp_", "apex_"))
+    per_rank = row["global_batch"] / row["data_devices"]
     return bool(
         (mixed if want.precision == "mixed" else row["precision"] == want.precision)
         and all(getattr(strategy, key) == value for key, value in want.options.items())
@@ -179,18 +171,16 @@ def choose(
     reason of the nearest.
     """
     places_of = [evidence.places(selector) for selector in selectors]
-    for selector, places in zip(selectors, places_of, strict=True):
-        if not places:
-            raise NotTestableError(f"the study has no cell of {selector}")
+    if unknown := [s for s, places in zip(selectors, places_of, strict=True) if not places]:
+        raise NotTestableError(f"the study has no cell of {unknown[0]}")
     # One device is no world of its own: it is the base in all of them.
-    parallel = [p for places in places_of for p in places if p.selector.strategy != _SINGLE]
+    parallel = [p for places in places_of for p in places if p.selector.strategy != "single"]
     reasons: list[str] = []
-    judged = {world[:2] for world in evidence.judged} if where == ONE_MACHINE else ()
     for world in _worlds(evidence, claim, parallel, where):
-        if world in judged:
+        if where == ONE_MACHINE and world in {judged[:2] for judged in evidence.judged}:
             continue
         at = [
-            [p for p in places if (p.nodes, p.ranks) == world or p.selector.strategy == _SINGLE]
+            [p for p in places if (p.nodes, p.ranks) == world or p.selector.strategy == "single"]
             for places in places_of
         ]
         absent = [s for s, places in zip(selectors, at, strict=True) if not places]
@@ -224,10 +214,9 @@ def _worlds(
     """
     made, several = claim.made_at.world, where == SEVERAL_NODES
     if several:
-        many = [p for p in places if p.nodes > 1]
-        fit = [p for p in many if p.row["network"] != "loopback"]
+        fit = [p for p in places if p.nodes > 1 and p.row["network"] != "loopback"]
         none = "the claim is about several nodes, and these cells ran on one only"
-        if many:
+        if any(p.nodes > 1 for p in places):
             none = (
                 "the nodes here are processes of one machine over its loopback: they share its "
                 "cores and there is no wire between them"
@@ -270,18 +259,17 @@ def _fault(evidence: Evidence, group: Sequence[Place], compares: Collection[str]
         return f"{listed(p.label for p in group)} ran over different links or networks"
 
     def work(place: Place) -> dict[str, Any]:
-        fields = {field: place.row[field] for field in FIELDS if field != "precision"}
         # Emptying the cache is no field of equal work, because it leaves the training as it is;
         # it counts where the selector says nothing of it.
         key = "empty_cache"
         emptied = None if key in place.selector.options else place.options.get(key, False)
-        return fields | {key: emptied}
+        alike = [field for field in FIELDS if field not in ("precision", *compares)]
+        return {field: place.row[field] for field in alike} | {key: emptied}
 
-    first = group[0]
-    for other in group[1:]:
+    first, *others = group
+    for other in others:
         one, two = work(first), work(other)
-        unequal = [f.replace("_", " ") for f in one if f not in compares and one[f] != two[f]]
-        if unequal:
+        if unequal := [field.replace("_", " ") for field in one if one[field] != two[field]]:
             why = f"{first.label} and {other.label} did unequal work, in {listed(unequal)}"
             declared = "; a test that is about it says `compares: [global_batch]`"
             return why + (declared if unequal == ["global batch"] else "")

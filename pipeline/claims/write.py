@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,9 +26,9 @@ from pipeline.errors import ClaimError
 from pipeline.files import marks, replace_marked, write_text
 from pipeline.metrics import headline
 from pipeline.metrics.results import Results
-from pipeline.metrics.statistics import ALPHA, COUNTED, MIN_REPEATS, Interval
+from pipeline.metrics.statistics import ALPHA, MIN_REPEATS, Interval
 from pipeline.schemas import validate
-from pipeline.text import NONE, markdown, plural, significant
+from pipeline.text import NONE, markdown, pipe_table, plural, significant
 
 UNTESTED = "cannot be tested on this hardware with these runs"
 """`NOT_TESTABLE` in a sentence: the machine or the study lacks what these claims need."""
@@ -36,8 +37,8 @@ UNTESTED = "cannot be tested on this hardware with these runs"
 def to_dict(verdict: Verdict) -> dict[str, Any]:
     """One verdict as plain JSON types."""
     claim, effect, published = verdict.claim, verdict.effect, verdict.claim.published
-    limits = claim.region.limits if claim.region else ()
-    low, high = (bound if math.isfinite(bound) else None for bound in limits or (0.0, 0.0))
+    limits = claim.region.limits if claim.region else (0.0, 0.0)
+    low, high = (bound if math.isfinite(bound) else None for bound in limits)
     return {
         "id": claim.id,
         "publication": claim.document,
@@ -72,9 +73,8 @@ def question(claim: Claim) -> str:
     Claims of one publication with the same test of the same cells, of which sources say different
     things, ask the same question.
     """
-    # Sources disagree by what they say of an effect, not by the effect.
-    ignored = ("comparison", "bound", "tolerance")
-    test = {key: value for key, value in sorted(claim.test.items()) if key not in ignored}
+    said = ("comparison", "bound", "tolerance")
+    test = {key: value for key, value in sorted(claim.test.items()) if key not in said}
     asked = [claim.document, str(claim.made_at), test]
     # A cell stands by its name.
     return json.dumps(asked, ensure_ascii=False, default=lambda selector: selector.name)
@@ -85,8 +85,7 @@ def write_verdicts(study: str, verdicts: Sequence[Verdict], final: Path) -> list
     made = [to_dict(verdict) for verdict in verdicts]
     content = {"schema_version": 1, "study": study, "verdicts": made}
     validate(content, "verdicts", final)
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    write_text(final, text + "\n")
+    write_text(final, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     return made
 
 
@@ -110,10 +109,8 @@ def effect_text(one: Mapping[str, Any]) -> str:
     if (effect := one["effect"]) is None:
         return NONE
     repeats, how = effect.get("repeats", MIN_REPEATS), effect.get("interval", "")
-    if repeats < MIN_REPEATS and how != COUNTED:
-        return f"{significant(effect['value'])} (no interval: {plural(repeats, 'run')})"
     value = Interval(effect["value"], effect["low"], effect["high"], repeats, how)
-    return decide.effect_text(value)
+    return decide.effect_text(value, plural(repeats, "run"))
 
 
 def in_words(one: Mapping[str, Any]) -> dict[str, str]:
@@ -139,10 +136,10 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
     It is reproduced where all parts are, and `partly reproduced` where some are.
     """
-    parts: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = defaultdict(list)
     for one in verdicts:
         if whole := one.get("part_of"):
-            parts.setdefault(whole, []).append(one["verdict"])
+            parts[whole].append(one["verdict"])
     outcomes = []
     for whole, words in parts.items():
         each = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
@@ -160,10 +157,10 @@ def count(verdicts: Sequence[Mapping[str, Any]], order: Sequence[str] = VERDICTS
     Claims on one effect, by sources that disagree or by several publications, count once: the first
     of the words that any of them came out with, so reproduced where one of the sources is.
     """
-    words_of: dict[str, list[str]] = {}
+    words_of: dict[str, list[str]] = defaultdict(list)
     for one in verdicts:
         effect = one.get("shared_effect") or one.get("question") or one["id"]
-        words_of.setdefault(effect, []).append(one["verdict"])
+        words_of[effect].append(one["verdict"])
     words = [min(each, key=order.index) for each in words_of.values()]
     return {word: words.count(word) for word in order}
 
@@ -195,10 +192,9 @@ def finding(results: Results) -> str:
     """The result in the sentences of the paper, below it what goes with it and how far it holds."""
     sentences = headline.headline(results)
     result, *rest = (markdown(sentences[name]) for name in ("result", "rest", "why", "bias"))
-    points = [f"- {text}" for text in rest if text]
     result = f"**{result}**" if sentences["decided"] else result
-    where = f"({markdown(sentences['measured_on'])}.)"
-    return "\n".join([f"{result} {where}".strip(), "", *points])
+    first = f"{result} ({markdown(sentences['measured_on'])}.)".strip()
+    return "\n".join([first, "", *(f"- {text}" for text in rest if text)])
 
 
 def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
@@ -207,14 +203,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
     for one in verdicts:
         if one["verdict"] != NOT_TESTABLE:
             words = in_words(one)
-            cells = markdown(one["sentence"]), one["verdict"], words["measured"], words["claimed"]
-            rows.append(f"| {' | '.join(cells)} |")
-    head = [
-        "| published sentence | verdict | effect, with its interval | claimed |",
-        "|---|---|---|---|",
-    ]
+            sentence = markdown(one["sentence"])
+            rows.append([sentence, one["verdict"], words["measured"], words["claimed"]])
+    heads = "published sentence", "verdict", "effect, with its interval", "claimed"
+    table = f"{pipe_table(heads, rows)}\n" if rows else ""
     rest = counted(verdicts, "the paper gives the reasons")
-    return "\n".join([*(head + rows if rows else []), "", f"The study `{study}`, {runs}. {rest}"])
+    return f"{table}\nThe study `{study}`, {runs}. {rest}"
 
 
 def update_readme(

@@ -24,6 +24,8 @@ from pipeline.paper.manuscript import SOURCES, read_table
 MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
 """The paper, and as PDF and LaTeX print it, which show what the fonts have (`pipeline.fonts`)."""
 
+BIBLIOGRAPHY = SOURCES / "references.bib"
+
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
 # At the size of type in paper/template.typ, with room for a caption.
@@ -82,14 +84,13 @@ def write_pdf(generated: Path, final: Path, day: date) -> None:
     import typst
 
     source = generated / "manuscript.typ"
-    when = f"datetime(year: {day.year}, month: {day.month}, day: {day.day})"
     options = [
         f"--to={TYPST}",
         # A wrapped line could begin with what is a list or a heading there.
         "--wrap=none",
         "--columns=100000",  # no table gets widths of its own: typst fits the columns to the page
         f"--template={SOURCES / 'template.typ'}",
-        f"--variable=fixed-date:{when}",
+        f"--variable=fixed-date:datetime(year: {day.year}, month: {day.month}, day: {day.day})",
     ]
     for path in sorted((generated / "tables").glob("*.md")):
         # At most so many lines in print: a row counts as the lines of its longest text.
@@ -100,7 +101,7 @@ def write_pdf(generated: Path, final: Path, day: date) -> None:
             options.append(f"--variable=long-table:{path.stem}")
         if lines <= _LINES_OF_A_SHORT_ONE:
             options.append(f"--variable=short-table:{path.stem}")
-    _pandoc(generated / PRINTED, source, options, images="svg")
+    write_text(source, converted(generated / PRINTED, "svg", options))
     noon = datetime.combine(day, time(12), UTC)
     folders = [str(path.parent) for path in files()]
     compiler = typst.Compiler(root=str(generated), ignore_system_fonts=True, font_paths=folders)
@@ -131,14 +132,13 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
 
     Its class can be that of a conference (paper/template.tex), also one of two columns.
     """
-    options = ["--to=latex", f"--template={SOURCES / 'template.tex'}"]
+    source, options = generated / PRINTED, ["--to=latex", f"--template={SOURCES / 'template.tex'}"]
     # East Asian wide, as the letters of that font are (emoji are, too).
-    text = (generated / PRINTED).read_text(encoding="utf-8")
-    if any(unicodedata.east_asian_width(character) in ("W", "F") for character in text):
+    letters = source.read_text(encoding="utf-8")
+    if any(unicodedata.east_asian_width(letter) in ("W", "F") for letter in letters):
         options.append(f"--variable=cjk:{FAMILY}")
-    _pandoc(generated / PRINTED, final, options, images="pdf")
     folder = Path(os.path.relpath(figures, final.parent)).as_posix()
-    text = final.read_text(encoding="utf-8")
+    text = converted(source, "pdf", options)
     text = _INCLUDED.sub(lambda match: f"{match[1]}{{{folder}/", text)
     # Figures, and tables before the appendix, are floats over both columns where there are two:
     # `longtable` breaks over pages, which only one column can; the appendix has one.
@@ -153,34 +153,36 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
     write_text(final, body + appendix + rest)
 
 
-def _pandoc(source: Path, final: Path, options: Sequence[str], images: str) -> None:
-    """Run pandoc in the folder of the Markdown file `source`, where its relative paths start."""
+def converted(source: Path, images: str, options: Sequence[str]) -> str:
+    """A manuscript in Markdown as another format, with its citations and pictures of one kind."""
+    markdown = [
+        "--from=markdown",
+        f"--default-image-extension={images}",
+        "--citeproc",
+        f"--lua-filter={SOURCES / 'literal.lua'}",
+        f"--bibliography={BIBLIOGRAPHY}",
+    ]
+    return pandoc(source, [*markdown, *options])
+
+
+def pandoc(source: Path, options: Sequence[str]) -> str:
+    """What pandoc makes of a file, in whose folder relative paths start; raises SamestepError."""
     import pypandoc
 
-    with atomic_path(final.resolve()) as temporary:
-        command = [
-            # that of the lock: `get_pandoc_path` takes a newer one from the caller's PATH
-            str(Path(pypandoc.__file__).parent / "files" / "pandoc"),
-            source.name,
-            "--from=markdown",
-            f"--output={temporary}",
-            f"--default-image-extension={images}",
-            "--citeproc",
-            f"--lua-filter={SOURCES / 'literal.lua'}",
-            f"--bibliography={SOURCES / 'references.bib'}",
-            *options,
-        ]
-        done = subprocess.run(
-            command,
-            cwd=source.parent,
-            # Names of files may hold any letter, and a person's own templates, citation style and
-            # abbreviations lie below HOME or XDG_DATA_HOME.
-            env={"LC_ALL": "C.UTF-8", "HOME": str(SOURCES)},
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
-        if done.returncode:
-            reason = " ".join(done.stderr.split())[:300]
-            raise SamestepError(f"pandoc could not write {final}: {reason}; see {source}")
+    # That of the lock: `get_pandoc_path` takes a newer one from the caller's PATH.
+    program = Path(pypandoc.__file__).parent / "files" / "pandoc"
+    done = subprocess.run(
+        [str(program), source.name, *options],
+        cwd=source.parent,
+        # Names of files may hold any letter, and a person's own templates, citation style and
+        # abbreviations lie below HOME or XDG_DATA_HOME.
+        env={"LC_ALL": "C.UTF-8", "HOME": str(SOURCES)},
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    if done.returncode:
+        reason = " ".join(done.stderr.split())[:300]
+        raise SamestepError(f"pandoc could not convert {source}: {reason}; correct it")
+    return done.stdout

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -18,19 +19,21 @@ from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, NOT_COMPARED, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
+from pipeline.paper.export import BIBLIOGRAPHY, pandoc
 from pipeline.text import listed, markdown, plural, significant
-
-BIBLIOGRAPHY = Path(__file__).parents[2] / "paper" / "references.bib"
 
 
 def emulation(results: Results) -> dict[str, Any]:
     """Facts of the runs on emulated nodes; `any` is false where there are none."""
-    dilation, reasons = results.pick("run", "dilation"), results.pick("run", "network_reason")
+    dilation, reasons = (
+        results.pick("run", "dilation"),
+        results.pick("run", "network_reason")["text"],
+    )
     # Runs that were to be emulated and were made on the loopback, and why.
-    fell_back = {} if reasons.empty else {
-        "runs": plural(len(reasons), "timed run"),
-        "reasons": "; ".join(reasons["text"].unique()),
-    }  # fmt: skip
+    fell_back = {}
+    if len(reasons):
+        runs = plural(len(reasons), "timed run")
+        fell_back = {"runs": runs, "reasons": "; ".join(reasons.unique())}
     if dilation.empty:
         return {"any": False, "fell_back": fell_back}
     real = results.pick("real_time", "status")
@@ -207,10 +210,10 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
     """
     texts = {one["why"] for one in untested}
     heads = Counter(text.partition(": ")[0] for text in texts if ": " in text)
-    claims_of: dict[str, list[Mapping[str, Any]]] = {}
+    claims_of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for one in untested:
         head = one["why"].partition(": ")[0]
-        claims_of.setdefault(head if heads[head] > 1 else one["why"], []).append(one)
+        claims_of[head if heads[head] > 1 else one["why"]].append(one)
     return sorted(claims_of.items(), key=lambda item: -len(item[1]))
 
 
@@ -222,7 +225,12 @@ def _noted(verdict: Mapping[str, Any]) -> str:
 
 def _cited(publication: str) -> str:
     """A publication in Markdown, cited where an entry of the references has it as `shorttitle`."""
-    entries = BIBLIOGRAPHY.read_text(encoding="utf-8").split("\n@")
-    of_it = (one for one in entries if f"shorttitle = {{{publication}}}" in one)
-    keys = [one.partition("{")[2].partition(",")[0] for one in of_it]
-    return markdown(publication) + (f" [@{keys[0]}]" if keys else "")
+    entry = _entries().get(publication)
+    return markdown(publication) + (f" [@{entry}]" if entry else "")
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """Keys of the references by their short titles."""
+    entries = json.loads(pandoc(BIBLIOGRAPHY, ["--from=biblatex", "--to=csljson"]))
+    return {one["title-short"]: one["id"] for one in entries if "title-short" in one}

@@ -54,7 +54,7 @@ def render(
     title or label is read as markup; `| code` makes it a code span, and `| as_is` is for what is
     Markdown already and for code blocks.
     """
-    shown: dict[str, list[str]] = {"figure": [], "table": []}
+    figures_shown, tables_shown = list[str](), list[str]()
     drawn = {path.stem for path in (table_folder.parent / "figures").glob("*.svg")}
     others = [one for one in captions if f'figure("{one}")' not in source]
     given = {**numbers, "other_figures": [one for one in others if one in drawn]}
@@ -63,13 +63,12 @@ def render(
         # A section may be left out, so a first pass finds what is shown, and in which order.
         template.render(
             **given,
-            figure=lambda name: shown["figure"].append(name),
-            table=lambda name: shown["table"].append(name),
-            caption=lambda name, text: shown["table"].append(name),
-            see_figure=lambda name: "",
-            see_table=lambda name: "",
+            figure=figures_shown.append,
+            table=tables_shown.append,
+            caption=lambda name, text: tables_shown.append(name),
+            see_figure=str,
+            see_table=str,
         )
-        order = {kind: list(dict.fromkeys(names)) for kind, names in shown.items()}
         text = template.render(
             **given,
             figure=lambda name: _Markdown(_figure(captions, name)),
@@ -79,8 +78,8 @@ def render(
             ),
             # It makes the table above it a numbered one.
             caption=lambda name, text: _Markdown(f": {text} {{#tbl:{name}}}\n"),
-            see_figure=lambda name: f"Figure {_place(order['figure'], name)}",
-            see_table=lambda name: f"Table {_place(order['table'], name)}",
+            see_figure=lambda name: f"Figure {_place(figures_shown, name)}",
+            see_table=lambda name: f"Table {_place(tables_shown, name)}",
         )
         # Code is copied, and keeps its spaces.
         parts = text.split("```")
@@ -115,7 +114,8 @@ def _known(names: Collection[str], name: str, what: str) -> str:
     return name
 
 
-def _place(order: list[str], name: str) -> int:
+def _place(shown: list[str], name: str) -> int:
+    order = list(dict.fromkeys(shown))
     return order.index(_known(order, name, "refers to, but does not show,")) + 1
 
 

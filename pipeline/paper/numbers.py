@@ -27,8 +27,8 @@ _OPTIMISERS = {
     "adamw": {"label": "AdamW", "source": "loshchilov2019"},
     "lamb": {"label": "LAMB", "source": "you2020"},
 }
-MOST_COMPARED = 20
-"""Cells of which a matrix, a column for each, is as wide as a page."""
+# Of so many cells a matrix, a column for each, is as wide as a page.
+_MOST_COMPARED = 20
 
 
 def collect(
@@ -69,14 +69,13 @@ def collect(
 
 
 def _study(study: Study, results: Results) -> dict[str, Any]:
-    name = study.name
+    name, cells = study.name, results.cells
     shipped = shipped_studies().get(name)
     config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
-    names = results.cells
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
-    if foreign := set(names["arm"]) - set(own):
+    if foreign := set(cells["arm"]) - set(own):
         raise SamestepError(
             f"the table of metrics has the cell {min(foreign)!r}, which the study {name!r} has "
             "not; run `python -m pipeline metrics` for this study"
@@ -84,8 +83,9 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
     shown = [
         {"cell": row["arm"], "label": row["arm_label"], "strategy": row["strategy"],
          "precision_ran": row["precision_ran"],
-         "links": listed(names.loc[names["arm"] == row["arm"], "link"].dropna()) or NONE}
-        for row in records(names.drop_duplicates("arm"))
+         "links": listed(cells.loc[cells["arm"] == row["arm"], "link"].dropna()) or NONE,
+         "own": own[row["arm"]]}
+        for row in records(cells.drop_duplicates("arm"))
     ]  # fmt: skip
     repeats = [arm.repeats for arm in study.arms]
     fewest, most = min(repeats), max(repeats)
@@ -98,12 +98,12 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
-        "few_cells": len(shown) <= MOST_COMPARED,
+        "few_cells": len(shown) <= _MOST_COMPARED,
         "pairs": len(made("comparisons", results)[1]),
         "nodes": numbered(results.node_counts, "node"),
-        "cells": [cell | {"own": own[cell["cell"]]} for cell in shown],
+        "cells": shown,
         "any_own": any(own.values()),
-        "any_links": bool(names["link"].notna().any()),
+        "any_links": bool(cells["link"].notna().any()),
         **needs_met(study),
         "declared": listed(sorted(f.replace("_", " ") for f in results.declared)),
     }
@@ -113,7 +113,7 @@ def _model(study: Study) -> dict[str, Any]:
     """Its name and sizes, what its configuration has besides, and what it learns."""
     model, task = study.model, study.objective
     label, source = family(model).label(model)
-    besides, learns = "", ""
+    besides = learns = ""
     if model.config_sha256:
         besides = f"all else by a configuration of SHA-256 {model.config_sha256[:12]}"
     elif model.config:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.claims.decide import Contrast, Outcome, corrected, settle
+from pipeline.claims.decide import Outcome, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.quantities import measure
 from pipeline.claims.types import (
@@ -370,7 +370,7 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
 
 def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> None:
     """The interval leaves out the bound, the ranks of the runs do not."""
-    contrast = Contrast(np.arange(1.0, 7.0), np.arange(2.0, 8.0))
+    contrast = np.arange(1.0, 7.0), np.arange(2.0, 8.0)
     found = Outcome([], "x", Interval(1.2, 1.1, 1.3, 6, "made up"), [contrast])
     verdict, why, p_value = settle(found, Region("above", 1.0, 0.0), world)
     assert (verdict, p_value) == (UNDECIDED, None) and "the rank tests do not decide" in why

@@ -21,7 +21,7 @@ from pipeline.claims.types import (
     Claim,
     Selector,
 )
-from pipeline.claims.worlds import Evidence
+from pipeline.claims.worlds import Evidence, matches
 from pipeline.claims.write import effect_text, to_dict
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 from pipeline.page.index import studies_here
@@ -232,20 +232,19 @@ def test_two_cells_do_equal_work_or_their_test_says_that_the_batch_differs() -> 
 
 
 def means(want: Selector, run: RunSpec) -> bool:
-    strategy = strategies.load(run.strategy, run.options)
-    layout = strategy.layout(run.world)
-    axes, per_rank = dict(layout.axes), run.workload.global_batch / layout.data_devices
-    mixed = run.precision.startswith(("amp_", "apex_"))
-    return (
-        run.strategy == want.strategy
-        and (mixed if want.precision == "mixed" else run.precision == want.precision)
-        and all(getattr(strategy, key) == value for key, value in want.options.items())
-        and all(axes.get(name, 1) == size for name, size in want.axes.items())
-        and want.min_batch_per_rank <= per_rank <= want.max_batch_per_rank
-        and want.nodes in (None, run.world.nodes)
-        and want.accumulation in (None, run.workload.accumulation_steps)
-        and want.scaling in (None, run.workload.scaling)
-    )
+    """As of the rows of a table of metrics; of any model."""
+    layout, work = strategies.load(run.strategy, run.options).layout(run.world), run.workload
+    row = {
+        "strategy": run.strategy,
+        "precision": run.precision,
+        "global_batch": work.global_batch,
+        "data_devices": layout.data_devices,
+        "nodes": run.world.nodes,
+        "accumulation": work.accumulation_steps,
+        "scaling": work.scaling,
+        "axes": dict(layout.axes),
+    }
+    return matches(row, run.options, replace(want, parameters=None))
 
 
 @pytest.mark.parametrize(

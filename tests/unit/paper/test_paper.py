@@ -338,6 +338,5 @@ def test_a_person_s_own_pandoc_changes_nothing(tmp_path: Path, monkeypatch) -> N
             (own / "abbreviations").write_text("by\n")
             (own / "default.csl").write_text("<style/>")
         monkeypatch.setenv("XDG_DATA_HOME", str(own.parent))
-        export._pandoc(tmp_path / "a.md", tmp_path / f"{name}.tex", ["--to=latex"], images="pdf")
-        made.append((tmp_path / f"{name}.tex").read_text())
+        made.append(export.converted(tmp_path / "a.md", "pdf", ["--to=latex"]))
     assert "Mr.~Bai" in made[0] and made[0] == made[1]
