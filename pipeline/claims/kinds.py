@@ -17,12 +17,11 @@ from pipeline.claims.decide import Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
     Quantity,
-    communication_share,
+    lost_shares,
     measure,
     over_repeats,
     ratio,
     seconds_to_loss,
-    slowed_share,
 )
 from pipeline.claims.types import Claim, NotTestableError
 from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose
@@ -315,10 +314,10 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
             )
         # What is kept most is lost least: the bounds change places.
         lost = Interval(1 - kept.value, 1 - kept.high, 1 - kept.low, kept.n, kept.how)
-        exposed.append(communication_share(evidence, many).interval)
-        shares.append(ratio(exposed[-1], lost))
-        slower = slowed_share(evidence, many, one)
-        with_slower.append((exposed[-1].value + slower) / lost.value)
+        communication, slower = lost_shares(evidence, many, one)
+        exposed.append(communication)
+        shares.append(ratio(communication, lost))
+        with_slower.append((communication.value + slower) / lost.value)
 
     def bent(off: float) -> tuple[float, float]:
         lows, highs = zip(*(map(partial(_bent_share, off), exposed, efficiencies)), strict=True)

@@ -167,31 +167,25 @@ def _phases_of_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
     return wide
 
 
-def _of_slowest_ranks(evidence: Evidence, place: Place) -> pd.DataFrame:
-    """Of `_phases_of_ranks` the slowest rank of each run, which ends the step."""
-    # What others wait for it is no communication of the step.
-    phases = _phases_of_ranks(evidence, place)
-    return phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+def lost_shares(evidence: Evidence, many: Place, one: Place) -> tuple[Interval, float]:
+    """Shares of a step on several nodes: exposed communication, and what passes take too long.
 
-
-def communication_share(evidence: Evidence, place: Place) -> Quantity:
-    """Exposed communication of each profiled run as a share of the step of its slowest rank."""
-    last = _of_slowest_ranks(evidence, place)
-    return over_repeats(last[COMMUNICATION] / last.sum(axis=1))
-
-
-def slowed_share(evidence: Evidence, many: Place, one: Place) -> float:
-    """Share of a step on several nodes by which its passes take longer than they ideally would.
-
-    Ideally they take those of one node, for as much work, over the ratio of ranks. Where a library
-    communicates on the core that computes, what overlaps is paid for there.
+    Ideally passes take those of one node, for as much work, over the ratio of ranks. Where a
+    library communicates on the core that computes, what overlaps is paid for there.
     """
-    passes = [FORWARD, BACKWARD]
-    here, alone = (_of_slowest_ranks(evidence, place) for place in (many, one))
+
+    def slowest(place: Place) -> pd.DataFrame:
+        """Phases of the slowest rank of each run, which ends the step."""
+        # What others wait for it is no communication of the step.
+        phases = _phases_of_ranks(evidence, place)
+        return phases.loc[phases.sum(axis=1).groupby(level="run_id").idxmax()]
+
+    here, alone, passes = slowest(many), slowest(one), [FORWARD, BACKWARD]
+    steps = here.sum(axis=1)
     work = float(many.row["global_batch"] / one.row["global_batch"])
     ideal = alone[passes].sum(axis=1).median() * work * one.ranks / many.ranks
-    slower = (here[passes].sum(axis=1) - ideal) / here.sum(axis=1)
-    return max(0.0, float(slower.median()))
+    slower = float(((here[passes].sum(axis=1) - ideal) / steps).median())
+    return over_repeats(here[COMMUNICATION] / steps).interval, max(0.0, slower)
 
 
 def seconds_to_loss(evidence: Evidence, places: Sequence[Place]) -> list[Quantity]:

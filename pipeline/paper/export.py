@@ -19,12 +19,10 @@ from pipeline.figures import catalogue
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, files, printed
 from pipeline.paper import manuscript
-from pipeline.paper.manuscript import SOURCES, read_table
+from pipeline.paper.manuscript import BIBLIOGRAPHY, SOURCES, read_table
 
 MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
 """The paper, and as PDF and LaTeX print it, which show what the fonts have (`pipeline.fonts`)."""
-
-BIBLIOGRAPHY = SOURCES / "references.bib"
 
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
@@ -154,34 +152,30 @@ def write_latex(generated: Path, final: Path, figures: Path) -> None:
 
 
 def converted(source: Path, images: str, options: Sequence[str]) -> str:
-    """A manuscript in Markdown as another format, with its citations and pictures of one kind."""
-    markdown = [
+    """A manuscript in Markdown as another format, with its citations and pictures of one kind.
+
+    Its relative paths start in its folder. Raises SamestepError.
+    """
+    import pypandoc
+
+    command = [
+        # that of the lock: `get_pandoc_path` takes a newer one from the caller's PATH
+        str(Path(pypandoc.__file__).parent / "files" / "pandoc"),
+        source.name,
         "--from=markdown",
         f"--default-image-extension={images}",
         "--citeproc",
         f"--lua-filter={SOURCES / 'literal.lua'}",
         f"--bibliography={BIBLIOGRAPHY}",
+        *options,
     ]
-    return pandoc(source, [*markdown, *options])
-
-
-def pandoc(source: Path, options: Sequence[str]) -> str:
-    """What pandoc makes of a file, in whose folder relative paths start; raises SamestepError."""
-    import pypandoc
-
-    # That of the lock: `get_pandoc_path` takes a newer one from the caller's PATH.
-    program = Path(pypandoc.__file__).parent / "files" / "pandoc"
+    # Names of files may hold any letter, and a person's own templates, citation style and
+    # abbreviations lie below HOME or XDG_DATA_HOME.
+    own = {"LC_ALL": "C.UTF-8", "HOME": str(SOURCES)}
     done = subprocess.run(
-        [str(program), source.name, *options],
-        cwd=source.parent,
-        # Names of files may hold any letter, and a person's own templates, citation style and
-        # abbreviations lie below HOME or XDG_DATA_HOME.
-        env={"LC_ALL": "C.UTF-8", "HOME": str(SOURCES)},
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
+        command, cwd=source.parent, env=own, capture_output=True, encoding="utf-8",
+        errors="replace", check=False,
+    )  # fmt: skip
     if done.returncode:
         reason = " ".join(done.stderr.split())[:300]
         raise SamestepError(f"pandoc could not convert {source}: {reason}; correct it")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -19,7 +17,7 @@ from pipeline.metrics.headline import end_of_training, not_profiled
 from pipeline.metrics.parity import EQUAL, NOT_COMPARED, UNEQUAL
 from pipeline.metrics.results import Results, records
 from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SHARE, MIN_REPEATS
-from pipeline.paper.export import BIBLIOGRAPHY, pandoc
+from pipeline.paper.manuscript import BIBLIOGRAPHY
 from pipeline.text import listed, markdown, plural, significant
 
 
@@ -179,7 +177,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     publications = list(dict.fromkeys(one["publication"] for one in verdicts))
     return {
         "publications": listed(publications),
-        "cited": listed(map(_cited, publications)),
+        "cited": listed(map(cited, publications)),
         "total": total(verdicts),
         "counted": counted(verdicts),
         "reproduced": number[REPRODUCED],
@@ -223,14 +221,10 @@ def _noted(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['sentence']} ({notes})" if notes else str(verdict["sentence"])
 
 
-def _cited(publication: str) -> str:
+def cited(publication: str) -> str:
     """A publication in Markdown, cited where an entry of the references has it as `shorttitle`."""
-    entry = _entries().get(publication)
-    return markdown(publication) + (f" [@{entry}]" if entry else "")
-
-
-@cache
-def _entries() -> dict[str, str]:
-    """Keys of the references by their short titles."""
-    entries = json.loads(pandoc(BIBLIOGRAPHY, ["--from=biblatex", "--to=csljson"]))
-    return {one["title-short"]: one["id"] for one in entries if "title-short" in one}
+    # No library reads it as it stands: pandoc writes titles of BibTeX in sentence case, `PTD-p`.
+    entries = BIBLIOGRAPHY.read_text(encoding="utf-8").split("\n@")
+    of_it = (one for one in entries if f"shorttitle = {{{publication}}}" in one)
+    keys = [one.partition("{")[2].partition(",")[0] for one in of_it]
+    return markdown(publication) + (f" [@{keys[0]}]" if keys else "")

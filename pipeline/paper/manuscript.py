@@ -17,7 +17,7 @@ from pipeline.errors import SamestepError
 from pipeline.text import markdown, markdown_code, prose
 
 SOURCES = Path(__file__).parents[2] / "paper"
-MANUSCRIPT = "manuscript.md"
+MANUSCRIPT, BIBLIOGRAPHY = "manuscript.md", SOURCES / "references.bib"
 _FIXED = "\N{NO-BREAK SPACE}"
 _UNITS = "%|ms|s|MiB|GiB|Mbit/s|Gbit/s|nodes?|GFLOP/s"
 # Between a number and its unit or interval, and inside of the latter, no line ends.

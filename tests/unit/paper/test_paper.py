@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 from pipeline import figures, tables
+from pipeline.claims.load import FOLDER
 from pipeline.claims.write import count, counted, read_verdicts
+from pipeline.documents import read_document
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.headline import headline
@@ -308,6 +310,14 @@ def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
     whys = ("needs a GPU: x", "needs a GPU: y", "needs a GPU: x", "b", "b", "a: b")
     found = facts.by_reason([untested | {"why": why} for why in whys])
     assert [(why, len(own)) for why, own in found] == [("needs a GPU", 3), ("b", 2), ("a: b", 1)]
+
+
+def test_publications_under_test_are_cited() -> None:
+    """The text itself cites Bai 2022."""
+    paths = FOLDER.glob("*/claims.yaml")
+    names = {read_document(path, "", SamestepError)["publication"] for path in paths}
+    assert {name for name in names if "[@" not in facts.cited(name)} == {"Bai 2022"}
+    assert facts.cited("MT-NLG 530B") == "MT-NLG 530B [@smith2022]"
 
 
 def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
