@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
+from pipeline.claims.quantities import facts
 from pipeline.claims.types import DECIDED, NOT_TESTABLE, UNDECIDED, Claim, NotTestableError, Verdict
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.text import listed, parameters, plural, significant
@@ -21,16 +22,6 @@ from pipeline.text import listed, parameters, plural, significant
 # A claim on the speed of mixed precision needs devices to which it is fast at all: this many times
 # the peak of fp32. A V100 has 8 (tensor cores), a processor without bf16 units less than 1.
 LOW_PRECISION_GAIN = 2.0
-# Neither of these depends on how fast a number format is.
-_ANY_SPEED = ("peak_memory_bytes", "memory_asymmetry", "loss_roughness", "phase_bubble",
-              "sent_bytes", "between_nodes_bytes")  # fmt: skip
-# What must say the same for a verdict: on cores that ranks share the lengths of passes differ, and
-# on a CPU a peak of memory holds what Python and its libraries take, the same in every cell.
-_BESIDE = {
-    "phase_bubble": ("phase_bubble_schedule", "with passes of equal length"),
-    "peak_memory_bytes": ("own_memory_bytes", "without Python and its libraries"),
-}
-_OF_PROFILED_RUNS = ("sent_bytes", "between_nodes_bytes", "phase_bubble", "time_asymmetry")
 
 
 def judge_all(claims: Iterable[Claim], evidence: Evidence) -> list[Verdict]:
@@ -69,7 +60,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         apart = "".join(f", {words.count(word)} {word}" for word in unlike)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
     # Bytes, passes and phases are those of profiled runs, all else is of timed ones.
-    profiled = str(claim.test.get("metric")).startswith(_OF_PROFILED_RUNS)
+    profiled = facts(claim.test.get("metric")).is_profiled
     runs = evidence.runs(nearest.places, "profile" if profiled else "run")
     ran = plural(len(runs), "profiled run" if profiled else "run")
     names = []
@@ -93,7 +84,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
 
 def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
     """The test in every admissible world, the nearest first; raises where there is none."""
-    test, metric = KINDS[claim.kind], str(claim.test.get("metric"))
+    test, metric = KINDS[claim.kind], facts(claim.test.get("metric"))
     outcomes: list[Outcome] = []
     judged: set[World] = set()
     while True:
@@ -110,8 +101,8 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
         # A test that is of all worlds at once gives the same again.
         if (world := world_of(outcome.places)) in judged:
             return outcomes
-        if metric in _BESIDE:
-            other, how = _BESIDE[metric]
+        if metric.beside is not None:
+            other, how = metric.beside
             alone = replace(claim, test={**claim.test, "metric": other})
             with suppress(NotTestableError):  # of records of former versions
                 if (effect := test(alone, here).effect) is not None:
@@ -142,8 +133,8 @@ def _require(claim: Claim, evidence: Evidence) -> None:
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:
     """Raise NotTestableError where a mixed precision that the claim times has no fast peak here."""
-    timed = not str(claim.test.get("metric")).startswith(_ANY_SPEED) and outcome.effect is not None
-    if not timed or claim.kind == "memory_formula":
+    any_speed = facts(claim.test.get("metric")).any_speed or claim.kind == "memory_formula"
+    if any_speed or outcome.effect is None:
         return
     peaks = evidence.results.pick("cell", "peak_flops_per_second")
     needs = f"needs a low-precision peak of at least {LOW_PRECISION_GAIN:g} times the fp32 peak"

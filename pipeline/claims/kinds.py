@@ -17,6 +17,7 @@ from pipeline.claims.decide import Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
     Quantity,
+    facts,
     lost_shares,
     measure,
     over_repeats,
@@ -29,35 +30,12 @@ from pipeline.metrics.parity import EQUAL, UNEQUAL
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
 from pipeline.text import listed, plural
 
-UNITS: Mapping[str, str] = {
-    "step_seconds": "s",
-    "tokens_per_second": "tokens/s",
-    "peak_memory_bytes": "bytes",
-    "mean_utilisation": "1",
-    "model_flops_utilisation": "1",
-    "device_teraflops": "TFLOP/s a device",
-}
-"""Of the metrics that a claim may state as they are."""
-
-_TIMES = (RATE, "step_seconds", "seconds_to_loss", "model_flops_utilisation", "device_teraflops")
-"""Metrics of a test that are times, or follow from one."""
-
-_WORDS = {
-    RATE: "throughput",
-    "step_seconds": "step time",
-    "peak_memory_bytes": "peak memory",
-    "sent_bytes": "bytes sent in a step",
-    "between_nodes_bytes": "bytes sent between nodes in a step",
-    "phase_bubble": "replayed bubble",
-    "seconds_to_loss": "time to a loss, at the step times of each,",
-}
-
 
 def _named(metric: str, *cells: str) -> str:
     """A metric of a cell, or of one cell over another, for a reader."""
     name, _, axis = metric.partition(":")
     along = f" along the axis {axis}" if axis else ""
-    return f"{_WORDS.get(name, name.replace('_', ' '))}{along} of {' over '.join(cells)}"
+    return f"{facts(name).words or name.replace('_', ' ')}{along} of {' over '.join(cells)}"
 
 
 def _joined(places: Sequence[Place]) -> str:
@@ -103,7 +81,7 @@ def compare(claim: Claim, evidence: Evidence, word: str = "", least: bool = True
         first, *others = (measure(evidence, place, metric) for place in places)
     effect, contrasts = _extreme_ratio([(first, other) for other in others], least)
     rival = f"the {word} of {_joined(places[1:])}" if word else places[1].label
-    what, timed = _named(metric, places[0].label, rival), int(metric in _TIMES)
+    what, timed = _named(metric, places[0].label, rival), facts(metric).is_time
     # Time goes up where speed goes down: the planned comparisons are of throughputs.
     faster = [(places[0], place) for place in places[1:]]
     slower = [(place, places[0]) for place in places[1:]]
@@ -118,7 +96,7 @@ def ratio_of_ratios(claim: Claim, evidence: Evidence) -> Outcome:
     a, b, c, d = (measure(evidence, place, test["metric"]).interval for place in places)
     of = [place.label for place in places]
     what = f"{_named(test['metric'], *of[:2])}, over the same of {of[2]} over {of[3]}"
-    timed = 2 * int(test["metric"] in _TIMES)
+    timed = 2 * facts(test["metric"]).is_time
     return Outcome(places, what, ratio(ratio(a, b), ratio(c, d)), num_times=timed)
 
 
@@ -186,7 +164,7 @@ def absolute(claim: Claim, evidence: Evidence) -> Outcome:
     if (place.nodes, place.ranks) != made.world:
         raise NotTestableError(f"it is of {made}, and {place.label} ran on {place.ranks} ranks")
     value = measure(evidence, place, metric)
-    what, timed = f"{_named(metric, place.label)} in {UNITS[metric]}", int(metric in _TIMES)
+    what, timed = f"{_named(metric, place.label)} in {facts(metric).unit}", facts(metric).is_time
     return Outcome([place], what, value.interval, [(value.values, np.ones(1))], num_times=timed)
 
 
@@ -392,7 +370,7 @@ def trend(claim: Claim, evidence: Evidence) -> Outcome:
     effect, contrasts = _extreme_ratio(steps, least)
     word = "least" if least else "largest"
     what = f"{word} ratio from one node count to the next in {_named(metric, line[0].label)}"
-    return Outcome(line, what, effect, contrasts, least, num_times=int(metric in _TIMES))
+    return Outcome(line, what, effect, contrasts, least, num_times=facts(metric).is_time)
 
 
 KINDS: Mapping[str, Callable[[Claim, Evidence], Outcome]] = {

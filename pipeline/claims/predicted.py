@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 
-from pipeline.claims.kinds import UNITS
-from pipeline.claims.quantities import RATE
+from pipeline.claims.quantities import RATE, facts
 from pipeline.claims.types import Claim, Selector
 from pipeline.cost.constants import Constants, content, device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
@@ -23,7 +22,7 @@ from pipeline.metrics.format import with_interval
 from pipeline.text import NONE, listed
 
 Row = Mapping[str, str]
-METRICS = ("step_seconds", RATE, "device_teraflops", "model_flops_utilisation", "efficiency")
+_METRICS = ("step_seconds", RATE, "device_teraflops", "model_flops_utilisation", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,8 @@ def predicted(claim: Claim) -> Predicted:
     default = RATE if claim.kind in ("best", "worst") else claim.kind
     metric = str(claim.test.get("metric", default))
     try:
-        if claim.kind == "ratio_of_ratios" or metric not in METRICS:
-            what = claim.kind if metric in METRICS else metric.partition(":")[0]
+        if claim.kind == "ratio_of_ratios" or metric not in _METRICS:
+            what = claim.kind if metric in _METRICS else metric.partition(":")[0]
             raise Refused(f"the cost model has nothing with a band on {what.replace('_', ' ')}")
         if claim.made_at.device != "cuda":
             raise Refused(f"the cost model knows no {claim.made_at.device.upper()}")
@@ -74,7 +73,7 @@ def predicted(claim: Claim) -> Predicted:
             work, answer = _work(used[0], metric), _answer(used[0])
             seconds = [float(answer[f"step_s_{end}"]) for end in ("pred", "low", "high")]
             value, *ends = [work / one for one in seconds] if work else seconds
-            low, high, unit = min(ends), max(ends), UNITS[metric]
+            low, high, unit = min(ends), max(ends), facts(metric).unit
         else:
             pairs = list(_pairs(claim))
             # Where it has nothing to say of one pair, it says nothing of all of them.

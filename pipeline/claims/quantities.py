@@ -45,6 +45,54 @@ RATE = "tokens_per_second"
 
 
 @dataclass(frozen=True)
+class Metric:
+    """What a test has to know of a metric, besides how it is measured."""
+
+    words: str = ""
+    unit: str = ""
+    """That in which a claim may state it as it is."""
+    is_time: bool = False
+    """A time, or what follows from one, which emulated nodes may bend."""
+    any_speed: bool = False
+    """True where it does not depend on how fast a number format is."""
+    is_profiled: bool = False
+    beside: tuple[str, str] | None = None
+    """Metric that must say the same for a verdict, and how it differs."""
+
+
+METRICS = {
+    "step_seconds": Metric("step time", "s", is_time=True),
+    RATE: Metric("throughput", "tokens/s", is_time=True),
+    "model_flops_utilisation": Metric(unit="1", is_time=True),
+    "device_teraflops": Metric(unit="TFLOP/s a device", is_time=True),
+    "seconds_to_loss": Metric("time to a loss, at the step times of each,", is_time=True),
+    "mean_utilisation": Metric(unit="1"),
+    # On a CPU it holds what Python and its libraries take, the same in every cell.
+    "peak_memory_bytes": Metric(
+        "peak memory", "bytes", any_speed=True,
+        beside=("own_memory_bytes", "without Python and its libraries"),
+    ),
+    "memory_asymmetry": Metric(any_speed=True),
+    "time_asymmetry": Metric(is_profiled=True),
+    "loss_roughness": Metric(any_speed=True),
+    "sent_bytes": Metric("bytes sent in a step", any_speed=True, is_profiled=True),
+    "between_nodes_bytes": Metric(
+        "bytes sent between nodes in a step", any_speed=True, is_profiled=True
+    ),
+    # On cores that ranks share the lengths of passes differ.
+    "phase_bubble": Metric(
+        "replayed bubble", any_speed=True, is_profiled=True,
+        beside=("phase_bubble_schedule", "with passes of equal length"),
+    ),
+}  # fmt: skip
+
+
+def facts(metric: object) -> Metric:
+    """Those of a metric, which may have an axis, or none."""
+    return METRICS.get(str(metric).partition(":")[0], Metric())
+
+
+@dataclass(frozen=True)
 class Quantity:
     """Measurements at a place: a value per run, shape (runs,), and their median's interval.
 
