@@ -67,7 +67,7 @@ def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
 
     `values` are over one link: over each the line of an arm begins with the point of its one node.
     """
-    looks, arms = theme.styles(results), results.arms(values)
+    looks, arms = theme.semantics(results), results.arms(values)
     # A factor, since the axis is logarithmic: all arms together stay within a sixth of its length,
     # and within a third of an octave.
     octaves = min(2.0, math.log2(values["nodes"].max() / values["nodes"].min()) or 2.0)
@@ -76,12 +76,11 @@ def _lines(axes: Axes, values: pd.DataFrame, results: Results) -> None:
     values = values.assign(x=values["nodes"].astype(float) * aside)
     sns.lineplot(
         values, x="x", y="value", ax=axes, legend=False, errorbar=None,
-        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **theme.semantics(results),
+        markersize=7, markeredgewidth=0.5, linewidth=1.4, zorder=5, **looks,
     )  # fmt: skip
     for arm, rows in values.groupby("arm", sort=False):
         spread = [rows["value"] - rows["low"], rows["high"] - rows["value"]]
-        colour = looks[str(arm)].colour
-        axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=colour,
+        axes.errorbar(rows["x"], rows["value"], spread, fmt="none", ecolor=looks["palette"][arm],
                       elinewidth=1.3, capsize=3, zorder=4)  # fmt: skip
 
 
@@ -90,32 +89,30 @@ def _ranking(results: Results, values: pd.DataFrame, label: str, remark: str) ->
     arms = results.arms(values)
     names, height = theme.names(results, arms)
     name_of = dict(zip(arms, names, strict=True))
-    over = [values["cell"].isin(results.over_link(link)).sum() for link in results.links]
-    height = 0.5 + max(over) * height / len(arms)
+    rows_of = [int(values["cell"].isin(results.over_link(link)).sum()) for link in results.links]
+    height = 0.5 + max(rows_of) * height / len(arms)
     figure, over_links = panels.of_links(results, height, per_line=2)
-    looks, top = theme.styles(results), panels.extent(values)[1]
-    most = int(values["nodes"].max())
+    looks, top = theme.semantics(results), panels.extent(values)[1]
+    most, columns = int(values["nodes"].max()), min(len(over_links), 2)
     for axes, cells in over_links:
-        over_it = values[values["cell"].isin(cells)]
-        own = records(over_it.sort_values("value", ascending=False))
-        for place, row in enumerate(own):
-            ends = (row["low"], row["high"])
-            panels.mark(axes, row["value"], place, ends, looks[row["arm"]])
-            text = significant(row["value"])
-            axes.text(1.08 * top, place, text, va="center", fontsize=theme.LEAST_POINTS, zorder=6,
+        own = values[values["cell"].isin(cells)].sort_values("value", ascending=False)
+        names = []
+        for place, row in enumerate(records(own)):
+            panels.mark(axes, row, "value", place, looks)
+            axes.text(1.08 * top, place, significant(row["value"]), va="center", zorder=6,
+                      fontsize=theme.LEAST_POINTS,
                       bbox={"fc": "white", "ec": "none", "pad": 1})  # fmt: skip
-        names = [
-            name_of[row["arm"]]
-            + ("" if row["nodes"] == most else f", {plural(int(row['nodes']), 'node')}")
-            for row in own
-        ]
+            nodes = int(row["nodes"])
+            names.append(
+                name_of[row["arm"]] + (f", {plural(nodes, 'node')}" if nodes != most else "")
+            )
         panels.rows_axis(axes, names)
         # From zero, so that lengths compare; room for the numbers at the right.
         axes.set_xlim(0, 1.2 * top)
-        axes.locator_params(axis="x", nbins=4 // min(len(over_links), 2))
+        axes.locator_params(axis="x", nbins=4 // columns)
         axes.xaxis.set_major_formatter("{x:,.10g}")
     # Names take half of a panel's room; nodes keep their number.
     on = f"on {plural(most, 'node')}".replace(" ", "\N{NO-BREAK SPACE}")
-    title = textwrap.fill(f"{label} {on}", 52 // min(len(over_links), 2))
+    title = textwrap.fill(f"{label} {on}", 52 // columns)
     panels.label([axes for axes, _ in over_links], title)
     return theme.finish(figure, results, values, remark, named=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -15,7 +16,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from pipeline.figures.theme import LEAST_POINTS, WIDTH_INCHES, Style
+from pipeline.figures.theme import LEAST_POINTS, WIDTH_INCHES
 from pipeline.metrics.results import Results
 from pipeline.study.expansion import FALLBACK
 from pipeline.text import plural
@@ -24,7 +25,9 @@ _TITLE_LETTERS = 92
 """Of a title as wide as the figure."""
 
 
-def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Figure, list[Axes]]:
+def grid(
+    count: int, height: float, per_line: int = 4, titles: Sequence[str] = (), **share: Any
+) -> tuple[Figure, list[Axes]]:
     """A figure with `count` panels, each `height` inches high, at most `per_line` side by side."""
     lines = -(-count // per_line)
     columns = -(-count // lines)
@@ -34,20 +37,21 @@ def grid(count: int, height: float, per_line: int = 4, **share: Any) -> tuple[Fi
     )  # fmt: skip
     for spare in axes.flat[count:]:
         spare.set_visible(False)
-    for one in axes.flat[:count]:
+    shown = list(axes.flat[:count])
+    for one, title in zip_longest(shown, titles, fillvalue=""):
         one.tick_params(labelbottom=True)
-    return figure, list(axes.flat[:count])
+        one.set_title(textwrap.fill(title, _TITLE_LETTERS // columns))
+    return figure, shown
 
 
 def of_links(
     results: Results, height: float, **share: Any
 ) -> tuple[Figure, list[tuple[Axes, list[str]]]]:
     """A panel for each link that the study compares, with the cells that ran over it."""
-    figure, axes_of = grid(len(results.links), height, **share)
-    for axes, link in zip(axes_of, results.links, strict=True):
-        name_panel(axes, f"links of {link}" if link not in ("", FALLBACK) else link)
-    over = [results.over_link(link) for link in results.links]
-    return figure, list(zip(axes_of, over, strict=True))
+    links = results.links
+    titles = [f"links of {link}" if link not in ("", FALLBACK) else link for link in links]
+    figure, axes_of = grid(len(links), height, titles=titles, **share)
+    return figure, list(zip(axes_of, map(results.over_link, links), strict=True))
 
 
 def of_places(
@@ -55,29 +59,19 @@ def of_places(
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
     """A titled panel for each number of nodes and link of which `frame` has rows, with these.
 
-    Runs on one node, which use no link, are shown with the first link only.
+    Runs on one node, which use no link and so belong to every one, stand with the first link only.
     """
-    # What ran on one node belongs to every link; once shown, it is not shown with the next one.
-    places, shown, on_link = [], set[str](), results.cells.set_index("cell")["link"]
+    titles, parts, shown = list[str](), list[pd.DataFrame](), set[str]()
+    on_link = results.cells.set_index("cell")["link"]
     for link in results.links:
         own = frame[frame["cell"].isin(set(results.over_link(link)) - shown)]
-        for nodes in results.node_counts:
-            rows = own[own["nodes"] == nodes]
-            if not rows.empty:
-                over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
-                places.append((plural(nodes, "node") + over, rows))
         shown |= set(own["cell"])
-    figure, axes = grid(len(places), height, **share)
-    for one, (title, _) in zip(axes, places, strict=True):
-        name_panel(one, title)
-    return figure, [(one, rows) for one, (_, rows) in zip(axes, places, strict=True)]
-
-
-def name_panel(axes: Axes, text: str) -> None:
-    """Title of a panel, on several lines where it is too long for one."""
-    place = axes.get_subplotspec()
-    assert place is not None
-    axes.set_title(textwrap.fill(text, _TITLE_LETTERS // place.get_gridspec().ncols))
+        for _, rows in own.groupby("nodes"):
+            over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
+            titles.append(plural(int(rows["nodes"].iloc[0]), "node") + over)
+            parts.append(rows)
+    figure, axes_of = grid(len(parts), height, titles=titles, **share)
+    return figure, list(zip(axes_of, parts, strict=True))
 
 
 def label(axes_of: Sequence[Axes], x: str, y: str = "") -> None:
@@ -124,7 +118,8 @@ def extent(values: pd.DataFrame) -> tuple[float, float]:
     return float(np.nanmin(numbers)), float(np.nanmax(numbers))
 
 
-def mark(axes: Axes, x: float, y: float, ends: tuple[float, float], look: Style) -> None:
-    """A point with its horizontal interval, if `ends` are finite."""
-    axes.plot(ends, [y, y], color=look.colour, lw=1.3, marker="|", ms=5.5, zorder=4)
-    axes.plot([x], [y], color=look.colour, marker=look.marker, ms=5, zorder=5)
+def mark(axes: Axes, row: Mapping[str, Any], value: str, y: float, looks: dict[str, Any]) -> None:
+    """The point `value` of a row with its horizontal interval, where it has one."""
+    colour, marker = looks["palette"][row["arm"]], looks["markers"][row["arm"]]
+    axes.plot([row["low"], row["high"]], [y, y], color=colour, lw=1.3, marker="|", ms=5.5, zorder=4)
+    axes.plot([row[value]], [y], color=colour, marker=marker, ms=5, zorder=5)

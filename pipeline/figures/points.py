@@ -40,9 +40,9 @@ def draw() -> Figure:
     points, suspect = (pd.DataFrame(made()) for made in (score.every, score.suspect))
     # The most frequent kind first, so that it hides no other one.
     kinds = points["device"].value_counts().index
-    figure, axes_of = panels.grid(len(PANELS), 2.2, per_line=2, sharex=True, sharey=True)
-    for axes, (way, title) in zip(axes_of, PANELS.items(), strict=True):
-        panels.name_panel(axes, title)
+    titles = [*PANELS.values()]
+    figure, axes_of = panels.grid(len(PANELS), 2.2, 2, titles, sharex=True, sharey=True)
+    for axes, way in zip(axes_of, PANELS, strict=True):
         axes.axhline(1.0, color="0.25", lw=0.9, zorder=1)
         if way == "model":
             ends = points["measured"], points["low"], points["high"]

@@ -21,6 +21,7 @@ CAPTION = (
 )
 COMPARES = {"precision", "global_batch", "updates_per_step", "schedule"}
 NEEDS = "switches"
+_TURNS = ("alone", "beside some others", "as the last")
 # No colour of a cell.
 _COLOURS = ("#222222", "#8A8A8A", theme.ACCENT)
 
@@ -32,42 +33,36 @@ def draw(results: Results) -> Figure:
         nodes = int(row["nodes"])
         test = results.compared((row["cell"], nodes), (str(row["other"]), nodes))
         if test is not None and test.ratio > 0:
-            pairs.append(row | vars(test) | {"others": row["n"]})
+            # The value is the number of other changes that are made, n that of all others.
+            turn = 0 if row["value"] == 0 else 2 if row["value"] == row["n"] else 1
+            pairs.append(row | vars(test) | {"turn": turn})
     if not pairs:
         return theme.nothing(results, "no two cells that differ in one thing alone both finished")
     frame = pd.DataFrame(pairs).astype({"link": "object"}).fillna({"link": ""})
     changes = list(dict.fromkeys(frame["text"]))
-    places = frame[["link", "nodes"]].drop_duplicates().itertuples(index=False)
-    shown = [(link, nodes, frame[(frame["link"] == link) & (frame["nodes"] == nodes)])
-             for link, nodes in places]  # fmt: skip
+    places = list(frame.groupby(["link", "nodes"], sort=False))
+    titles = [plural(nodes, "node") + (link and f", {link}") for (link, nodes), _ in places]
     height = 0.7 + 0.62 * len(changes)
-    figure, axes_of = panels.grid(len(shown), height, 2, sharex=True, sharey=True)
+    figure, axes_of = panels.grid(len(places), height, 2, titles, sharex=True, sharey=True)
     low, high = panels.extent(frame.assign(value=frame["ratio"]))
-    for axes, (link, nodes, rows) in zip(axes_of, shown, strict=True):
+    for axes, (_, rows) in zip(axes_of, places, strict=True):
         for change, own in rows.groupby("text", sort=False):
             for place, row in enumerate(records(own.sort_values("value", kind="stable"))):
                 y = changes.index(str(change)) + 0.7 * ((place + 0.5) / len(own) - 0.5)
-                colour = _COLOURS[_place(row)]
-                decided = row["verdict"] in (FASTER, SLOWER)
+                colour = _COLOURS[row["turn"]]
+                face = colour if row["verdict"] in (FASTER, SLOWER) else "white"
                 axes.plot([row["low"], row["high"]], [y, y], color=colour, lw=1.3, zorder=4)
-                axes.plot([row["ratio"]], [y], color=colour, marker="o", ms=5, zorder=5,
-                          mfc=colour if decided else "white")  # fmt: skip
+                axes.plot([row["ratio"]], [y], color=colour, marker="o", ms=5, mfc=face, zorder=5)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
         if results.bias:
             axes.axvspan(1 / (1 + results.bias), 1 + results.bias, color="#EEEEEE", zorder=0)
         panels.rows_axis(axes, [textwrap.fill(change, 30) for change in changes])
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, 6)
-        panels.name_panel(axes, plural(nodes, "node") + (link and f", {link}"))
     panels.label(axes_of, "Throughput with it over without it")
-    names = ("alone", "beside some others", "as the last")
-    used = sorted({_place(row) for row in pairs})
-    entries = [Line2D([], [], color=_COLOURS[n], marker="o", ms=5, lw=1.3, label=names[n])
-               for n in used]  # fmt: skip
+    entries = [
+        Line2D([], [], color=_COLOURS[turn], marker="o", ms=5, lw=1.3, label=_TURNS[turn])
+        for turn in sorted(set(frame["turn"]))
+    ]
     remark = "Bars: 95 % intervals of ratios of medians."
     both = pd.DataFrame({"cell": [*frame["cell"], *frame["other"]]})
     return theme.finish(figure, results, both, remark, named=True, extra=entries)
-
-
-def _place(row: dict[str, object]) -> int:
-    """0 where the change is alone, 2 where all others are made too, else 1."""
-    return 0 if row["value"] == 0 else 2 if row["value"] == row["others"] else 1

@@ -11,8 +11,7 @@ import logging
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,13 @@ from pipeline.metrics import headline
 from pipeline.metrics.results import Results, records
 from pipeline.text import one_line
 
-FORMATS = ("pdf", "svg", "png")
+FORMATS: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "Producer": "matplotlib"},
+    "svg": {"Date": None},
+    "png": {"Software": None},
+}
+"""Metadata of each, without a date."""
+
 WIDTH_INCHES = 6.38
 """Width of the text in paper/template.typ, so that a point of a figure is a point in print."""
 
@@ -54,15 +59,6 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
 _DASHES: tuple[Any, ...] = (
     "", (5, 1.5), (1, 1), (5, 1.5, 1, 1.5), (9, 2), (3, 1, 1, 1, 1, 1), (2, 2), (7, 1, 2, 1),
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Style:
-    """Colour, marker and dashes of an arm in every figure; `dashes` as seaborn takes them."""
-
-    colour: str
-    marker: str
-    dashes: Any
 
 
 def apply() -> None:
@@ -82,17 +78,21 @@ def apply() -> None:
     plt.rcParams.update({"font.family": [*families, "sans-serif"], "font.sans-serif": [PLAIN]})
 
 
-def styles(results: Results) -> dict[str, Style]:
-    """Style of every arm of the study, also of those that are not in this figure.
+def semantics(results: Results) -> dict[str, Any]:
+    """The looks of all arms of the study, as `lineplot` of seaborn takes them.
 
     Cells of one arm, which differ in their link alone, look alike and stand in panels apart.
     """
-    looks = {}
-    for i, arm in enumerate(results.arms()):
-        # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
-        shifted = (i + i // 8) % 8
-        looks[arm] = Style(_COLOURS[i % 8], _MARKERS[shifted], _DASHES[shifted])
-    return looks
+    arms = results.arms()
+    # Beyond eight arms the colour repeats, and the marker is shifted so that the pair is new.
+    shifted = {arm: (i + i // 8) % 8 for i, arm in enumerate(arms)}
+    return {
+        "hue": "arm",
+        "style": "arm",
+        "palette": {arm: _COLOURS[i % 8] for i, arm in enumerate(arms)},
+        "markers": {arm: _MARKERS[i] for arm, i in shifted.items()},
+        "dashes": {arm: _DASHES[i] for arm, i in shifted.items()},
+    }
 
 
 def names(results: Results, arms: Sequence[str]) -> tuple[list[str], float]:
@@ -101,28 +101,15 @@ def names(results: Results, arms: Sequence[str]) -> tuple[list[str], float]:
     Long labels are on several lines, what is in brackets on one, and all rows are as high as the
     highest.
     """
-
-    def wrapped(label: str) -> str:
-        joined = re.sub(r"\[[^]]*]", lambda one: one[0].replace(" ", "\N{NO-BREAK SPACE}"), label)
-        lines = textwrap.fill(joined, _NAME_LETTERS, break_on_hyphens=False)
-        return lines.replace("\N{NO-BREAK SPACE}", " ")
-
+    fixed, shown = "\N{NO-BREAK SPACE}", []
     label_of = results.cells.drop_duplicates("arm").set_index("arm")["arm_label"]
-    shown = [wrapped(one_line(printed(label_of[arm]))) for arm in arms]
-    lines = max(name.count("\n") for name in shown) + 1
-    return shown, len(shown) * max(0.2, 0.04 + 0.118 * lines)
-
-
-def semantics(results: Results) -> dict[str, Any]:
-    """The looks of all arms, as `lineplot` of seaborn takes them."""
-    looks = styles(results)
-    return {
-        "hue": "arm",
-        "style": "arm",
-        "palette": {arm: look.colour for arm, look in looks.items()},
-        "markers": {arm: look.marker for arm, look in looks.items()},
-        "dashes": {arm: look.dashes for arm, look in looks.items()},
-    }
+    for arm in arms:
+        label = one_line(printed(label_of[arm]))
+        joined = re.sub(r"\[[^]]*]", lambda part: part[0].replace(" ", fixed), label)
+        lines = textwrap.fill(joined, _NAME_LETTERS, break_on_hyphens=False)
+        shown.append(lines.replace(fixed, " "))
+    most = max(name.count("\n") for name in shown) + 1
+    return shown, len(shown) * max(0.2, 0.04 + 0.118 * most)
 
 
 def finish(
@@ -140,15 +127,15 @@ def finish(
     missing, without the reasons, which page and paper give once, and what the numbers are. `named`
     is True where an axis names the cells, or what is shown is of several, in place of a legend.
     """
-    names = results.cells
-    present = records(names[names["cell"].isin(values["cell"])].drop_duplicates("arm"))
-    handles, looks = [*extra], styles(results)
-    for place, row in enumerate([] if named else present):
+    cells, looks, handles = results.cells, semantics(results), list[Artist]()
+    present = cells[cells["cell"].isin(values["cell"])].drop_duplicates("arm")
+    for row in records(present) if not named else ():
+        colour, marker, dashes = (
+            looks[key][row["arm"]] for key in ("palette", "markers", "dashes")
+        )
         label = textwrap.fill(one_line(printed(row["arm_label"])), 48)
-        look = looks[row["arm"]]
-        dashes = (0, look.dashes) if look.dashes else "-"
-        handles.insert(place, Line2D([], [], color=look.colour, marker=look.marker, ms=5,
-                                     lw=1.6, ls=dashes, label=label))  # fmt: skip
+        handles.append(Line2D([], [], color=colour, marker=marker, ms=5, lw=1.6,
+                              ls=(0, dashes) if dashes else "-", label=label))  # fmt: skip
     notes = [f"Mixed runs: {note}." for note in headline.mixed(results)]
     endings = headline.unfinished(results).values()
     if missing := "; ".join(dict.fromkeys(sentence for sentence, _ in endings)):
@@ -159,7 +146,7 @@ def finish(
         for note in notes
     )
     note = figure.text(0.012, 0, text, ha="left", va="top", fontsize=LEAST_POINTS, color="#444444")
-    stack(figure, handles, note)
+    stack(figure, [*handles, *extra], note)
     return figure
 
 
@@ -169,7 +156,6 @@ def stack(figure: Figure, handles: Sequence[Artist], note: Text, columns: int = 
         handles=handles, loc="upper center", ncol=columns, frameon=False, handlelength=3.2,
         columnspacing=1.5,
     )  # fmt: skip
-    # The figure grows by the measured heights of legend and notes, which stand under the panels.
     boxes = [box, note] if handles else [note]
     inches = [item.get_window_extent().height / figure.dpi for item in boxes]
     panels = float(figure.get_figheight())
@@ -191,13 +177,8 @@ def nothing(results: Results, text: str = "no run finished") -> Figure:
     return finish(figure, results, results.cells.iloc[:0], "")
 
 
-def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> None:
+def save(figure: Figure, folder: Path, name: str, formats: Iterable[str] = FORMATS) -> None:
     """Write PDF, SVG and PNG (200 dpi) without dates; equal figures give equal bytes."""
-    metadata: dict[str, dict[str, Any]] = {
-        "pdf": {"CreationDate": None, "Producer": "matplotlib"},
-        "svg": {"Date": None},
-        "png": {"Software": None},
-    }
     for text in figure.findobj(Text):
         text.set_text(printed(text.get_text()))
     # Laid out once, and rounded: the solver behind the constrained layout takes its constraints in
@@ -211,7 +192,7 @@ def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMA
         axes.set_position((left, bottom, width, height))
     for kind in formats:
         with atomic_path(folder / f"{name}.{kind}") as temporary:
-            figure.savefig(temporary, format=kind, dpi=200, metadata=metadata[kind])
+            figure.savefig(temporary, format=kind, dpi=200, metadata=FORMATS[kind])
     plt.close(figure)
 
 

@@ -31,9 +31,10 @@ def draw(results: Results) -> Figure:
     nodes = sorted({int(n) for n in ratios["nodes"]})
     bands, arms = list(dict.fromkeys(ratios["condition"])), results.arms(ratios)
     height = 0.8 + len(bands) * (0.2 + 0.14 * len(arms))
-    figure, axes_of = panels.grid(len(nodes), height, sharex=True, sharey=True)
+    titles = [plural(count, "node") for count in nodes]
+    figure, axes_of = panels.grid(len(nodes), height, titles=titles, sharex=True, sharey=True)
     low, high = panels.extent(ratios.rename(columns={"ratio": "value"}))
-    looks, step = theme.styles(results), 0.7 / len(arms)
+    looks, step = theme.semantics(results), 0.7 / len(arms)
     # Below the name of a condition stands what it adds to the link.
     names = []
     for band in bands:
@@ -43,8 +44,7 @@ def draw(results: Results) -> Figure:
     for count, axes in zip(nodes, axes_of, strict=True):
         for row in records(ratios[ratios["nodes"] == count]):
             above = arms.index(row["arm"]) - (len(arms) - 1) / 2
-            y = bands.index(row["condition"]) + step * above
-            panels.mark(axes, row["ratio"], y, (row["low"], row["high"]), looks[row["arm"]])
+            panels.mark(axes, row, "ratio", bands.index(row["condition"]) + step * above, looks)
         for place in range(1, len(bands)):
             axes.axhline(place - 0.5, color="#E2E2E2", lw=0.6, zorder=0)
         axes.axvline(1.0, color=theme.GREY, lw=0.9, zorder=1)
@@ -52,7 +52,6 @@ def draw(results: Results) -> Figure:
         # Panels stand side by side: a narrow one has room for few ticks.
         most = 9 if len(nodes) == 1 else 4
         panels.log_axis(axes.xaxis, min(1.0, low) / 1.05, max(1.0, high) * 1.05, most)
-        panels.name_panel(axes, plural(count, "node"))
     title = textwrap.fill("Step time over that without the condition", 66 // len(nodes))
     panels.label(axes_of, title)
     plain = listed(dict.fromkeys(ratios["plain_link"]))

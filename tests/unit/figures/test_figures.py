@@ -141,8 +141,8 @@ def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
-    looks = theme.styles(Results(make_table(repeats=1, cells=cells, cluster=one))).values()
-    assert len({(look.colour, look.marker) for look in looks}) == 12
+    looks = theme.semantics(Results(make_table(repeats=1, cells=cells, cluster=one)))
+    assert len({(looks["palette"][arm], looks["markers"][arm]) for arm in looks["dashes"]}) == 12
 
 
 def test_what_a_label_has_in_brackets_stays_on_one_line(table: pd.DataFrame) -> None:
@@ -344,11 +344,12 @@ def points(axes: Axes) -> list[tuple[float, float, str, str]]:
 
 
 def test_each_ratio_is_a_point_of_its_cell_with_its_interval(conditioned, what_if) -> None:
-    found, look = Results(conditioned).against_plain, theme.styles(Results(conditioned))
+    found, looks = Results(conditioned).against_plain, theme.semantics(Results(conditioned))
     drawn = points(what_if.axes[0])
     assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
-    styles = [look[arm] for arm in found["arm"]]
-    assert [point[2:] for point in drawn] == [(s.colour.lower(), s.marker) for s in styles]
+    colours, markers = looks["palette"], looks["markers"]
+    styles = [(colours[arm].lower(), markers[arm]) for arm in found["arm"]]
+    assert [point[2:] for point in drawn] == styles
     ends = [list(np.asarray(line.get_xdata())) for line in what_if.axes[0].lines
             if line.get_marker() == "|"]  # fmt: skip
     assert ends == found[["low", "high"]].to_numpy().tolist()
