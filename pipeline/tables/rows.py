@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -49,11 +48,11 @@ def summary(results: Results) -> pd.DataFrame:
     frame = results.last_place[[*PLACE, *_SHARED]]
     frame = results.beside(frame, "speedup", {"base": "base"})
     # A cell that trained otherwise must not be read as one of the others, however fast it was.
-    words: dict[tuple[str, int], set[str]] = {}
-    for row in records(results.pick("cell", "parity_verdict")):
-        words.setdefault((row["cell"], row["nodes"]), set()).add(row["text"])
-    own = [words.get(place, set()) for place in zip(frame["cell"], frame["nodes"], strict=True)]
-    alike = ["NO" if one & {*UNEQUAL} else "yes" if EQUAL in one else NONE for one in own]
+    verdicts = results.pick("cell", "parity_verdict")
+    alike = []
+    for cell, nodes in zip(frame["cell"], frame["nodes"], strict=True):
+        own = {*verdicts.loc[(verdicts["cell"] == cell) & (verdicts["nodes"] == nodes), "text"]}
+        alike.append("NO" if own & {*UNEQUAL} else "yes" if EQUAL in own else NONE)
     frame = _with_metrics(frame.assign(same_training=alike), results, "summary")
     return frame.sort_values("tokens_per_second", ascending=False, ignore_index=True)
 
@@ -217,13 +216,11 @@ def layouts(results: Results) -> pd.DataFrame:
     frame = frame.merge(
         most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
     )
-    for prefix in ("predicted_sent_bytes", "sent_bytes"):
-        known = results
-        if prefix.startswith("predicted"):
-            # An axis that no formula names was counted alone.
-            known = Results(results.table[results.table["text"].notna()])
-        most_bytes = known.most_sent(prefix).groupby(KEYS)["value"].max()
-        frame = frame.join(most_bytes.rename(prefix), on=KEYS)
+    # An axis that no formula names was counted alone.
+    named = Results(results.table[results.table["text"].notna()])
+    for known, name in ((named, "predicted_sent_bytes"), (results, "sent_bytes")):
+        most_bytes = known.most_sent(name).groupby(KEYS)["value"].max()
+        frame = frame.join(most_bytes.rename(name), on=KEYS)
     frame = _with_metrics(frame.assign(ideal_seconds=math.nan), results, "layouts")
     # For as many tokens as the cell has, which may be fewer than the single device's.
     tokens = results.pick("cell", "step_seconds").groupby(KEYS)["global_batch_tokens"].first()
@@ -280,30 +277,30 @@ def environment(results: Results) -> pd.DataFrame:
     runs = table[table["level"] == "run"]
     value = {str(name): rows["value"].dropna() for name, rows in runs.groupby("metric")}
     none = pd.Series(dtype=float)
-    items: list[tuple[str, Any]] = []
-    items += [(item, results.fact(name)) for item, name in _FACTS.items() if name in value]
+    items = {item: results.fact(name) for item, name in _FACTS.items() if name in value}
     for item, (name, scale) in _SPANS.items():
         if len(own := scale * value.get(name, none)):
             ends = dict.fromkeys(f"{end:,.4g}" for end in (own.min(), own.max()))
-            items.append((item, " to ".join(ends)))
+            items[item] = " to ".join(ends)
     if len(stalled := value.get("stalled", none)):
-        items.append(("Emulated: runs that stalled", f"{stalled.sum():.0f} of {len(stalled)}"))
+        items["Emulated: runs that stalled"] = f"{stalled.sum():.0f} of {len(stalled)}"
     tested = runs[(runs["metric"] == "drift") & (runs["text"] != NOT_TESTED)]["text"]
-    if len(tested):
-        items.append(("Runs that drifted", f"{(tested == DRIFT).sum()} of {len(tested)} tested"))
-    else:
-        items.append(("Runs that drifted", "none tested: too few timed steps"))
+    items["Runs that drifted"] = (
+        f"{(tested == DRIFT).sum()} of {len(tested)} tested"
+        if len(tested)
+        else "none tested: too few timed steps"
+    )
     order = table[table["metric"] == "order_drift"].iloc[0]
     change = "" if pd.isna(order["value"]) else f" ({100 * order['value']:+.1f} %)"
     kept = results.fact("order_kept")
-    items.append(("Order of runs", f"{kept}; step times over it: {order['text']}{change}"))
+    items["Order of runs"] = f"{kept}; step times over it: {order['text']}{change}"
     if len(clock := value.get("timer_overhead_seconds", none)):
         share = probability(100 * value["timer_overhead_share"].max())
         slowest = significant(1e6 * clock.max(), 2)
-        items.append(("Timer overhead", f"at most {slowest} microseconds, {share} % of a step"))
-    data = sorted(runs["data"].dropna().unique())
-    items.append(("Token manifest SHA-256", ", ".join(data) or NONE))
+        items["Timer overhead"] = f"at most {slowest} microseconds, {share} % of a step"
+    items["Token manifest SHA-256"] = ", ".join(sorted(runs["data"].dropna().unique())) or NONE
     versions = sorted(m for m in runs["metric"].unique() if m.startswith("version:"))
-    both = [f"{name.removeprefix('version:')} {results.fact(name)}" for name in versions]
-    items.append(("Versions", ", ".join(both)))
-    return pd.DataFrame(items, columns=["item", "value"])
+    items["Versions"] = ", ".join(
+        f"{name.removeprefix('version:')} {results.fact(name)}" for name in versions
+    )
+    return pd.DataFrame(items.items(), columns=["item", "value"])

@@ -60,29 +60,19 @@ def to_latex(shown: pd.DataFrame, caption: str, label: str) -> str:
 
 def to_markdown(shown: pd.DataFrame) -> str:
     """A pipe table; the dashes of its rule give pandoc the relative widths of the columns."""
-    rights = is_right(shown)
-    # A number and its interval stay in one line.
-    body = [
-        [
-            markdown(str(cell)).replace(" ", _FIXED if right else " ")
-            for cell, right in zip(row, rights, strict=True)
-        ]
-        for row in shown.itertuples(index=False)
-    ]
-    head = [markdown(str(name)) for name in shown.columns]
-    rule = [
-        f"{'' if right else ':'}{'-' * (_shown_width(shown[name]) + 1)}{':' if right else ''}"
-        for name, right in zip(shown.columns, rights, strict=True)
-    ]
-    lines = [f"| {' | '.join(row)} |\n" for row in (head, *body)]
-    return "".join([lines[0], f"|{'|'.join(rule)}|\n", *lines[1:]])
-
-
-def _shown_width(column: pd.Series) -> int:
-    """Letters of the longest text, or of the longest word of the head, which wraps."""
-    longest = max((len(str(cell)) for cell in column), default=0)
-    word = max((len(word) for word in str(column.name).split()), default=0)
-    return max(word, min(longest, _WIDEST_SENTENCES if longest > _SENTENCES else _WIDEST))
+    rules, columns = [], []
+    for name, right in zip(shown.columns, is_right(shown), strict=True):
+        texts = [str(cell) for cell in shown[name]]
+        # The head wraps, but for its longest word.
+        longest = max(map(len, texts), default=0)
+        word = max(map(len, str(name).split()), default=0)
+        width = max(word, min(longest, _WIDEST_SENTENCES if longest > _SENTENCES else _WIDEST))
+        rules.append("-" * (width + 1) + ":" if right else ":" + "-" * (width + 1))
+        # A number and its interval stay in one line.
+        blank = _FIXED if right else " "
+        columns.append([markdown(str(name)), *(markdown(t).replace(" ", blank) for t in texts)])
+    head, *body = [f"| {' | '.join(row)} |\n" for row in zip(*columns, strict=True)]
+    return "".join([head, f"|{'|'.join(rules)}|\n", *body])
 
 
 def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
