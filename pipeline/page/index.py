@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
@@ -15,10 +16,10 @@ from pipeline.claims.types import NOT_TESTABLE, VERDICTS, Claim
 from pipeline.claims.write import count, effect_text, question, read_verdicts
 from pipeline.errors import StudyError
 from pipeline.files import write_text
-from pipeline.page import HERE, TEMPLATES
+from pipeline.page import TEMPLATES, looks
 from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study, shipped_studies
-from pipeline.text import markdown, plural
+from pipeline.text import markdown, pipe_table, plural
 
 NOT_RUN = "not run"
 _VERDICTS = Path("claims/verdicts.json")
@@ -36,7 +37,7 @@ def studies_here() -> list[str]:
 
 def studies_table() -> str:
     """A Markdown row for each shipped study: its title, publications, runs and what it needs."""
-    lines = ["| study | what | claims of | runs | needs |", "|---|---|---|---|---|"]
+    lines = list[list[str]]()
     for name, path in shipped_studies().items():
         study, publications = load_study(path), list[str]()
         for file in files_of(study):
@@ -50,9 +51,9 @@ def studies_table() -> str:
         elif cluster.network == "real":
             needs = f"a cluster of {plural(nodes, 'node')}"
         needs += ", a corpus" if study.corpus["source"] == "json" else ""
-        cells = [f"`{name}`", markdown(study.title), ", ".join(publications), len(every_run(study))]
-        lines.append(f"| {' | '.join(map(str, [*cells, needs]))} |")
-    return "\n".join(lines)
+        runs = str(len(every_run(study)))
+        lines.append([f"`{name}`", markdown(study.title), ", ".join(publications), runs, needs])
+    return pipe_table(("study", "what", "claims of", "runs", "needs"), lines)
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
@@ -77,22 +78,21 @@ def rows(results: Path) -> list[dict[str, Any]]:
     for path in sorted(FOLDER.glob("*/claims.yaml")):
         for claim in load_claims(path):
             tested = known.get((claim.document, claim.id), [])
-            own = [(study, one) for study, one in tested if _is_on(one, claim)]
+            # Verdicts on the claim as it stands now, not as it was when they were made.
+            asked, claimed = question(claim), claim.region and str(claim.region)
+            own = [
+                (study, one)
+                for study, one in tested
+                if one["sentence"] == claim.sentence
+                and (one.get("question") or asked) == asked
+                and (one["claimed"] and one["claimed"]["text"]) == claimed
+            ]
             own.sort(key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])))
             row = _row(claim, *(own[0] if own else ("", None)))
             if tested and not own:
                 row["why"] = f"{tested[0][0]} tested another version of this claim; run it again"
             entries.append(row)
     return entries
-
-
-def _is_on(one: Mapping[str, Any], claim: Claim) -> bool:
-    """True where a verdict is on the claim as it stands now, not as it was when that was made."""
-    claimed = one["claimed"] and one["claimed"]["text"]
-    asked = question(claim)
-    return (one["sentence"], one.get("question") or asked, claimed) == (
-        claim.sentence, asked, claim.region and str(claim.region),
-    )  # fmt: skip
 
 
 def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -105,7 +105,9 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "study": study,
         "verdict": one["verdict"] if one else NOT_RUN,
         "effect": effect.get("value"),
-        **{key: effect.get(key) for key in ("low", "high", "repeats")},
+        "low": effect.get("low"),
+        "high": effect.get("high"),
+        "repeats": effect.get("repeats"),
         "claimed": str(claim.region) if claim.region else None,
         "predicted": model.value,
         "predicted_low": model.low,
@@ -135,12 +137,12 @@ def write(results: Path, out: Path) -> list[dict[str, Any]]:
     for one in entries:
         publications.setdefault(one["publication"], []).append(one)
     page = TEMPLATES.get_template("index.html.j2").render(
-        style=(HERE / "style.css").read_text(encoding="utf-8"),
+        **looks(),
         publications={name: (counts(own), own) for name, own in publications.items()},
         entries=entries,
         total=counts(entries),
         studies=sorted({one["study"] for one in entries} - {""}),
-        results=os.path.relpath(results, out.parent),
+        results=quote(Path(os.path.relpath(results, out.parent)).as_posix()),
         quiet=(NOT_TESTABLE, NOT_RUN),
     )
     write_text(out, page)

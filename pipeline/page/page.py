@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 from pipeline import figures, tables
 from pipeline.claims.types import NOT_TESTABLE, VERDICTS
@@ -20,7 +18,7 @@ from pipeline.errors import SamestepError
 from pipeline.files import open_regular
 from pipeline.metrics import headline
 from pipeline.metrics.results import STATUSES, Results, records
-from pipeline.page import HERE, TEMPLATES
+from pipeline.page import TEMPLATES, looks
 from pipeline.paper.facts import by_reason
 from pipeline.paper.numbers import collect
 from pipeline.study.spec import PROFILED, REAL_TIME, TIMED
@@ -75,30 +73,25 @@ def render(
     # Empty where nothing was sent, no two cells ran on as many nodes, or nothing went wrong.
     has_rows = {"sends": numbers["split"].get("sent"), "comparisons": numbers["study"]["pairs"],
                 "status": numbers["runs"]["exceptions"]}  # fmt: skip
-    drawn = figures.catalogue.shown(study)
-    tabled = [name for name in tables.catalogue.shown(study) if has_rows.get(name, True)]
-
-    def figures_of(*names: str) -> list[Any]:
-        captions = figures.catalogue.captions
-        return [show_figure(drawings, name, captions[name]) for name in names if name in drawn]
-
-    def tables_of(*names: str) -> list[Any]:
-        captions = tables.catalogue.captions
-        return [
-            show_table(name, made(name, results)[1], captions[name])
-            for name in names
-            if name in tabled
-        ]
-
+    drawn = {
+        name: show_figure(drawings, name, figures.catalogue.captions[name])
+        for name in figures.catalogue.shown(study)
+    }
+    tabled = {
+        name: show_table(name, made(name, results)[1], tables.catalogue.captions[name])
+        for name in tables.catalogue.shown(study)
+        if has_rows.get(name, True)
+    }
     # New figures and tables show up without an edit here.
     named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    every = [*figures.catalogue.captions, *tables.catalogue.captions]
-    others = dict.fromkeys(one for one in every if one not in named)
-    more = ("more", "What else is there?", "More", tuple(others))
+    others = tuple(name for name in {**drawn, **tabled} if name not in named)
     sections = [
-        {"name": name, "question": question, "short": short, "figures": figures_of(*shown_here),
-         "tables": tables_of(*shown_here)}
-        for name, question, short, shown_here in (*_SECTIONS, more)
+        {"name": name, "question": question, "short": short,
+         "figures": [drawn[one] for one in names if one in drawn],
+         "tables": [tabled[one] for one in names if one in tabled]}
+        for name, question, short, names in (
+            *_SECTIONS, ("more", "What else is there?", "More", others)
+        )
     ]  # fmt: skip
     data = results.runs["data"].dropna().unique()
     return TEMPLATES.get_template("page.html.j2").render(
@@ -120,26 +113,15 @@ def render(
         tested=[one for one in shown if one["verdict"] != NOT_TESTABLE],
         untested=by_reason([one for one in shown if one["verdict"] == NOT_TESTABLE]),
         verdict_counts=list(count(verdicts).items()),
-        result={"figures": figures_of("throughput"), "tables": tables_of("summary")},
+        drawn=drawn,
+        tabled=tabled,
         sections=[one for one in sections if one["figures"] or one["tables"]],
-        run_tables=tables_of("status"),
-        environment=tables_of("environment")[0],
         groups=groups,
         records=records_at,
         exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
     )
-
-
-def looks(*scripts: str) -> dict[str, str]:
-    """Style, script and the script's hash, which alone lets a browser run it."""
-    script = "".join((HERE / name).read_text(encoding="utf-8") for name in scripts)
-    return {
-        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
-        "script": Markup(script),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    }
 
 
 def show_figure(folder: Path, name: str, caption: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.figures.points import TEXT
-from pipeline.page import TEMPLATES
-from pipeline.page.page import looks, show_figure, show_table
+from pipeline.page import TEMPLATES, looks
+from pipeline.page.page import show_figure, show_table
 from pipeline.tables.points import TABLES, made
 
 
