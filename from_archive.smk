@@ -17,6 +17,7 @@ include: "workflow/rules/claims.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/paper.smk"
+include: "workflow/rules/page.smk"
 
 
 rule all:
@@ -25,3 +26,4 @@ rule all:
         rules.paper.input,
         rules.figures.output,
         rules.tables.output,
+        rules.page.output,

@@ -57,6 +57,8 @@ def test_everything_rebuilt_has_the_same_bytes(finished: Project, rebuilt: Path)
     assert len(products) > 40
     for name in products:
         assert (rebuilt / name).read_bytes() == (finished.results / name).read_bytes(), name
+    # No archive holds logs, of which the page shows the ends.
+    assert "No log: the run folder holds no log.txt." in (rebuilt / "report.html").read_text()
 
 
 def test_nothing_else_was_made(elsewhere: Project, rebuilt: Path) -> None:
