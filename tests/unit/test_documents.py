@@ -36,6 +36,7 @@ def refusal(path: Path) -> str:
         ("twice.yaml", "a: {'x': 1, x: 2}", "'x' stands twice"),
         ("twice.json", '{"a": {"b": 1, "b": 2}}', "'b' stands twice"),
         ("deep.yaml", f"a: {'[' * 50}{']' * 50}", "nested"),
+        ("deep.yaml", "[" * 65_000, "nested"),
         ("deep.json", "[" * 50 + "]" * 50, "nested"),
         ("nan.yaml", "a: {b: [1, .nan]}", r"at $.a.b[1]: nan"),
         ("inf.yaml", "a: -.inf", "at $.a: -inf"),
