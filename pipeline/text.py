@@ -22,8 +22,14 @@ NONE = "\N{EN DASH}"
 
 # Blanks, line breaks and control characters; a no-break space stays what it is.
 _BLANKS = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\ufffe\uffff]+")
-# Overrides, embeddings and isolates of direction; right-to-left scripts need none of them.
-_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+# Control characters that are no blanks, halves of pairs, what turns the direction of what follows
+# and so shows a text that is not there (right-to-left scripts need none of it), and code points
+# that Unicode gives to no character for ever, of which HTML makes an error.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
 # What is markup wherever it stands, and quotes, which pandoc would set as the language has them.
 _MARKUP = r"[\\`*_\[\]{}<>|$@^~#&\"'\u2018\u2019\u201c\u201d]"
 # Dots and hyphens in a row are an ellipsis and dashes.
@@ -77,21 +83,9 @@ _EMPTY = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 
 
 def unprintable(text: str) -> str:
-    """The first character that no format can hold: a control character or half of a pair; or ''.
-
-    So is one that turns the direction of what follows: it would show a text that is not there; and
-    a code point that Unicode gives to no character for ever, of which HTML makes an error.
-    """
-    if text.isprintable():  # nearly all texts are, and none of these characters is
-        return ""
-    wrong = (
-        c
-        for c in text
-        if (unicodedata.category(c) in ("Cc", "Cs") and not c.isspace())
-        or c in _TURNING
-        or (ord(c) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(c) <= 0xFDEF)  # no character for ever
-    )
-    return next(wrong, "")
+    """The first character that no format can hold; '' without any."""
+    match = _UNPRINTABLE.search(text)
+    return match[0] if match else ""
 
 
 def is_visible(text: str) -> bool:

@@ -50,10 +50,10 @@ class EndedRun:
 
     spec: RunSpec
     status: str
+    reason: str
     started: float
     ended: float
     step_seconds: float | None
-    reason: str | None = None
 
 
 class Watched:
@@ -62,37 +62,34 @@ class Watched:
     def __init__(self, study: Study | PointsStudy, results: Path) -> None:
         self.study, self.results = study, results
         runs = every_run(study) if isinstance(study, Study) else []
-        self.planned = {spec.run_id: spec for spec in runs}
-        self.ended: dict[str, EndedRun] = {}
-        folder = results / "runs"
-        self._files = {k: folder / spec.folder / RUN_FILE for k, spec in self.planned.items()}
-        self._seen: dict[str, int | None] = {}
+        self.planned = {results / "runs" / spec.folder / RUN_FILE: spec for spec in runs}
+        self.ended: dict[Path, EndedRun] = {}
+        self._seen: dict[Path, int | None] = {}
 
     def update(self) -> None:
         """Read the records that are new since the last call."""
-        for name, file in self._files.items():
+        for file, spec in self.planned.items():
             stamp = None
             with suppress(OSError):  # not there, or not there again where a run is repeated
                 stamp = file.stat().st_mtime_ns
-            if stamp != self._seen.get(name):
-                self._seen[name] = stamp
-                self.ended.pop(name, None)
-                run = _read(file.parent, self.planned[name]) if stamp else None
-                if run is not None:
-                    self.ended[name] = run
+            if stamp != self._seen.get(file):
+                self._seen[file] = stamp
+                self.ended.pop(file, None)
+                if stamp and (run := _read(file.parent, spec)):
+                    self.ended[file] = run
 
     def take_back(self) -> dict[str, list[Path]]:
         """Count runs that may end otherwise now as not ended: why -> their records."""
         records = defaultdict(list)
-        for name, run in [*self.ended.items()]:
-            why = "that other programs disturbed" if run.status == "disturbed" else None
-            if (run.reason or "").startswith(f"{MissingError.__name__}:"):
+        for file, run in self.ended.items():
+            if run.status == "disturbed":
+                records["that other programs disturbed"].append(file)
+            elif run.reason.startswith(f"{MissingError.__name__}:"):
                 with suppress(UnsupportedError):
                     strategies.load(run.spec.strategy, run.spec.options).check()
-                    why = "that lacked a package which is there now"
-            if why is not None:
-                records[why].append(self._files[name])
-                del self.ended[name]
+                    records["that lacked a package which is there now"].append(file)
+        for file in chain(*records.values()):
+            del self.ended[file]
         return records
 
     def set_aside(self) -> list[str]:
@@ -101,7 +98,7 @@ class Watched:
         Snakemake knows records by their names, and every start would end at such a one.
         """
         lines = []
-        for file in filter(Path.is_file, self._files.values()):
+        for file in filter(Path.is_file, self.planned):
             content, steps = file.read_bytes().strip(b"\0\n"), file.with_name(STEPS_FILE)
             has_steps = steps.is_file() and steps.stat().st_size > 0
             if not content.endswith(b"}") or (b'"status": "ok"' in content and not has_steps):
@@ -140,16 +137,15 @@ def _read(folder: Path, spec: RunSpec) -> EndedRun | None:
         run = read_made(folder / RUN_FILE, "", RecordError, "snakemake")
         if RunSpec.from_dict(run["spec"]).identity() != spec.identity():
             return None
-        start, end = (
-            datetime.fromisoformat(run[key]).timestamp() for key in ("started_at", "ended_at")
-        )
+        begun = datetime.fromisoformat(run["started_at"]).timestamp()
+        ended = datetime.fromisoformat(run["ended_at"]).timestamp()
         status, seconds, slowest = str(run["status"]), None, defaultdict[int, float](float)
         if status == "ok" and spec.kind == TIMED:
             for _, line in read_lines(folder / STEPS_FILE, RecordError):
                 if line["timed"]:
                     slowest[line["step"]] = max(line["seconds"], slowest[line["step"]])
             seconds = statistics.median(slowest.values())
-        return EndedRun(spec, status, start, end, seconds, run.get("reason"))
+        return EndedRun(spec, status, run.get("reason") or "", begun, ended, seconds)
     except (RecordError, StudyError, LookupError, AttributeError, TypeError, ValueError):
         return None
 

@@ -79,7 +79,7 @@ def test_the_time_of_a_step_is_that_of_the_metrics(watched: Watched) -> None:
     for path in files(watched):
         record = read_record(path.parent)
         timed = record.status == "ok" and not record.spec.profile
-        shown = watched.ended[record.spec.run_id].step_seconds
+        shown = watched.ended[path].step_seconds
         if timed:
             assert shown == pytest.approx(np.median(load_run(record, {}).timed_seconds))
         else:
