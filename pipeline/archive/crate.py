@@ -94,6 +94,8 @@ def metadata(
         "#organisation", "OrganizeAction", "Snakemake's run of the workflow",
         instrument=_refs([_ENGINE]), object=_refs(controls), result=_refs([_STUDY_RUN]),
     )  # fmt: skip
+    pages = _refs(["https://snakemake.readthedocs.io"])
+    versions = sorted({record.run["versions"]["samestep"] for record in records})
     graph = [
         {
             "@id": layout.CRATE_FILE,
@@ -105,7 +107,15 @@ def metadata(
         *(_entity(url, "CreativeWork", name, version=edition)
           for url, (name, edition) in PROFILES.items()),
         workflow,
-        *_tools(records),
+        _entity(_LICENSE, "CreativeWork", "Apache License 2.0"),
+        _entity(_LANGUAGE, "ComputerLanguage", "Snakemake",
+                identifier=_refs(["https://doi.org/10.1093/bioinformatics/bts480"]), url=pages),
+        _entity(_ENGINE, "SoftwareApplication", "Snakemake",
+                softwareVersion=version("snakemake"), url=pages),
+        _entity(_TRAIN, "SoftwareApplication", "python -m pipeline train",
+                description="trains one run and writes its record",
+                softwareVersion=", ".join(versions)),
+        _entity(_TRAIN_STEP, "HowToStep", "train", workExample=_refs([_TRAIN])),
         *(_entity(key, "FormalParameter", name, additionalType="File", workExample=_refs([file]))
           for key, (name, file) in parameters.items()),
         whole,
@@ -126,23 +136,6 @@ def _refs(names: Iterable[str]) -> dict[str, str] | list[dict[str, str]]:
     """One reference stands alone, several in a list, as RO-Crate 1.1 asks for."""
     refs = [{"@id": name} for name in names]
     return refs[0] if len(refs) == 1 else refs
-
-
-def _tools(records: Sequence[RunRecord]) -> list[Entity]:
-    """Entities of the actions besides files: licence, language, engine and the tool that trains."""
-    versions = sorted({record.run["versions"]["samestep"] for record in records})
-    pages = _refs(["https://snakemake.readthedocs.io"])
-    paper = _refs(["https://doi.org/10.1093/bioinformatics/bts480"])
-    return [
-        _entity(_LICENSE, "CreativeWork", "Apache License 2.0"),
-        _entity(_LANGUAGE, "ComputerLanguage", "Snakemake", identifier=paper, url=pages),
-        _entity(_ENGINE, "SoftwareApplication", "Snakemake",
-                softwareVersion=version("snakemake"), url=pages),
-        _entity(_TRAIN, "SoftwareApplication", "python -m pipeline train",
-                description="trains one run and writes its record",
-                softwareVersion=", ".join(versions)),
-        _entity(_TRAIN_STEP, "HowToStep", "train", workExample=_refs([_TRAIN])),
-    ]  # fmt: skip
 
 
 def _file(name: str, parameters: Mapping[str, tuple[str, str]]) -> Entity:

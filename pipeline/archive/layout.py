@@ -23,7 +23,6 @@ METRICS_FILE, VERDICTS_FILE = "metrics/metrics.parquet", "claims/verdicts.json"
 LOCK_FILE, IMAGE_FILE = "environment/requirements.lock", "environment/image.json"
 WORKFLOW_FILE = "source/Snakefile"
 RUN_FILES = ("spec.json", "run.json", "steps.jsonl")
-FIGURE_KINDS, TABLE_KINDS = ("pdf", "svg", "png"), ("tex", "md", "csv")
 PAPER_FILES = ("paper/paper.pdf", "paper/paper.tex")
 
 # More than any study that is trained by this project leaves; a guard against zip bombs.
@@ -70,8 +69,8 @@ def products(study: Study) -> list[str]:
     return [
         METRICS_FILE,
         *([VERDICTS_FILE] if study.claims else []),
-        *(f"figures/{name}.{kind}" for name in drawn for kind in FIGURE_KINDS),
-        *(f"tables/{name}.{kind}" for name in tabled for kind in TABLE_KINDS),
+        *(f"figures/{name}.{kind}" for name in drawn for kind in ("pdf", "svg", "png")),
+        *(f"tables/{name}.{kind}" for name in tabled for kind in ("tex", "md", "csv")),
         *PAPER_FILES,
     ]
 

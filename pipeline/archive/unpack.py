@@ -12,12 +12,13 @@ import hashlib
 import lzma
 import os
 import re
+import shutil
 import stat
 import sys
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,6 @@ from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
 from pipeline.text import few
 
-_BLOCK = 1 << 20
 _ENCRYPTED = 0x1
 _AGAIN = AGAIN["archive"]
 _AS_IT_WAS = f"{_AGAIN}, or give it as `make archive` packed it"
@@ -145,8 +145,7 @@ def _checksums(
     """Name -> SHA-256 of all files but the sums; raises ArchiveError where they do not match."""
     if (own := entries.get(layout.SUMS_FILE)) is None or own.file_size > MAX_MADE_BYTES:
         raise ArchiveError(f"{archive} lacks {layout.SUMS_FILE}, or it is too large; {_AS_IT_WAS}")
-    text = opened.read(own).decode("utf-8")
-    sums = parse_sums(text, f"{archive}: {layout.SUMS_FILE}")
+    sums = parse_sums(opened.read(own).decode("utf-8"), f"{archive}: {layout.SUMS_FILE}")
     present = set(entries) - {layout.SUMS_FILE}
     required = {layout.ARCHIVE_FILE, layout.STUDY_FILE, layout.MANIFEST_FILE, layout.CRATE_FILE}
     if missing := (set(sums) | required) - present:
@@ -176,15 +175,13 @@ def _copy(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) 
 
     zipfile reads no more than the entry's stated size and checks its CRC-32.
     """
-    digest = hashlib.sha256()
-    if target is not None:
+    with opened.open(entry) as source:
+        if target is None:
+            return hashlib.file_digest(source, "sha256").hexdigest()
         target.parent.mkdir(parents=True, exist_ok=True)
-    with opened.open(entry) as source, target.open("xb") if target else nullcontext() as sink:
-        while block := source.read(_BLOCK):
-            digest.update(block)
-            if sink is not None:
-                sink.write(block)
-    return digest.hexdigest()
+        with target.open("xb") as sink:
+            shutil.copyfileobj(source, sink)
+    return sha256_of_file(target)
 
 
 def check_records(folder: Path) -> str:
@@ -292,11 +289,8 @@ def differing(expected: Mapping[str, str], folder: Path) -> list[str]:
 
 def _reason(listed: Mapping[str, str], results: Path) -> str:
     """The difference of this checkout from the one that made the archive."""
-    inside = {
-        name.removeprefix("source/"): total
-        for name, total in listed.items()
-        if name.startswith("source/")
-    }
+    source = {name: total for name, total in listed.items() if name.startswith("source/")}
+    inside = {name.removeprefix("source/"): total for name, total in source.items()}
     inside["envs/requirements.lock"] = listed.get(layout.LOCK_FILE, "")
     if changed := differing(inside, layout.ROOT):
         return f"this checkout has another {', '.join(changed)}"
