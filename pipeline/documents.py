@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,9 +66,8 @@ def read_text(
     name = f"{what} {path}".lstrip()
     with _named(name, error, "UTF-8 text", fix):
         with open_regular(path) as stream:
-            is_large = os.fstat(stream.fileno()).st_size > max_bytes
-            content = b"" if is_large else stream.read(max_bytes + 1)
-        if is_large or len(content) > max_bytes:
+            content = stream.read(max_bytes + 1)
+        if len(content) > max_bytes:
             raise Unfit(f"the file is over {max_bytes // 1024} KiB; is it the right one?")
         return content.decode("utf-8-sig")
 

@@ -18,7 +18,6 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -77,25 +76,13 @@ def extract(archive: Path, folder: Path) -> None:
         with open_regular(archive) as stream, zipfile.ZipFile(stream) as opened:
             entries = _checked_entries(opened, archive)
             sums = _checksums(opened, entries, archive)
-            runs: set[str] | None = None
-            # The study first: what belongs to none of its runs is not written.
-            for name in sorted(sums, key=lambda name: name != layout.STUDY_FILE):
-                run = name.rpartition("/")[0]
-                if runs is not None and name.startswith("runs/") and run not in runs:
-                    raise ArchiveError(
-                        f"{archive}: the record {run} belongs to no run of its study; {_AGAIN}"
-                    )
+            for name, total in sums.items():
                 target = folder / name if layout.is_needed(name) else None
-                if _copy(opened, entries[name], target) != sums[name]:
+                if _copy(opened, entries[name], target) != total:
                     raise ArchiveError(
                         f"{archive}: {name} is not the file that its {layout.SUMS_FILE} states; "
                         + _AGAIN
                     )
-                if name == layout.STUDY_FILE:
-                    # A study that `check_records` refuses has none to hold records against.
-                    with suppress(SamestepError, ValueError, RecursionError):
-                        every = every_run(load_study(folder / name))
-                        runs = {f"runs/{spec.folder}" for spec in every}
             _copy(opened, entries[layout.SUMS_FILE], folder / layout.SUMS_FILE)
     except FileNotFoundError:
         raise ArchiveError(f"there is no archive {archive}; `make archive` writes one") from None
@@ -201,7 +188,12 @@ def check_records(folder: Path) -> str:
             f"{layout.ARCHIVE_FILE} is of study {facts['study']!r}, {layout.STUDY_FILE} is "
             f"{study.name!r}; {_AGAIN}"
         )
-    records = read_all(study, every_run(study), folder / "runs")
+    specs = every_run(study)
+    known = {folder / "runs" / spec.folder for spec in specs}
+    if others := {path.parent for path in folder.glob("runs/*/*/*/*")} - known:
+        run = min(others).relative_to(folder)
+        raise ArchiveError(f"the record {run} belongs to no run of its study; {_AGAIN}")
+    records = read_all(study, specs, folder / "runs")
     if not len(records) == facts["num_runs"] == facts["num_recorded"]:
         raise ArchiveError(
             f"{layout.ARCHIVE_FILE} states {facts['num_recorded']} records of {facts['num_runs']} "

@@ -87,7 +87,9 @@ def draw(results: Results) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
-    remark += f"Deviations below {limit(_SMALLEST)}, exact agreement among them, are drawn there."
+    if not deviation.empty:
+        least = limit(_SMALLEST)
+        remark += f"Deviations below {least}, exact agreement among them, are drawn there."
     return theme.finish(figure, results, loss, remark)
 
 

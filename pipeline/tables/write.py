@@ -83,9 +83,7 @@ def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     as does every column of a table of one row.
     """
     caption += legend(shown["Formula"]) if "Formula" in shown else ""
-    fixed: dict[str, str] = {}
-    empty: list[str] = []
-    alike: dict[str, str] = {}
+    fixed, alike, empty = dict[str, str](), dict[str, str](), list[str]()
     columns = {str(name): [str(value) for value in shown[name]] for name in shown}
     for place, (name, values) in enumerate(columns.items()):
         if len(shown) < 2 or place == 0 or name in _KEPT:

@@ -95,6 +95,11 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> 
     assert len({*places}) == len(places) > 4
 
 
+def test_without_a_reference_nothing_is_said_of_deviations(table: pd.DataFrame) -> None:
+    figure = draw("loss_step", table[table["metric"] != "loss_deviation"])
+    assert len(figure.axes) == 1 and "Deviations below" not in words(figure)
+
+
 def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tmp_path) -> None:
     begin = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
     unseen = {"steps": 5, "unigram_entropy": 6.0}
