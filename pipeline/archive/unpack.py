@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 from pipeline.archive import layout
 from pipeline.documents import MAX_MADE_BYTES, read_document, read_text
@@ -164,7 +165,7 @@ def _copy(opened: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path | None) 
     """
     with opened.open(entry) as source:
         if target is None:
-            return hashlib.file_digest(source, "sha256").hexdigest()
+            return hashlib.file_digest(cast(zipfile.ZipExtFile, source), "sha256").hexdigest()
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as sink:
             shutil.copyfileobj(source, sink)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -38,7 +37,7 @@ def grid(
     for spare in axes.flat[count:]:
         spare.set_visible(False)
     shown = list(axes.flat[:count])
-    for one, title in zip_longest(shown, titles, fillvalue=""):
+    for one, title in zip(shown, titles or [""] * count, strict=True):
         one.tick_params(labelbottom=True)
         one.set_title(textwrap.fill(title, _TITLE_LETTERS // columns))
     return figure, shown

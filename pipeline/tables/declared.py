@@ -62,15 +62,14 @@ def ratio(title: str, name: str, scale: float = 1, decimals: int = 2) -> Column:
 class Table:
     """A table as declared: its numbers are the CSV, its columns all other formats.
 
-    The function of `pipeline.tables.rows` that has the table's name gives the rows; `show` names
-    one of `pipeline.tables.texts`, without which the columns stand beside what each row is about.
+    The function of `pipeline.tables.rows` that has the table's name gives the rows, one of
+    `pipeline.tables.texts` their text: without one the columns stand beside what a row is about.
     `needs` is what the study must have (`pipeline.catalogue`), `compares` the fields of equal work
     that may differ.
     """
 
     caption: str
     columns: Sequence[Column] = ()
-    show: str = "shown"
     needs: str = ""
     compares: Collection[str] = ("precision",)
 
@@ -118,7 +117,6 @@ COMPARISONS = Table(
     "that leaves out 1, on emulated nodes also all that their times may be off by. A dash for a "
     "ratio: the two did not do equal work, apart from what the study compares, or train alike. The "
     "CSV has intervals, p-values and effect sizes.",
-    show="matrix",
     # Equal work is checked for every pair; one that did not do it has a dash.
     compares=FIELDS,
 )
@@ -177,14 +175,12 @@ PARITY = Table(
         Column("Loss, early", "parity_loss_early", write=scientific),
         Column("Norm, early", "parity_norm_early", write=scientific),
     ),
-    show="worst_of_places",
     compares=FIELDS,
 )
 STATUS = Table(
     "Runs that did not end ok, with their reason, and runs that drifted; all others did neither. A "
     "status other than ok is a result and enters no average. 'Drift' counts runs whose step time "
     "changed by over 5 % from the first to the last third of the timed steps, beyond chance.",
-    show="exceptions",
     compares=FIELDS,
 )
 MEMORY = Table(
@@ -239,7 +235,6 @@ SENDS = Table(
         Column("Ratio", "ratio", write=thousandths),
         text("Calls", "calls"),
     ),
-    show="same_over_links",
     needs="profile",
 )
 LAYOUTS = Table(
@@ -268,7 +263,6 @@ ENVIRONMENT = Table(
     "What the runs recorded; where they differ, all texts, and the least and the largest of "
     "numbers. A run stalled where TCP timed out and a step took so long, or over a second and over "
     "twenty times the median; its steps stay in the data.",
-    show="shortened",
     compares=FIELDS,
 )
 TABLES = {name.lower(): one for name, one in sorted(globals().items()) if isinstance(one, Table)}

@@ -1,4 +1,4 @@
-"""The numbers of a table as text; a function each for what is more than columns side by side."""
+"""The numbers of a table as text: a function, named as the table, where it is more than columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     return {**columns, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
 
 
-def same_over_links(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def sends(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """As `shown`; rows that differ in their `Link` alone stand once, with all of these links."""
     table = shown(frame, declared)
     if "Link" not in table:
@@ -53,7 +53,7 @@ def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return shown.assign(**blanked)
 
 
-def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def comparisons(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """A matrix of all pairs for each link and number of nodes, one below the other."""
     alike = (frame["nodes"] == frame["other_nodes"]) & (frame["arm"] != frame["other_arm"])
     pairs = frame[alike].assign(over=frame["link"].where(frame["cell"] != frame["arm"]).fillna(""))
@@ -73,7 +73,7 @@ def matrix(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     return table if pairs["over"].any() else table.drop(columns="Link")
 
 
-def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
+def parity(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     """A row for each cell and reference, the worst of all places; rows of one band together."""
     shown = []
     named = frame.assign(base=frame["base"].fillna(""))
@@ -98,7 +98,7 @@ def worst_of_places(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
     return table.iloc[band.argsort(kind="stable")].reset_index(drop=True)
 
 
-def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def status(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """Rows of which a run did not end ok, or drifted."""
     drifted = frame["drifted"] > 0
     frame = frame[(frame["ok"] < frame["runs"]) | drifted].reset_index(drop=True)
@@ -106,14 +106,14 @@ def exceptions(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     for row in records(frame):
         which = f" ({row['drifts']})" if row["drifts"] else ""
         drift = f"{row['drifted']} of {row['drift_tested']}{which}"
-        status = ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one])
+        ended = ", ".join(f"{row[one]} {one}" for one in STATUSES if row[one])
         drift = drift if row["drift_tested"] else NONE
-        shown.append((str(row["runs"]), status, drift, row["reasons"] or NONE))
+        shown.append((str(row["runs"]), ended, drift, row["reasons"] or NONE))
     texts = pd.DataFrame(shown, columns=["Runs", "Status", "Drift", "Reason"])
     return pd.DataFrame(places(frame)).join(texts)
 
 
-def shortened(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
+def environment(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:
     """Items and values, hashes shortened to 12 digits."""
     short = frame["value"].str.replace(r"\b([0-9a-f]{12})[0-9a-f]{28,}\b", r"\1", regex=True)
     return pd.DataFrame({"Item": frame["item"], "Value": short})

@@ -35,7 +35,7 @@ def made(name: str, results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
     declared = TABLES[name]
     results.require_equal_work(declared.compares, f"table {name}")
     raw: pd.DataFrame = getattr(rows, name)(results)
-    return raw, getattr(texts, declared.show)(raw, declared)
+    return raw, getattr(texts, name, texts.shown)(raw, declared)
 
 
 def write_table(name: str, results: Results, folder: Path) -> None:

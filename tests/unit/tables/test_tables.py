@@ -27,7 +27,7 @@ from pipeline.strategies.base import SYMBOLS
 from pipeline.study.expansion import profiled
 from pipeline.study.study import Study
 from pipeline.tables.declared import Table, text
-from pipeline.tables.texts import same_over_links
+from pipeline.tables.texts import sends
 from pipeline.tables.write import legend, printed_form, to_latex, to_markdown, write_all
 from pipeline.text import NONE, significant
 from tests.fake_records import (
@@ -332,7 +332,7 @@ def test_rows_that_are_the_same_over_links_stand_once() -> None:
     rows = [("ddp", "slow", 8), ("ddp", "fast", 8), ("star", "slow", 8), ("star", "fast", 7)]
     frame = pd.DataFrame(rows, columns=["arm", "link", "bytes"]).assign(nodes=2)
     frame = frame.assign(arm_label=frame["arm"], cell=frame["arm"] + "-" + frame["link"])
-    table = same_over_links(frame, Table("", (text("Predicted", "bytes"),)))
+    table = sends(frame, Table("", (text("Predicted", "bytes"),)))
     assert table.to_numpy().tolist() == [
         ["ddp", "slow, fast", "2", "8"], ["star", "slow", "2", "8"], ["star", "fast", "2", "7"],
     ]  # fmt: skip
