@@ -92,8 +92,6 @@ def parse(
                 if node is not None:
                     loader.check(node, {})
                 content = None if node is None else loader.construct_document(node)
-            except ArithmeticError as fault:  # of a code point such as \UFFFFFFFF
-                raise Unfit(f"a number in it cannot be ({fault}); correct it") from None
             except yaml.MarkedYAMLError as fault:
                 raise _NoYaml(fault, text) from None
             finally:
