@@ -17,13 +17,6 @@ from typing import Any
 from pipeline.errors import SamestepError
 
 _MADE = ".made.json"
-_OTHER_KINDS = {
-    stat.S_IFDIR: "folder",
-    stat.S_IFIFO: "FIFO",
-    stat.S_IFCHR: "device",
-    stat.S_IFBLK: "device",
-    stat.S_IFSOCK: "socket",
-}
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -32,10 +25,11 @@ def open_regular(path: Path) -> BufferedReader:
     Opening a FIFO would wait for its writer, and a device may never end.
     """
     try:
-        kind = _OTHER_KINDS.get(stat.S_IFMT(path.stat().st_mode))
+        letter = stat.filemode(path.stat().st_mode)[0]
     except ValueError:
         raise OSError(errno.EINVAL, "a path holds no NUL and no half character") from None
-    if kind is not None:
+    if letter != "-":
+        kind = {"d": "folder", "p": "FIFO", "s": "socket"}.get(letter, "device")
         raise OSError(errno.EINVAL, f"it is a {kind}, not a regular file", str(path))
     # A FIFO that takes the file's place now is not waited for either.
     return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterator
+
+import psutil
 
 from pipeline.errors import LaunchError
 
@@ -34,12 +37,10 @@ def own_address(interface: str | None = None) -> str:
     name resolves to. Debian resolves it to 127.0.1.1; then the source address of the default route
     is taken.
     """
-    import psutil
-
     if chosen := (interface or "").partition(",")[0]:
-        for entry in psutil.net_if_addrs().get(chosen, []):
-            if entry.family == socket.AF_INET:
-                return str(entry.address)
+        for name, address in _ipv4():
+            if name == chosen:
+                return address
         raise LaunchError(
             f"{INTERFACE} is {chosen}, and this machine has no IPv4 address on an interface of "
             "that name; `ip -4 address` lists those that it has"
@@ -53,16 +54,21 @@ def own_address(interface: str | None = None) -> str:
 
 def interface_of(address: str) -> str:
     """Name of the interface that holds `address`; raises LaunchError when none does."""
-    import psutil
-
-    for interface, entries in psutil.net_if_addrs().items():
-        for other in (entry.address for entry in entries if entry.family == socket.AF_INET):
-            if other == address or (is_loopback(address) and is_loopback(other)):
-                return str(interface)
+    for name, other in _ipv4():
+        if other == address or (is_loopback(address) and is_loopback(other)):
+            return name
     raise LaunchError(
         f"no network interface holds {address}; name the one that reaches the other nodes as "
         f"{INTERFACE} in workflow/site.yaml"
     )
+
+
+def _ipv4() -> Iterator[tuple[str, str]]:
+    """Names of this machine's interfaces, each with an IPv4 address that it has."""
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family == socket.AF_INET:
+                yield name, entry.address
 
 
 def is_loopback(address: str) -> bool:

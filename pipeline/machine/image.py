@@ -70,15 +70,11 @@ def check_inside(required: str | None) -> None:
     inside = digest_from_within()
     if required in (None, inside):
         return
+    here, fix = f"this one is {inside}", f"{BUILD} or change the study's image_digest"
     if inside is None:
-        raise LaunchError(
-            f"the run must be inside image {required}, this process is on the host; start it with "
-            "`--use-singularity` or a profile that sets it"
-        )
-    raise LaunchError(
-        f"the run must be inside image {required}, this one is {inside}; {BUILD} or change the "
-        "study's image_digest"
-    )
+        here = "this process is on the host"
+        fix = "start it with `--use-singularity` or a profile that sets it"
+    raise LaunchError(f"the run must be inside image {required}, {here}; {fix}")
 
 
 def enter(

@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError
@@ -48,14 +47,6 @@ class Site:
     options: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     scratch: str | None = None
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> Site:
-        """The site of a validated file's content."""
-        flat = {**content, **content["container"]}
-        del flat["container"]
-        lists = {name: tuple(flat.get(name, ())) for name in ("before", "binds", "options")}
-        return cls(**{**flat, **lists})
 
     @property
     def submission(self) -> dict[str, str]:
@@ -123,7 +114,10 @@ def load_site(path: Path = SITE_FILE) -> Site:
     content = read_document(path, "site file", LaunchError)
     if (error := first_error(content, "site")) is not None:
         raise LaunchError(f"site file {path} {describe(error)}; correct it")
-    site = Site.of(content)
+    container = content.pop("container")
+    flat = content | container
+    lists = {name: tuple(flat.get(name, ())) for name in ("before", "binds", "options")}
+    site = Site(**flat | lists)
     if names := reserved(site.environment, of_site=True):
         raise LaunchError(
             f"site file {path}: environment has {', '.join(names)}, which this project sets "

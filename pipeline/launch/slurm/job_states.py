@@ -11,39 +11,39 @@ replaced; a test holds the name of the query against the installed version.
 
 from __future__ import annotations
 
+from functools import cache
 from logging import Logger
 from typing import Any
 
 ENDED = {"PREEMPTED": "CANCELLED", "NODE_FAIL": "FAILED"}
 """State of SLURM -> state for the executor, with which it does not wait or exclude nodes."""
 
-NO_ANSWER = (
-    "does not say how the jobs stand, and until it does none of them is seen to end; on a cluster "
-    "without an accounting database set `accounting: false` in workflow/site.yaml"
-)
-
 
 def send_again(executor: Any) -> None:
     """Have the executor (its module) take these states for an end; each is logged once."""
-    query, logged = executor.query_job_status, set[str]()
+    query = executor.query_job_status
 
-    def log_once(about: str, text: str, logger: Logger) -> None:
-        if about not in logged:
-            logged.add(about)
-            logger.warning(text)
+    @cache
+    def warn_once(text: str, logger: Logger) -> None:
+        logger.warning(text)
 
     async def ask(command: str, logger: Logger) -> tuple[dict[str, str] | None, float | None]:
         """States of the jobs by their numbers, None where SLURM did not answer, and seconds."""
         states, seconds = await query(command, logger)
         if states is None:
-            log_once("query", f"{command.split()[0]} {NO_ANSWER}", logger)
+            warn_once(
+                f"{command.split()[0]} does not say how the jobs stand, and until it does none of "
+                "them is seen to end; on a cluster without an accounting database set "
+                "`accounting: false` in workflow/site.yaml",
+                logger,
+            )
             return None, seconds
         # sacct adds who cancelled a job
         short = {job: state.partition(" ")[0] for job, state in states.items()}
         for job, state in short.items():
             if state in ENDED:
                 text = f"SLURM job {job} ended with {state}: it is sent again if retries are left"
-                log_once(job, text, logger)
+                warn_once(text, logger)
         return {job: ENDED.get(state, state) for job, state in short.items()}, seconds
 
     executor.query_job_status = ask
