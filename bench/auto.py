@@ -35,7 +35,7 @@ from pipeline.cost.constants import content as constants
 from pipeline.emulation.nodes import why_not
 from pipeline.files import write_text
 from pipeline.launch import calibrate, preloaded
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 from pipeline.metrics.runs import load_run
 from pipeline.models import num_parameters
 from pipeline.planner.auto import choose, layouts_of, run_of

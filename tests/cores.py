@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 
 WORKER = "PYTEST_XDIST_WORKER"
 """pytest's variable: `gw1` is the second worker of as many as there are cores."""

@@ -103,7 +103,7 @@ def calibrate(args: argparse.Namespace) -> None:
     """
     from pipeline.launch.calibrate import measured
     from pipeline.machine import inherited
-    from pipeline.machine.control_groups import usable_cores
+    from pipeline.machine.limits import usable_cores
     from pipeline.schemas import validate
 
     study = options.loaded(args.study)

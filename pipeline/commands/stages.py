@@ -38,7 +38,7 @@ def tokens(args: argparse.Namespace) -> None:
     """
     from pipeline.corpus.build import TokensSpec, build
     from pipeline.documents import read_made
-    from pipeline.machine.control_groups import usable_cores
+    from pipeline.machine.limits import usable_cores
 
     content = read_made(args.spec, "tokens spec", CorpusError, "snakemake")
     spec = TokensSpec.from_dict(content, args.spec)
@@ -62,7 +62,7 @@ def yardstick(args: argparse.Namespace) -> None:
     """
     from pipeline.launch.emulated.yardstick import measured
     from pipeline.machine import inherited
-    from pipeline.machine.control_groups import usable_cores
+    from pipeline.machine.limits import usable_cores
     from pipeline.resolved import runs_of
     from pipeline.schemas import validate
 

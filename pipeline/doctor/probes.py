@@ -20,8 +20,8 @@ from pipeline import strategies
 from pipeline.emulation.nodes import PLAIN, WITH_DELAY, why_not
 from pipeline.errors import SamestepError, UnsupportedError
 from pipeline.machine import image as images
-from pipeline.machine.control_groups import cpu_quota, usable_cores
 from pipeline.machine.facts import cpu_model, driver_version
+from pipeline.machine.limits import cpu_quota, usable_cores
 from pipeline.training.devices import why_no_cuda, without_kernels
 
 OK, MISSING, NOTE, BROKEN = "ok", "missing", "note", "broken"

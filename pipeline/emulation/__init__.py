@@ -5,7 +5,7 @@ the study (`links`). Where the nodes need more cores than there are, time is dil
 after Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation", NSDI 2006): every link
 is slowed by the factor, measured times are divided by it, and each rank waits until its time is the
 factor x its own CPU seconds (`pacing`, in which what spins elsewhere sleeps), on the cores of its
-node, which are kept from halting (`cores`). What a node really got is measured before the training
+node, which are kept from halting. What a node really got is measured before the training
 (`measured`, by `probes`).
 
 Nothing here knows of training; `pipeline.launch.emulated.build` starts the ranks in these nodes.

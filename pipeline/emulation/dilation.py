@@ -1,11 +1,18 @@
-"""Time-dilation factor of emulated nodes, and the cores of each (pure arithmetic)."""
+"""Time-dilation factor of emulated nodes; the cores of each, pinned to and kept from halting."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
+from pipeline.machine.limits import cpu_quota
+from pipeline.machine.processes import Child
 from pipeline.study.spec import WorldSpec
 
 LEAST = "SAMESTEP_LEAST_DILATION"
@@ -20,6 +27,9 @@ YARDSTICK_HEADROOM, YARDSTICK_LEAST = 1.5, 5.0
 need room next to the ranks that compute: on eight nodes on two cores its step takes 5 % longer at a
 headroom of 1, and as long at 1.5 as at 4. Every run is paced, those of one node too, by a factor at
 which two ranks share a core."""
+
+BUSY_SECONDS, NAP_SECONDS = 0.25, 0.002
+"""Without naps a thread of the kernel once waited for minutes, with a lock that a rank needed."""
 
 
 def dilate(world: WorldSpec, cores: int) -> float:
@@ -46,3 +56,46 @@ def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[i
         sorted({cores[(node * cores_per_node + core) % len(cores)] for core in range(width)})
         for node in range(count)
     ]
+
+
+@contextmanager
+def pinned(cores: Iterable[int]) -> Iterator[None]:
+    """Pin this process, and all that it starts, to these cores for a while."""
+
+    def pin(wanted: Iterable[int]) -> None:
+        # Every thread: the call for a process moves the calling one alone.
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), wanted)
+
+    before = os.sched_getaffinity(0)
+    pin(cores)
+    yield
+    pin(before)
+
+
+@contextmanager
+def awake(cores: Sequence[int]) -> Iterator[None]:
+    """Keep these cores from halting for a while; ends with this process, however that ends.
+
+    Each has a child of the idle class that is busy on it and gives way to every other program.
+    A core that halts takes its time to wake, which a rank's step would then have. Under a quota (of
+    a container, say) they may halt: what keeps them awake would use up the time of the ranks.
+    """
+
+    def spin(core: int) -> None:
+        os.sched_setaffinity(0, [core])
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        while True:
+            until = time.monotonic() + BUSY_SECONDS
+            while time.monotonic() < until:
+                pass
+            time.sleep(NAP_SECONDS)
+
+    kept = cores if cpu_quota() is None else ()
+    spinners = [Child(partial(spin, core), at_exit=False) for core in kept]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()

@@ -57,14 +57,6 @@ def switch_commands(link: LinkSpec) -> list[str]:
     return commands
 
 
-def uplink_commands(link: LinkSpec, factor: float) -> list[str]:
-    """For `tc -batch`: the uplink is shaped both ways, where there is one; it adds no delay."""
-    if link.uplink_mbits is None:
-        return []
-    shape = _shape(link.uplink_mbits, factor)
-    return [f"qdisc add dev {end} root handle 1: tbf {shape}" for end in UPLINK_ENDS]
-
-
 def plug_commands(node: int, keeper: int) -> list[str]:
     """For `ip -batch` within the node: its interface, whose other end goes to process `keeper`."""
     return [
@@ -75,14 +67,17 @@ def plug_commands(node: int, keeper: int) -> list[str]:
     ]
 
 
-def shaping_commands(interface: str, mbits: float, link: LinkSpec, factor: float) -> list[str]:
+def shaping_commands(interface: str, mbits: float, factor: float, delay_us: int = 0) -> list[str]:
     """For `tc -batch`: what goes into a cable at an interface is slowed to this rate over `factor`.
 
-    The delay of the link is stretched by the factor, and half of it lies at each end of the cable.
+    A delay is stretched by the factor, and half of it lies at each end of the cable.
     """
-    commands = [f"qdisc add dev {interface} root handle 1: tbf {_shape(mbits, factor)}"]
-    if link.delay_us:
-        delay = f"delay {round(link.delay_us * factor / 2)}us limit 100000"
+    bits = mbits * 1e6 / factor
+    burst = max(MIN_BURST_BYTES, SEGMENT_BYTES + round(bits / 8 * LATE_SECONDS))
+    shape = f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
+    commands = [f"qdisc add dev {interface} root handle 1: tbf {shape}"]
+    if delay_us:
+        delay = f"delay {round(delay_us * factor / 2)}us limit 100000"
         commands.append(f"qdisc add dev {interface} parent 1:1 handle 10: netem {delay}")
     return commands
 
@@ -98,16 +93,6 @@ def reachable_mbits(link: LinkSpec, count: int) -> list[float]:
     An uplink carries one of these streams in each direction, into the first node of each half.
     """
     usual = min(link.rate_mbits, towards_node(link))
-    return [
-        usual
-        if link.uplink_mbits is None
-        or side_of(node, count, link) == side_of((node - 1) % count, count, link)
-        else min(usual, link.uplink_mbits)
-        for node in range(count)
-    ]
-
-
-def _shape(mbits: float, factor: float) -> str:
-    bits = mbits * 1e6 / factor
-    burst = max(MIN_BURST_BYTES, SEGMENT_BYTES + round(bits / 8 * LATE_SECONDS))
-    return f"rate {round(bits)}bit burst {burst} limit {QUEUE_BYTES}"
+    uplink = min(usual, link.uplink_mbits or usual)
+    sides = [side_of(node, count, link) for node in range(count)]
+    return [usual if side == sides[node - 1] else uplink for node, side in enumerate(sides)]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 from pipeline.emulation import links, probes
 from pipeline.emulation.nodes import Nodes
 from pipeline.errors import DisturbedError, UnsupportedError
 from pipeline.machine import session
-from pipeline.machine.others import busy_programs
 from pipeline.study.link import LinkSpec
 from pipeline.study.spec import RunSpec
 
-LEAST_RATE = 0.7
-"""Share of a link's rate that must be reached; other work may take the rest."""
-
+LEAST_RATE = 0.7  # share of a link's rate that must be reached; other work may take the rest
 LEAST_SHARE, REAL_TIME_SHARE = 0.7, 0.9
 """Share of its cores that a node must get, else something else keeps the machine busy. In real time
 there is no headroom: every other program makes the steps longer."""
@@ -38,6 +38,9 @@ TRIALS = (1, 2, 4, 8)
 RATES_SECONDS = 600.0
 """Seconds for which a session's later runs may reuse rates that the same links reached."""
 
+LEAST_CORES, MOST_NAMED = 0.2, 3
+"""Cores of another program that is worth naming, and how many are named."""
+
 
 def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[str, Any]:
     """Shares and rates as set and as measured, in units of the emulated cluster.
@@ -49,8 +52,9 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
     link, width = spec.world.link, spec.world.cores_per_node
     assert link is not None and width is not None
     same = json.dumps([link.to_dict(), nodes.count, width, nodes.places, nodes.dilation])
-    before = session.recall(same, RATES_SECONDS) if nodes.count > 1 else None
-    least_share = _least_share(nodes.dilation) * width
+    before = session.recall(same, RATES_SECONDS)
+    # Nodes that are not dilated run in real time, whether or not their study asks for it.
+    least_share = (REAL_TIME_SHARE if nodes.dilation == 1 else LEAST_SHARE) * width
     in_vain = session.recall("busy", BUSY_SECONDS)
     patience = IMPATIENCE_SECONDS if in_vain else min(PATIENCE_SECONDS, spec.timeout_seconds / 2)
     deadline, attempts, disturber = time.monotonic() + patience, 0, ""
@@ -58,8 +62,7 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
         # Cores first: without them a rate says nothing of the links.
         cores, reached = _cores(width, nodes), list[float]()
         if min(cores) >= least_share:
-            if nodes.count > 1:
-                reached = before["rates"] if before else _rates(link, nodes)
+            reached = before["rates"] if before else _rates(link, nodes)
             is_reached = _reached(reached, link)
             if not is_reached:
                 # Often not reached while they have their cores, it cannot be reached here.
@@ -79,14 +82,14 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
             break
     # Later runs of the session wait the less for a machine that stayed busy in this one.
     session.keep("busy", bool(disturber))
-    latency = before and before["latency"]
+    latency, used = before and before["latency"], [core for place in nodes.places for core in place]
     if before is None and reached and _reached(reached, link):
         latency = _latency(nodes)
         session.keep(same, {"rates": reached, "latency": latency, "run": spec.run_id})
     return {
         "dilation": nodes.dilation,
         "cores_per_node": width,
-        "shares": nodes.kind,
+        "shares": "own" if len(used) == len({*used}) else "paced",
         "measured_cores": cores,
         "link": link.to_dict(),
         "mtu": links.MTU,
@@ -96,20 +99,6 @@ def measure(spec: RunSpec, nodes: Nodes, tell: Callable[[str], None]) -> dict[st
         **({"rates_measured_by": before["run"]} if before else {}),
         **({"disturbed_by": disturber} if disturber else {}),
     }
-
-
-def check_quota(quota: float | None, spec: RunSpec, dilation: float) -> None:
-    """Raise UnsupportedError where a CPU quota, in cores, never lets a node have its cores."""
-    width = spec.world.cores_per_node or 1
-    if quota is None:
-        return
-    share = quota * dilation / spec.world.nodes
-    if share < _least_share(dilation) * width:
-        raise UnsupportedError(
-            f"a node of {width} cores gets {share:.2f} of them under the CPU quota of {quota:g} "
-            f"cores (time dilated by {dilation:g}); raise the quota, of a container by "
-            "--cpus, or set cluster.network to loopback"
-        )
 
 
 def check(measured: dict[str, Any]) -> None:
@@ -133,11 +122,6 @@ def check(measured: dict[str, Any]) -> None:
         f"once {rate:.0f} Mbit/s were measured (time dilated by {measured['dilation']:g}); "
         "lower the rate in cluster.links or use more cores"
     )
-
-
-def _least_share(dilation: float) -> float:
-    """Nodes that are not dilated run in real time, whether or not their study asks for it."""
-    return REAL_TIME_SHARE if dilation == 1 else LEAST_SHARE
 
 
 def _reached(rates: Sequence[float], link: LinkSpec) -> bool:
@@ -168,16 +152,49 @@ def _latency(nodes: Nodes) -> float:
 
 
 def _rates(link: LinkSpec, nodes: Nodes) -> list[float]:
-    """Mbit/s into each node while all of them send, each to the next."""
-    rates: list[float] = []
-    for trial in TRIALS:
-        seconds, count = probes.SEND_SECONDS * trial, nodes.count
-        ring = [
-            probes.ring(links.address(node), links.address((node + 1) % count), seconds)
-            for node in range(count)
-        ]
+    """Mbit/s into each node while all of them send, each to the next; of one node none."""
+    rates, addresses = list[float](), [links.address(node) for node in range(nodes.count)]
+    following = [*addresses[1:], addresses[0]]
+    for trial in TRIALS if nodes.count > 1 else ():
+        ways = zip(addresses, following, strict=True)
+        ring = [probes.ring(*way, probes.SEND_SECONDS * trial) for way in ways]
         bits = probes.measure(ring, nodes.within)
         rates = [rate * nodes.dilation / 1e6 for rate in bits]
         if _reached(rates, link):
             break
     return rates
+
+
+def busy_programs(seconds: float, cores: Iterable[int]) -> str:
+    """`another program uses core 1: python (process 4242)`, found in so many seconds.
+
+    This process and its children are left out. `cores`, those that are known to be busy, are named
+    where /proc shows no program (another guest's, for example) or one uses more than its own core.
+    """
+    _used()
+    time.sleep(seconds)
+    this = psutil.Process()
+    ours = {this.pid, *(child.pid for child in this.children(recursive=True))}
+    busy: list[tuple[float, int, str]] = []  # used cores, the last core, the name to show
+    for process, used in _used().items():
+        if used >= LEAST_CORES and process.pid not in ours:
+            with suppress(psutil.Error):
+                name = "".join(c if c.isprintable() else "?" for c in process.name())
+                busy.append((used, process.cpu_num(), f"{name} (process {process.pid})"))
+    busy.sort(reverse=True)
+    where = sorted({core for _, core, _ in busy})
+    if not busy or busy[0][0] > 1 + LEAST_CORES:
+        where = sorted({*cores, *where})
+    which = f"core {where[0]}" if len(where) == 1 else f"cores {', '.join(map(str, where))}"
+    subject = f"{len(busy)} other programs use" if len(busy) > 1 else "another program uses"
+    named = ", ".join(name for *_, name in busy[:MOST_NAMED]) or "none that /proc shows"
+    return f"{subject} {which}: {named}{', ...' if len(busy) > MOST_NAMED else ''}"
+
+
+def _used() -> dict[psutil.Process, float]:
+    """Cores that each process has used since the last call, 0 for one that is new."""
+    used = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            used[process] = process.cpu_percent() / 100
+    return used

@@ -18,23 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, tcp
-from pipeline.emulation.cores import pinned
+from pipeline.emulation.dilation import pinned
 from pipeline.errors import LaunchError
 from pipeline.machine import session
-from pipeline.machine.control_groups import cpu_quota
-from pipeline.machine.forks import Child, Tell, Teller
+from pipeline.machine.limits import cpu_quota
+from pipeline.machine.processes import Child, Tell, Teller
 from pipeline.study.link import LinkSpec
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 OWN_NETWORK = Path("/proc/thread-self/ns/net")
-PROGRAMS = ("ip", "tc")
 SYSTEM_PATH = "/usr/sbin:/sbin"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def program(name: str) -> str | None:
-    """Path of a program of iproute2, which users often lack on their PATH."""
-    return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
+def program(name: str) -> str:
+    """Path of a program of iproute2, which users often lack on their PATH; LaunchError without."""
+    path = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
+    if path is None:
+        raise LaunchError(
+            f"there is no {name}; install iproute2 or set cluster.network to loopback"
+        )
+    return path
 
 
 def enter_private_network() -> None:
@@ -55,7 +59,7 @@ def enter_private_network() -> None:
         Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")
         Path("/proc/self/gid_map").write_text(f"0 {group} 1", encoding="ascii")
-    tcp.without_ipv6()
+    tcp.configure()
 
 
 class Nodes:
@@ -70,7 +74,7 @@ class Nodes:
         """Leaves the machine's network for good; raises LaunchError where that is forbidden."""
         enter_private_network()
         self.places, self.count, self.dilation = places, len(places), dilation
-        self._home = _open_own()
+        self._home = os.open(OWN_NETWORK, os.O_RDONLY)
         self._networks: list[int] = []
         # It stays in the switch's network while this process moves: cables lead to it.
         keeper = Child(signal.pause, at_exit=False)
@@ -78,12 +82,6 @@ class Nodes:
             self._build(keeper.pid, link)
         finally:
             keeper.kill()
-
-    @property
-    def kind(self) -> str:
-        """`own` where no two nodes share a core, else `paced`."""
-        cores = [core for place in self.places for core in place]
-        return "own" if len(cores) == len(set(cores)) else "paced"
 
     def on_cores(self, node: int) -> AbstractContextManager[None]:
         """Be on the cores of a node for a while, with all that is started there."""
@@ -110,39 +108,35 @@ class Nodes:
     def tcp(self) -> dict[str, Any]:
         """Settings of TCP in the nodes, all of which were made alike."""
         with self.inside(0):
-            return tcp.held(str(program("ip")), links.INTERFACE)
+            return tcp.held(program("ip"))
 
     def _build(self, keeper: int, link: LinkSpec) -> None:
         """Each program is started as seldom as may be: once in a node, once for all ports."""
-        factor = self.dilation
         _batch("ip", links.switch_commands(link))
-        ports, queues = [], links.uplink_commands(link, factor)
+        factor, ports, queues = self.dilation, list[str](), list[str]()
+        if link.uplink_mbits is not None:
+            for end in links.UPLINK_ENDS:
+                queues += links.shaping_commands(end, link.uplink_mbits, factor)
         for node in range(self.count):
             if _libc.unshare(CLONE_NEWNET) != 0:
                 reason = os.strerror(ctypes.get_errno())
                 raise LaunchError(f"cannot make a network namespace: {reason}")
             # unshare has moved this thread into the new network, whose descriptor keeps it alive.
-            self._networks.append(_open_own())
+            self._networks.append(os.open(OWN_NETWORK, os.O_RDONLY))
             _set(self._home)
             with self.inside(node):
-                tcp.without_ipv6()
                 tcp.configure()
-                plug = links.plug_commands(node, keeper)
-                routes = tcp.route_commands(links.address(node), links.INTERFACE, factor)
-                _batch("ip", [*plug, *routes])
-                shaped = links.shaping_commands(links.INTERFACE, link.rate_mbits, link, factor)
-                _batch("tc", shaped)
+                routes = tcp.route_commands(links.address(node), factor)
+                _batch("ip", [*links.plug_commands(node, keeper), *routes])
+                own = (links.INTERFACE, link.rate_mbits)
+                _batch("tc", links.shaping_commands(*own, factor, link.delay_us))
             port, bridge = links.port(node), links.BRIDGES[links.side_of(node, self.count, link)]
             ports.append(f"link set {port} master {bridge} {links.SIZE} up")
             # At both ends of the cable: several senders could fill it several times over.
-            queues += links.shaping_commands(port, links.towards_node(link), link, factor)
+            incoming = links.towards_node(link)
+            queues += links.shaping_commands(port, incoming, factor, link.delay_us)
         _batch("ip", ports)
         _batch("tc", queues)
-
-
-def _open_own() -> int:
-    """A descriptor of the network that this thread is in."""
-    return os.open(OWN_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _set(network: int) -> None:
@@ -153,15 +147,8 @@ def _set(network: int) -> None:
 
 def _batch(name: str, commands: Sequence[str]) -> None:
     """Run commands of one program; raises LaunchError with the program's own first line."""
-    if not commands:
-        return
-    path = program(name)
-    if path is None:
-        raise LaunchError(
-            f"there is no {name}; install iproute2 or set cluster.network to loopback"
-        )
     done = subprocess.run(
-        [path, "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
+        [program(name), "-batch", "-"], input="\n".join(commands), capture_output=True, text=True
     )
     if done.returncode != 0:
         reason = next(iter(done.stderr.strip().splitlines()), "it failed")
@@ -183,9 +170,6 @@ def why_not(link: LinkSpec = PLAIN) -> str | None:
     tried = f"emulated nodes, {'delayed' if link.delay_us else 'undelayed'}"
     if session.recall(tried, TRIAL_SECONDS):
         return None
-    absent = [name for name in PROGRAMS if program(name) is None]
-    if absent:
-        return f"there is no {' and no '.join(absent)}; install iproute2"
     if (reason := _try(PLAIN)) is not None:
         return reason
     if link.delay_us and (reason := _try(link)) is not None:

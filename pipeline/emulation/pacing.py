@@ -31,11 +31,10 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.study.spec import WorldSpec
+from pipeline.study.link import LinkSpec
 
 PR_SET_TIMERSLACK = 29
 TIMER_SLACK_NS = 1
@@ -48,49 +47,42 @@ SMALL_SECONDS = 1e-3
 """Seconds of the run by which a gradient may be sent too early: a wait costs the core's cache."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Speed at which a node computes, relative to the others: 0.5 is half as fast.
+def slowness_of(node: int, count: int, link: LinkSpec, seed: str) -> Callable[[int], float] | None:
+    """How much longer a node of `count` computes in each step than a plain one, which is None.
 
-    In each step its computation is longer by a share drawn uniformly from 0 to `jitter`; `seed`
-    tells one node's draws from another's.
+    The last node straggles by the link's condition. Of its jitter each step has a share drawn
+    uniformly; `seed` tells one node's draws from another's.
     """
+    speed, jitter = (node == count - 1 and link.straggler) or 1.0, link.jitter or 0.0
+    if speed == 1 and not jitter:
+        return None
 
-    relative: float = 1.0
-    jitter: float = 0.0
-    seed: str = ""
+    def slowness(step: int) -> float:
+        return (1 + jitter * random.Random(f"{seed}/{step}").random()) / speed
 
-    def slowness(self, step: int) -> float:
-        """By how much the computation of a step is longer than a plain node's."""
-        drawn = random.Random(f"{self.seed}/{step}").random() if self.jitter else 0.0
-        return (1 + self.jitter * drawn) / self.relative
-
-
-def speed_of(node: int, world: WorldSpec, seed: str) -> Speed:
-    """A node's speed by the conditions of the world's link; the last one straggles."""
-    link = world.link
-    if link is None:
-        return Speed()
-    is_last = node == world.nodes - 1
-    return Speed((is_last and link.straggler) or 1.0, link.jitter or 0.0, seed)
+    return slowness
 
 
 class Pacer:
     """Paces the thread that makes it.
 
-    `dilation` seconds of this machine pass for one of the emulated cluster; `speed` is the node's.
-    `forward_seconds` is what a forward pass of the rank's micro-batch takes by the yardstick, in
-    CPU seconds; None where CPU seconds count as they are.
+    `dilation` seconds of this machine pass for one of the emulated cluster, `slowness` is that of
+    its node, `forward_seconds` what a forward pass of the rank's micro-batch takes by the
+    yardstick, in CPU seconds; None where CPU seconds count as they are.
     """
 
     def __init__(
-        self, dilation: float = 1.0, speed: Speed = Speed(), forward_seconds: float | None = None
+        self,
+        dilation: float = 1.0,
+        slowness: Callable[[int], float] | None = None,
+        forward_seconds: float | None = None,
     ) -> None:
-        self.dilation, self.speed, self._forward_seconds = dilation, speed, forward_seconds
+        self.dilation, self._slowness = dilation, slowness
+        self._forward_seconds = forward_seconds
         self.machine_speeds: list[float] = []
         """Speed of this machine over the yardstick's, at each forward pass so far."""
         # In real time, at full speed, there is nothing to wait for.
-        self.paces = dilation > 1 or speed != Speed(seed=speed.seed)
+        self.paces = dilation > 1 or slowness is not None
         self.has_yardstick = forward_seconds is not None
         self._factor = dilation
         self._due = self._cpu = self._counted = self._waits = 0.0
@@ -130,7 +122,8 @@ class Pacer:
 
     def begin_step(self, step: int) -> None:
         """Draw how fast the node is in this step."""
-        self._factor = self.dilation * self.speed.slowness(step)
+        if self._slowness is not None:
+            self._factor = self.dilation * self._slowness(step)
 
     def settle(self) -> None:
         """Wait until the time since the last call is the factor x the CPU seconds spent in it.
@@ -138,7 +131,7 @@ class Pacer:
         A call that comes later than that, after a wait for others, begins anew.
         """
         if self.paces:
-            self._pay()
+            self._wait(self._left())
             self._begin()
         elif self.has_yardstick:
             self._spent()  # so that a forward pass is timed from its beginning
@@ -158,7 +151,7 @@ class Pacer:
         """
         if self.paces:
             others, spun = self._of_others() - self._others_from, _spun() - self._spun_from
-            self._pay()
+            self._wait(self._left())
             # Less one: while they worked, as many seconds of the machine went by.
             self._wait(others * (self._factor * self._per_second - 1) + spun)
             # What polls while this rank waits is not paid.
@@ -171,8 +164,8 @@ class Pacer:
         Unlike `settle` it keeps the account: time lost to a neighbour pays for what follows.
         """
         self._settled_at = None
-        if self.paces and self._left() > SMALL_SECONDS * self.dilation:
-            self._pay()
+        if self.paces and (left := self._left()) > SMALL_SECONDS * self.dilation:
+            self._wait(left)
 
     def _begin(self) -> None:
         self._due = self._settled_at = time.perf_counter()
@@ -180,9 +173,6 @@ class Pacer:
     def _of_others(self) -> float:
         """CPU seconds of the other threads of this process so far, without those that spin."""
         return time.process_time() - time.thread_time() - _spun()
-
-    def _pay(self) -> None:
-        self._wait(self._left())
 
     def _wait(self, seconds: float) -> None:
         if seconds > 0:
@@ -213,9 +203,7 @@ UNPACED = Pacer()
 VARIABLE = "SAMESTEP_DILATION"
 """Seconds of this machine for one of the run, set for ranks on emulated nodes alone."""
 
-PAUSE_SECONDS = 2.5e-4
-"""Polling interval in dilated seconds: a small part of a step."""
-
+PAUSE_SECONDS = 2.5e-4  # polling interval in dilated seconds: a small part of a step
 SPINNING: set[int] = set()
 """Clocks of the threads of this process that `find_spinning` found."""
 

@@ -17,26 +17,18 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 
 from pipeline.errors import LaunchError
-from pipeline.machine.forks import Tell, Teller
+from pipeline.machine.processes import Tell, Teller
 
 SPIN_SECONDS = 0.2
 SEND_SECONDS = 0.25
-LEAD_SECONDS = 0.2
-"""Sent before the clock starts: TCP's slow start and what the links send at once."""
-
+LEAD_SECONDS = 0.2  # sent before the clock starts: TCP's slow start and what the links send at once
 PORT = 6000
-FLOWS = 4
-"""Connections to the next node: one alone now and then waits 40 ms for a delayed ACK."""
-
+FLOWS = 4  # connections to the next node: one alone now and then waits 40 ms for a delayed ACK
 SENT_BLOCK, READ_BLOCK = 1 << 17, 1 << 13
 """Bytes a call; read in small pieces, so that a slow link is timed finely."""
 
-ROOM_BYTES = 1 << 17
-"""Bytes that may lie unread when the clock starts."""
-
-PINGS = 200
-"""Messages of one byte, there and back: some 20 ms of the machine."""
-
+ROOM_BYTES = 1 << 17  # bytes that may lie unread when the clock starts
+PINGS = 200  # messages of one byte, there and back: some 20 ms of the machine
 Probe = Callable[[Callable[[], None]], float]
 """Gets the function that waits until all are ready, and returns its figure."""
 
@@ -62,22 +54,22 @@ def measure(
             tell(probe(wait_for_all))
             signal.pause()  # its load lasts until it is killed
 
-    with ExitStack() as stack:
-        stack.callback(os.close, go)
-        sign = stack.enter_context(os.fdopen(begin, "wb"))
-        children = list[Teller]()
-        for place, probe in enumerate(probes):
-            children.append(Teller(partial(run, place, probe)))
-            stack.callback(children[-1].kill)
-        try:
+    children = list[Teller]()
+    try:
+        with os.fdopen(begin, "wb"):
+            for place, probe in enumerate(probes):
+                children.append(Teller(partial(run, place, probe)))
             for child in children:
                 child.hear()
-            sign.close()
-            return [float(child.hear()) for child in children]
-        except LaunchError as error:
-            raise LaunchError(
-                f"a probe of the emulated nodes failed: {error}; set cluster.network to loopback"
-            ) from None
+        return [float(child.hear()) for child in children]
+    except LaunchError as error:
+        raise LaunchError(
+            f"a probe of the emulated nodes failed: {error}; set cluster.network to loopback"
+        ) from None
+    finally:
+        for child in children:
+            child.kill()
+        os.close(go)
 
 
 def spin(wait_for_all: Callable[[], None]) -> float:

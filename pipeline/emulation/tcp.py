@@ -29,25 +29,24 @@ from typing import Any
 from pipeline.emulation import pacing
 from pipeline.emulation.links import INTERFACE
 
-RTO_MIN_SECONDS = 0.2
-"""Linux's least time-out of a retransmission."""
-
+RTO_MIN_SECONDS = 0.2  # Linux's least time-out of a retransmission
 CONGESTION_CONTROL = "reno"
 
-WINDOW_PACKETS = 500
-"""Initial window of a connection: with jumbo frames a full send buffer."""
-
+WINDOW_PACKETS = 500  # initial window of a connection: with jumbo frames a full send buffer
 SETTINGS = {
-    "tcp_slow_start_after_idle": "0",
-    "tcp_congestion_control": CONGESTION_CONTROL,
-    "tcp_early_retrans": "0",
+    "ipv4/tcp_slow_start_after_idle": "0",
+    "ipv4/tcp_congestion_control": CONGESTION_CONTROL,
+    "ipv4/tcp_early_retrans": "0",
     # A new connection starts afresh, not from what the kernel kept of an earlier one.
-    "tcp_no_metrics_save": "1",
+    "ipv4/tcp_no_metrics_save": "1",
     # Least, initial and largest bytes; the largest are Linux's own.
-    "tcp_wmem": "4096 4194304 4194304",
-    "tcp_rmem": "4096 6291456 6291456",
+    "ipv4/tcp_wmem": "4096 4194304 4194304",
+    "ipv4/tcp_rmem": "4096 6291456 6291456",
+    # Its own packets would mix with the training's.
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv6/conf/default/disable_ipv6": "1",
 }
-"""Settings below net/ipv4 of the kernel that are no property of a route."""
+"""Settings of the kernel below `_SETTINGS` that are no property of a route."""
 
 _SETTINGS = Path("/proc/sys/net")
 
@@ -64,75 +63,68 @@ COUNTED = (
 """Counters of a network that are recorded, where the kernel has them."""
 
 
-def route_commands(address: str, interface: str, factor: float) -> list[str]:
+def route_commands(address: str, factor: float) -> list[str]:
     """For `ip -batch` within a node: how TCP behaves towards other nodes, and within the node."""
     subnet = address.rpartition(".")[0] + ".0/24"
     behaviour = (
-        f"rto_min {round(RTO_MIN_SECONDS * 1000 * factor)}ms quickack 1 "
-        f"initcwnd {WINDOW_PACKETS} initrwnd {WINDOW_PACKETS} "
-        f"congctl {CONGESTION_CONTROL}"
+        f"src {address} rto_min {round(RTO_MIN_SECONDS * 1000 * factor)}ms quickack 1 "
+        f"initcwnd {WINDOW_PACKETS} initrwnd {WINDOW_PACKETS} congctl {CONGESTION_CONTROL}"
     )
     return [
-        f"route replace {subnet} dev {interface} proto kernel scope link src {address} {behaviour}",
-        f"route replace local {address} dev lo table local proto kernel scope host src {address} "
-        f"{behaviour}",
+        f"route replace {subnet} dev {INTERFACE} proto kernel scope link {behaviour}",
+        f"route replace local {address} dev lo table local proto kernel scope host {behaviour}",
     ]
 
 
 def configure() -> None:
-    """Within a node's new network: make `SETTINGS`, where the kernel's are not closed."""
+    """Within a new network: make `SETTINGS`, where the kernel's are not closed."""
     for name, value in SETTINGS.items():
-        _try_to_set(f"ipv4/{name}", value)
+        with contextlib.suppress(OSError):
+            (_SETTINGS / name).write_text(value, encoding="ascii")
 
 
-def without_ipv6() -> None:
-    """Within a new network: disable IPv6, whose own packets would mix with the training's."""
-    for name in ("all", "default"):
-        _try_to_set(f"ipv6/conf/{name}/disable_ipv6", "1")
-
-
-def _try_to_set(name: str, value: str) -> None:
-    with contextlib.suppress(OSError):
-        (_SETTINGS / name).write_text(value, encoding="ascii")
-
-
-def held(ip: str, interface: str) -> dict[str, Any]:
+def held(ip: str) -> dict[str, Any]:
     """Settings of the node that this thread is in, as the kernel says; `ip` is the program.
 
     An absent property of the route is the kernel's default, and so is a setting that is hidden.
     """
-    command = [ip, "-json", "route", "show", "dev", interface]
+
+    def setting(name: str, default: str) -> str:
+        try:
+            return (_SETTINGS / "ipv4" / name).read_text(encoding="ascii").strip()
+        except OSError:
+            return default
+
+    command = [ip, "-json", "route", "show", "dev", INTERFACE]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (route,) = json.loads(done.stdout)
     metrics: dict[str, Any] = {}
     for metric in route.get("metrics", []):
         metrics |= metric
+    control = setting("tcp_congestion_control", "cubic")
     return {
         "rto_min_ms": metrics.get("rto_min", round(RTO_MIN_SECONDS * 1000)),
         "quickack": bool(metrics.get("quickack", 0)),
-        "slow_start_after_idle": _setting("tcp_slow_start_after_idle", "1") != "0",
-        "loss_probes": _setting("tcp_early_retrans", "3") != "0",
-        "congestion_control": metrics.get(
-            "congestion", _setting("tcp_congestion_control", "cubic")
-        ),
+        "slow_start_after_idle": setting("tcp_slow_start_after_idle", "1") != "0",
+        "loss_probes": setting("tcp_early_retrans", "3") != "0",
+        "congestion_control": metrics.get("congestion", control),
         "initial_window": metrics.get("initcwnd", 10),
-        "send_buffer_bytes": int(_setting("tcp_wmem", "0 16384 0").split()[1]),
+        "send_buffer_bytes": int(setting("tcp_wmem", "0 16384 0").split()[1]),
     }
-
-
-def _setting(name: str, default: str) -> str:
-    try:
-        return (_SETTINGS / "ipv4" / name).read_text(encoding="ascii").strip()
-    except OSError:
-        return default
 
 
 def counters() -> dict[str, int] | None:
     """`COUNTED` of this rank's node since it was made; None where this is no emulated node."""
     if pacing.VARIABLE not in os.environ:
         return None
-    table = _read(_COUNTERS / "snmp") | _read(_COUNTERS / "netstat")
-    return {name: table[name] for name in COUNTED if name in table}
+    # The kernel's tables have two lines for each protocol: `Tcp: name name`, `Tcp: 1 2`.
+    text = "".join((_COUNTERS / name).read_text(encoding="ascii") for name in ("snmp", "netstat"))
+    lines = [line.split() for line in text.splitlines()]
+    table = dict[str, str]()
+    for names, counts in zip(lines[::2], lines[1::2], strict=True):
+        if names[0].startswith("Tcp"):
+            table.update(zip(names[1:], counts[1:], strict=True))
+    return {name: int(table[name]) for name in COUNTED if name in table}
 
 
 def since(before: Mapping[str, int] | None) -> dict[str, int] | None:
@@ -153,14 +145,3 @@ def sent_bytes() -> int | None:
     lines = (_COUNTERS / "dev").read_text(encoding="ascii").splitlines()
     numbers = (line.partition(":")[2].split() for line in lines if INTERFACE in line)
     return next((int(each[8]) for each in numbers), None)
-
-
-def _read(table: Path) -> dict[str, int]:
-    """The kernel's tables have two lines for each protocol: `Tcp: name name`, `Tcp: 1 2`."""
-    lines = [line.split() for line in table.read_text(encoding="ascii").splitlines()]
-    return {
-        name: int(count)
-        for names, counts in zip(lines[::2], lines[1::2], strict=True)
-        if names[0].startswith("Tcp")
-        for name, count in zip(names[1:], counts[1:], strict=True)
-    }

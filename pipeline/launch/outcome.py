@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.corpus.manifest import Manifest
 from pipeline.emulation import REPORT, tcp
 from pipeline.errors import LaunchError, StoppedError
-from pipeline.launch.log import cause
-from pipeline.launch.torchrun import RunPaths, is_sent_again
-from pipeline.machine import processes
+from pipeline.launch.torchrun import RunPaths
+from pipeline.machine import inherited, processes
 from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
 from pipeline.machine.source import provenance
@@ -28,6 +29,9 @@ from pipeline.training.step_files import read_steps
 
 STALL_SECONDS, STALL_MEDIANS = 1.0, 20.0
 """A step stands out where it is longer than both, in time of the emulated cluster."""
+
+LOST = "lost in attempt"
+"""Begins the line that ends an attempt in a log of several."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,9 @@ def make_record(
     # Where no rank came so far, it is the image of this process.
     digest = digests.pop() if digests else digest_from_within()
     ranks = [rank["rank"] for rank in left] if verdict.status == "ok" else []
-    steps = read_steps(paths.ranks)
-    report = paths.ranks / REPORT
-    emulation = json.loads(report.read_text(encoding="utf-8")) if report.is_file() else {}
-    if emulation:
+    steps, emulation = read_steps(paths.ranks), {}
+    if (report := paths.ranks / REPORT).is_file():
+        emulation = json.loads(report.read_text(encoding="utf-8"))
         # Seconds of the cluster that a lost packet waits at least before it is sent again.
         rto_seconds = emulation["tcp"]["rto_min_ms"] / 1000 / emulation["dilation"]
         if (stall := stalled(steps, ranks, rto_seconds)) is not None:
@@ -207,16 +210,17 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     if killed:
         return killed
     codes = f"launchers ended with exit codes {list(ended.exit_codes)}"
+    # A scheduler's command says no more than that of a lost node.
+    is_sent_again = inherited.SENT_AGAIN in os.environ
     if sign is None:
-        # A scheduler's command says no more than that of a lost node.
         reason = f"{codes} and no rank said why; see {paths.log.name}"
-        return Judgement("failed", reason, lost=is_sent_again())
+        return Judgement("failed", reason, lost=is_sent_again)
     if sign.kind == "error":
         raise LaunchError(f"{spec.run_id}: {codes}: {sign.line}; {sign.fix}")
     reason = f"{codes}; {paths.log.name} says: {sign.line}; {sign.fix}"
     if sign.kind == "lost":
         return Judgement("failed", reason, lost=True)
-    return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again())
+    return Judgement(sign.kind, reason, lost=sign.kind == "failed" and is_sent_again)
 
 
 def _loaded(folder: Path, pattern: str) -> list[Any]:
@@ -260,3 +264,69 @@ def stalled(
     if slow and not late:
         lines.append("no node had a TCP time-out")
     return "; ".join(lines) or None
+
+
+_OF_A_RANK = re.compile(r"^\s*exitcode\s*: -(\d+) \(pid: \d+\)", re.MULTILINE)
+"""A line of the report that torchrun makes of each rank that failed."""
+
+_FIRST = re.compile(
+    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n(?:.*\n){0,3}?\s*exitcode\s*: -(\d+) "
+    r"|SignalException: Process \d+ got signal: (\d+)",
+    re.MULTILINE,
+)
+"""The same for the rank that failed before all others, or a line on torchrun's own end."""
+
+
+def signals_of_ranks(log: Path, begin: int, end: int) -> list[int]:
+    """Signals that ended ranks or launchers, by what torchrun wrote in bytes `begin` to `end`.
+
+    Its own exit code is 1 for all of it. It ends the other ranks of a failed one by SIGTERM, so
+    that counts only where it ended the first one, or torchrun.
+    """
+    text = log.read_bytes()[begin:end].decode(errors="replace") if log.exists() else ""
+    others = {int(number) for number in _OF_A_RANK.findall(text)} - {SIGTERM}
+    first = {int(one or other) for one, other in _FIRST.findall(text)}
+    return sorted(others | first)
+
+
+class Sign(NamedTuple):
+    """A line of a log that tells what a process was short of, the status that this is, the fix."""
+
+    kind: str
+    line: str
+    fix: str
+
+
+_SIGNS = (
+    # Between the probe of a port and its use anything may take it; no rank is started by then.
+    (r"EADDRINUSE", "lost", "the next start takes another port"),
+    (r"Too many open files", "failed", "raise the limit (`ulimit -n`)"),
+    (r"No space left on device|Disk quota exceeded", "error", "free space and start it again"),
+    (r"Read-only file system|Input/output error|Stale file handle|File too large", "error",
+     "mend the disk or its mount and start it again"),
+    (r"Cannot allocate memory|[Oo]ut of memory|MemoryError|bad_alloc|failed to map segment", "oom",
+     "give it more memory (`ulimit -v`, the job's request) or take a smaller study"),
+    (r"Resource temporarily unavailable|can't start new thread|Thread creation failed", "failed",
+     "allow more processes and threads (`ulimit -u`, pids of the control group)"),
+    # As an error: of a family of addresses that is not there torch merely warns.
+    (r"^(?!.*\[W\d).*(Network is unreachable|No route to host)", "failed",
+     "see `ip address` and `ip route`"),
+    (r"error while loading shared libraries.*|cannot open shared object.*", "failed",
+     "see the log"),
+)  # fmt: skip
+
+
+def cause(log: Path) -> Sign | None:
+    """The first line of the last attempt in a log that names what the system refused, if any did.
+
+    For ends of which no rank told, since its process did not get so far.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    _, lost, attempt = text.rpartition(LOST)
+    # What is left of the line on a lost attempt quotes that attempt's own reason.
+    for line in attempt.splitlines()[1 if lost else 0 :]:
+        for pattern, kind, fix in _SIGNS:
+            if match := re.search(pattern, line):
+                begin = max(0, match.end() - 200)
+                return Sign(kind, " ".join(line[begin : match.end() + 30].split()), fix)
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -15,22 +16,18 @@ from pipeline.corpus.batches import Batches
 from pipeline.corpus.manifest import MANIFEST_FILE, Manifest
 from pipeline.emulation import NOTE
 from pipeline.errors import CorpusError, LostError, StoppedError, StudyError
-from pipeline.launch.log import LOST, signals_of_ranks
-from pipeline.launch.outcome import Ended, Judgement, judge, make_record
+from pipeline.launch.outcome import LOST, Ended, Judgement, judge, make_record, signals_of_ranks
 from pipeline.launch.torchrun import (
     RunPaths,
     StartPlace,
     commands,
     environment,
     has_allocation,
-    is_sent_again,
-    is_to_end,
     network_text,
     on_this_machine,
     why_unsupported,
 )
-from pipeline.machine import addresses, image, limits, processes
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine import addresses, image, inherited, limits, processes
 from pipeline.machine.lock import timed_alone
 from pipeline.machine.site import Site
 from pipeline.models import stored
@@ -41,16 +38,11 @@ from pipeline.study.load import load_spec
 from pipeline.study.spec import RunSpec
 from pipeline.training import checkpoint, fence, step_files
 
-POLL_SECONDS = 0.1
-GRACE_SECONDS = 10.0
-FENCE_SECONDS = 1.0
-"""Between two polls whether a later start of the run has taken over."""
-
-PROGRESS_SECONDS = 5.0
+POLL_SECONDS, GRACE_SECONDS, PROGRESS_SECONDS = 0.1, 10.0, 5.0
+FENCE_SECONDS = 1.0  # between two looks whether a later start of the run has taken over
+SHARED_FOLDER_SECONDS = 60  # NFS caches a minute
 ATTEMPTS = 3
 """Starts of a run that is lost each time, with a process, a node or a port, before that counts."""
-
-SHARED_FOLDER_SECONDS = 60  # NFS caches a minute
 
 
 def train(
@@ -67,7 +59,7 @@ def train(
     Raises SamestepError where no record can be made.
     """
     spec = load_spec(paths.spec)
-    if is_to_end():
+    if _is_to_end():
         raise StoppedError(f"{spec.run_id}: not started, its job was asked to end; start it again")
     if paths.yardstick and not (spec.world.yardstick or spec.world.real_time):
         raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
@@ -78,9 +70,8 @@ def train(
     site, address, command = site or Site(), limits.LOOPBACK, tuple(scheduler)
     if spec.world.num_machines > 1 and has_allocation(command):
         address = addresses.own_address(site.environment.get(addresses.INTERFACE))
-    place = StartPlace(
-        len(usable_cores()), limits.free_port(address), address, command, image_file, site=site
-    )
+    cores, port = len(limits.usable_cores()), limits.free_port(address)
+    place = StartPlace(cores, port, address, command, image_file, site=site)
     if place.image is None or image.digest_from_within() is not None:
         image.check_inside(image.required_digest(spec, place.image))
     manifest = check_tokens(spec, paths)
@@ -106,15 +97,22 @@ def _attempts(
     """Start the run, again where it was lost; the record of its last start.
 
     Each start has the whole time limit, since a lost one is a fault from outside and a `timeout` a
-    result. Each has a port of its own, and asks anew which network it gets.
+    result. Each has a port of its own, and asks anew which network it gets. Raises LostError inside
+    a job of a scheduler, which sends it again.
     """
     spec, notes = run.spec, list[str]()
+
+    def say(text: str) -> None:
+        print(f"{spec.run_id}: {text}", file=sys.stderr)
+        with paths.log.open("a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+
     while True:
         run = on_this_machine(run)
         owner = checkpoint.key(spec.identity(), manifest.sha256, network_text(run))
         done, refused = paths.clear(run.layout, owner, keep_log=bool(notes))
         for line in refused:
-            _say(spec, paths, line)
+            say(line)
         notes += refused
         place = replace(place, token=fence.claim(paths.ranks), done=done, owner=owner)
         threads, unsupported = run.threads_on(place.num_cores), why_unsupported(run, place)
@@ -126,7 +124,7 @@ def _attempts(
             )
         if unsupported is not None:
             ended = Ended([], False, *_times(time.monotonic()))
-            verdict, lost = Judgement("unsupported", unsupported), None
+            verdict = Judgement("unsupported", unsupported)
         else:
             launchers = commands(run, paths, place)
             variables = environment(run, threads, place.site)
@@ -135,15 +133,24 @@ def _attempts(
             _check_ours(spec, paths, place.token)
             _check_tokens_again(spec, paths, manifest)
             verdict = judge(spec, paths, ended)
-            lost = _lost(spec, verdict, attempt)
-        if lost is None:
+        if not verdict.lost or attempt >= ATTEMPTS:
             record = make_record(run, threads, paths, ended, verdict, manifest, notes)
             _check_ours(spec, paths, place.token)
             return record
-        notes.append(lost)
-        again = "it is started again and resumes from a checkpoint if it has one"
-        _say(spec, paths, f"{lost}; {again}")
+        notes.append(f"{LOST} {attempt} of {ATTEMPTS} ({verdict.reason})")
+        if inherited.SENT_AGAIN in os.environ:
+            # The scheduler sends the job again, perhaps to other nodes.
+            raise LostError(
+                f"{spec.run_id}: {notes[-1]}; no record is written, start it again and it resumes "
+                "from its last checkpoint"
+            )
+        say(f"{notes[-1]}; it is started again and resumes from a checkpoint if it has one")
         attempt, place = attempt + 1, replace(place, port=limits.free_port(place.address))
+
+
+def _is_to_end() -> bool:
+    """True once the job was asked to end: its training then stops at a checkpoint."""
+    return inherited.STOP in os.environ and Path(os.environ[inherited.STOP]).exists()
 
 
 def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
@@ -183,13 +190,6 @@ def _check_tokens_again(spec: RunSpec, paths: RunPaths, manifest: Manifest) -> N
     raise CorpusError(f"{spec.run_id}: its tokens changed while it trained, no record: {change}")
 
 
-def _say(spec: RunSpec, paths: RunPaths, text: str) -> None:
-    """Print a line and append it to the run's log."""
-    print(f"{spec.run_id}: {text}", file=sys.stderr)
-    with paths.log.open("a", encoding="utf-8") as log:
-        log.write(f"{text}\n")
-
-
 def follow(
     spec: RunSpec, launchers: Sequence[Sequence[str]], variables: Mapping[str, str],
     paths: RunPaths, token: str,
@@ -222,7 +222,7 @@ def follow(
             if now >= next_look:
                 next_look += FENCE_SECONDS
                 _check_ours(spec, paths, token)
-                if is_to_end():
+                if _is_to_end():
                     # Ranks look for it after each step, and end at a checkpoint.
                     (paths.ranks / fence.STOP).touch()
             # What emulated nodes wait for before the first step is told at once.
@@ -280,22 +280,6 @@ def _see_all_ranks(paths: RunPaths, layout: Layout, ended: Ended, place: StartPl
     deadline = time.monotonic() + SHARED_FOLDER_SECONDS
     while len([*paths.ranks.glob(pattern)]) < count and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-
-
-def _lost(spec: RunSpec, verdict: Judgement, attempt: int) -> str | None:
-    """A line on a run that was lost while attempts are left; None where it ended for good.
-
-    Raises LostError inside a job, which the scheduler sends again, perhaps to other nodes.
-    """
-    if not verdict.lost or attempt >= ATTEMPTS:
-        return None
-    lost = f"{LOST} {attempt} of {ATTEMPTS} ({verdict.reason})"
-    if is_sent_again():
-        raise LostError(
-            f"{spec.run_id}: {lost}; no record is written, start it again and it resumes from its "
-            "last checkpoint"
-        )
-    return lost
 
 
 def _times(begun: float) -> tuple[str, str]:

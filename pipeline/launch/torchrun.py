@@ -21,14 +21,11 @@ from pipeline.errors import SamestepError, StudyError
 from pipeline.launch import preloaded
 from pipeline.machine import image as container
 from pipeline.machine import inherited, limits
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 from pipeline.machine.site import PYXIS, Site
 from pipeline.parallel.mesh import Layout
 from pipeline.resolved import ResolvedRun
 from pipeline.training import checkpoint, step_files
-
-NODE = ("-m", "pipeline.launch.slurm.node")
-"""torchrun too, which asks the scheduler for the node's place."""
 
 STEP = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpu-bind=none")
 """A step of this job on this machine: pyxis enters an image by nothing else."""
@@ -170,8 +167,9 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
             f"{place.scheduler[0]}; leave out what stands after `--`"
         )
     digest = container.required_digest(run.spec, place.image)
+    inside = container.digest_from_within()
     enter: tuple[str, ...] = ()
-    if place.image is not None and container.digest_from_within() is None:
+    if place.image is not None and inside is None:
         folders = (paths.spec.parent, paths.tokens, paths.out)
         of_site = place.site.variables({}, over_network=several)
         variables = {k: run.spec.environment.get(k, value) for k, value in of_site.items()}
@@ -181,10 +179,21 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         if place.site.runtime == PYXIS and not several:
             enter = (*STEP, *enter)
     python = "python" if enter else sys.executable  # the image has its own
-    options = worker_options(paths, place, digest)
+    options = (
+        f"--spec={paths.spec}",
+        f"--tokens={paths.tokens}",
+        f"--out={paths.ranks}",
+        f"--checkpoints={paths.checkpoints}",
+        f"--resume-from={place.done}",
+        f"--launch={place.token}",
+        *([f"--owner={place.owner}"] if place.owner else []),
+        *(["--may-stop"] if inherited.STOP in os.environ else []),
+        *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
+        *([f"--image-digest={digest}"] if digest else []),
+    )
     threads = run.threads_on(place.num_cores)
     # Inside an image there is no preloaded process.
-    alone = not enter and not several and container.digest_from_within() is None
+    alone = not enter and not several and inside is None
     loaded = alone and bool(os.environ.get(preloaded.variable(threads)))
     if run.network == "emulated":
         return ((*enter, python, *preloaded.words(preloaded.EMULATED, loaded=loaded), *options),)
@@ -200,7 +209,9 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         *options,
     )
     if several:
-        return ((*place.scheduler, *enter, python, *NODE, *meeting),)
+        # Torchrun too, which asks the scheduler for the node's place.
+        on_node = (*enter, python, "-m", "pipeline.launch.slurm.node", *meeting)
+        return ((*place.scheduler, *on_node),)
     torchrun = (*enter, python, *preloaded.words(preloaded.TORCHRUN, loaded=loaded))
     return tuple((*torchrun, f"--node-rank={node}", *meeting) for node in range(world.nodes))
 
@@ -215,32 +226,6 @@ def environment(run: ResolvedRun, threads: int, site: Site) -> dict[str, str]:
     return inherited.for_ranks(caller, stated)
 
 
-def worker_options(paths: RunPaths, place: StartPlace, image_digest: str | None) -> tuple[str, ...]:
-    """The options of a rank."""
-    return (
-        f"--spec={paths.spec}",
-        f"--tokens={paths.tokens}",
-        f"--out={paths.ranks}",
-        f"--checkpoints={paths.checkpoints}",
-        f"--resume-from={place.done}",
-        f"--launch={place.token}",
-        *([f"--owner={place.owner}"] if place.owner else []),
-        *(["--may-stop"] if inherited.STOP in os.environ else []),
-        *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
-        *([f"--image-digest={image_digest}"] if image_digest else []),
-    )
-
-
 def has_allocation(scheduler: tuple[str, ...]) -> bool:
     """True where the scheduler's command has nodes to start on."""
     return bool(scheduler) and "SLURM_JOB_ID" in os.environ
-
-
-def is_sent_again() -> bool:
-    """True in a job that is sent again where it is lost; a shell in an allocation is none."""
-    return inherited.SENT_AGAIN in os.environ
-
-
-def is_to_end() -> bool:
-    """True once the job was asked to end: its training then stops at a checkpoint."""
-    return inherited.STOP in os.environ and Path(os.environ[inherited.STOP]).exists()

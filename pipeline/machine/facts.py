@@ -20,7 +20,7 @@ import psutil
 
 import pipeline
 from pipeline.machine import addresses
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 
 CPU_INFO = Path("/proc/cpuinfo")
 FIRMWARE = Path("/sys/class/dmi/id/sys_vendor")
@@ -85,12 +85,18 @@ def rank_environment(device: Any, *, alone: bool) -> dict[str, Any]:
     stats = None if interface is None else psutil.net_if_stats().get(interface)
     # What the driver states: 0 is unknown, and virtual interfaces say -1, which arrives as 65535.
     mbits = int(stats.speed) if stats is not None and 0 < stats.speed < 0xFFFF else None
+    gpu: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "nccl"))
+    if device.type == "cuda":
+        torch = sys.modules["torch"]  # whose device this is; the planner never loads it
+        gpu |= {"gpu": torch.cuda.get_device_name(device), "driver": driver_version()}
+        with suppress(Exception):  # what cannot be had must end no run
+            gpu["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {
         "host": socket.gethostname(),
         **_processor(),
         "kernel": f"{platform.system()} {platform.release()}",
         "virtualisation": virtualisation(),
-        **_device(device),
+        **gpu,
         "interface": interface,
         "interface_mbits": mbits,
     }
@@ -136,16 +142,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
-
-
-def _device(device: Any) -> dict[str, str | None]:
-    """Name, driver and NCCL of a GPU, each None where it cannot be had: that must end no run."""
-    gpu: dict[str, str | None] = dict.fromkeys(("gpu", "driver", "nccl"))
-    if device.type != "cuda":
-        return gpu
-    torch = sys.modules["torch"]  # whose device this is; the planner has none, and never loads it
-    gpu["gpu"] = torch.cuda.get_device_name(device)
-    gpu["driver"] = driver_version()
-    with suppress(Exception):
-        gpu["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return gpu

@@ -1,18 +1,23 @@
-"""Limits of this machine that ranks need raised before they start, and kills of the kernel."""
+"""Limits of this machine and process: cores, a CPU quota, open files, ports, memory."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import socket
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
 from pipeline.errors import LaunchError, refuse
-from pipeline.machine import control_groups
+
+MOUNTS = Path("/proc/self/mountinfo")
+OWN_GROUPS = Path("/proc/self/cgroup")
+TOPOLOGY = Path("/sys/devices/system/cpu")
+KILLS = Path("/proc/vmstat")
 
 FILES = 64
 """Open files of a rank besides its connections to others; torch and its store take about half."""
@@ -20,13 +25,76 @@ FILES = 64
 RANK_BYTES = 50 << 20
 """Memory of a rank besides what it shares with others: no Python with torch has less."""
 
-ROOM = 1 << 20
 LOOPBACK = "127.0.0.1"
-SECONDS = 5
-KILLS = Path("/proc/vmstat")
 SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRINUSE,
             errno.EACCES, errno.EPERM)  # fmt: skip
 """Errors of a socket that lacks something while the network itself is up."""
+
+
+def lineage() -> list[tuple[int, Path]]:
+    """Control groups of this process that can limit the CPU, the nearest first, up to each mount.
+
+    Each is the version of its hierarchy, 1 or 2, and its folder.
+    """
+    mounts: dict[int, tuple[PurePosixPath, Path]] = {}  # version -> root and mount point
+    for line in MOUNTS.read_text(encoding="utf-8").splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        place = PurePosixPath(left.split(" ")[3]), Path(left.split(" ")[4])
+        if kind == "cgroup2":
+            mounts.setdefault(2, place)
+        elif kind == "cgroup" and "cpu" in re.split("[, ]", options):
+            mounts.setdefault(1, place)
+    groups = list[tuple[int, Path]]()
+    for line in OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+        _, controllers, name = line.split(":", 2)
+        version = 1 if controllers else 2
+        if version not in mounts or (version == 1 and "cpu" not in controllers.split(",")):
+            continue
+        root, mount = mounts[version]
+        # Without a cgroup namespace a container sees its path from the host's root.
+        inside = PurePosixPath(name)
+        below = inside.relative_to(root) if inside.is_relative_to(root) else inside
+        own = mount / str(below).lstrip("/")
+        ways = (path for path in (own, *own.parents) if path.is_relative_to(mount))
+        groups += [(version, path) for path in ways]
+    return groups
+
+
+def cpu_quota() -> float | None:
+    """The smallest quota on this process's way to the root, in cores; None where there is none.
+
+    A container's `--cpus 2` is one: the affinity still names every core of the machine.
+    """
+    quotas = []
+    for version, path in lineage():
+        # In version 1 the quota and its period are two files.
+        names = ("cpu.max",) if version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        try:
+            words = " ".join((path / name).read_text(encoding="ascii") for name in names)
+            limit, period = words.split()
+        except (OSError, ValueError):
+            continue  # the root of a hierarchy has no such file
+        if limit not in ("max", "-1"):
+            quotas.append(int(limit) / int(period))
+    return min(quotas, default=None)
+
+
+def usable_cores() -> list[int]:
+    """Numbers of the cores that this process may keep busy: its affinity, cut to its quota.
+
+    Of a core's hardware threads the first counts: a busy second one would slow it down. A quota of
+    2.5 cores gives two; under one core it gives one.
+    """
+    first: dict[str, int] = {}
+    for thread in sorted(os.sched_getaffinity(0)):
+        try:
+            core = (TOPOLOGY / f"cpu{thread}/topology/thread_siblings_list").read_text("ascii")
+        except OSError:  # a container may hide it
+            core = str(thread)
+        first.setdefault(core, thread)
+    cores, quota = list(first.values()), cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]
 
 
 def check(ranks: int) -> None:
@@ -49,7 +117,7 @@ def check(ranks: int) -> None:
     folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, where programs look
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(ROOM))
+            file.write(bytes(1 << 20))
     except OSError as error:
         raise LaunchError(
             f"temporary files cannot be written in {folder} ({error.strerror or error}); free "
@@ -63,7 +131,7 @@ def free_port(address: str = LOOPBACK) -> int:
         with socket.socket() as listener:
             listener.bind((address, 0))
             listener.listen()
-            socket.create_connection(listener.getsockname(), SECONDS).close()
+            socket.create_connection(listener.getsockname(), timeout=5).close()
             return int(listener.getsockname()[1])
     except OSError as error:
         if error.errno in SHORT_OF:
@@ -83,8 +151,7 @@ def oom_kills() -> int | None:
 
     Those of the nearest control group that counts them, else of the whole machine.
     """
-    groups = [path / "memory.events" for _, path in control_groups.lineage()]
-    for path in (*groups, KILLS):
+    for path in (*(path / "memory.events" for _, path in lineage()), KILLS):
         try:
             lines = path.read_text(encoding="ascii").splitlines()
         except OSError:

@@ -1,7 +1,11 @@
-"""Processes: how they start and end, and how this one takes memory from the C library."""
+"""Processes: how they start, tell and end, and how this one takes memory from the C library.
+
+Whoever asks a preloaded process imports this, so heavy modules are imported where they are used.
+"""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -10,17 +14,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from pipeline.errors import LaunchError, SamestepError
 
 PR_SET_PDEATHSIG = 1
 Running = subprocess.Popen[bytes]
+Tell = Callable[[Any], None]
 
 
 def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def stay_with(parent: int) -> None:
+    """End when `parent` ends; raises LaunchError where it already has."""
+    die_with_parent()
+    # It may have ended before Linux was asked to tell of it.
+    if os.getppid() != parent:
+        raise LaunchError("the process that started this one has gone")
 
 
 def interrupt_on_sigterm() -> None:
@@ -55,7 +71,7 @@ def end_as(status: int) -> NoReturn:
 
 def is_stopped(pid: int) -> bool:
     """True where a process is stopped (SIGSTOP, SIGTSTP) and waits for SIGCONT."""
-    import psutil  # whoever asks a preloaded process does without
+    import psutil
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -110,6 +126,123 @@ def stop(processes: Sequence[Running], grace_seconds: float = 5.0) -> None:
         deadline = time.monotonic() + grace_seconds
         while time.monotonic() < deadline and any(p.poll() is None for p in processes):
             time.sleep(0.05)
+
+
+class Child:
+    """A forked process that does `work` and ends with its status, or with this process.
+
+    With `at_exit` it runs the exit handlers, by which Horovod shuts down (else its peers see an
+    abort), but also those that this process had before.
+    """
+
+    def __init__(self, work: Callable[[], object], *, at_exit: bool = True) -> None:
+        parent = os.getpid()
+        # What is buffered would be written by both.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            stay_with(parent)
+            result = work()
+            code = result if isinstance(result, int) else 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            if at_exit:
+                atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # Never back into the code of whoever forked.
+            os._exit(code)
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+    def kill(self) -> None:
+        """End it at once where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+class Teller(Child):
+    """A child that tells this process values; `work` gets the function to tell them."""
+
+    def __init__(self, work: Callable[[Tell], object]) -> None:
+        from multiprocessing import Pipe
+
+        self._reader, writer = Pipe(duplex=False)
+
+        def child() -> int:
+            self._reader.close()
+            try:
+                work(writer.send)
+            except Exception as error:
+                if not isinstance(error, SamestepError | OSError):
+                    sys.excepthook(*sys.exc_info())  # a bug has more to say than a line
+                kind = "" if isinstance(error, LaunchError) else f"{type(error).__name__}: "
+                writer.send(LaunchError(kind + " ".join(str(error).split())))
+                return 1
+            return 0
+
+        super().__init__(child, at_exit=False)
+        writer.close()
+
+    def hear(self) -> Any:
+        """The next value; raises LaunchError, with the child's own words, where it has failed."""
+        try:
+            value = self._reader.recv()
+        except EOFError:
+            value = LaunchError(f"a process for it ended with code {self.wait()}")
+        if isinstance(value, LaunchError):
+            raise value
+        return value
+
+    def kill(self) -> None:
+        """End it at once where it still runs, and close the pipe."""
+        super().kill()
+        self._reader.close()
+
+
+def at_once(works: Iterable[Callable[[], Any]], places: Iterable[Iterable[int]]) -> list[Any]:
+    """Values of these functions, each of a child on the cores of its place, all at once.
+
+    Returns once all have ended; raises LaunchError where one failed.
+    """
+
+    def measure(work: Callable[[], Any], cores: Iterable[int], tell: Tell) -> None:
+        os.sched_setaffinity(0, cores)
+        tell(work())
+
+    children = list[Teller]()
+    try:
+        for work, cores in zip(works, places, strict=True):
+            children.append(Teller(partial(measure, work, cores)))
+        values = [child.hear() for child in children]
+        for child in children:
+            child.wait()
+        return values
+    except LaunchError as error:
+        raise LaunchError(f"a measuring process failed: {error}") from None
+    finally:
+        for child in children:
+            child.kill()
 
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3

@@ -9,7 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from pipeline.launch import fork_server
+from pipeline.launch import preloaded
 from pipeline.machine import inherited
 from pipeline.machine.processes import die_with_parent
 
@@ -22,10 +22,10 @@ READ_AT_LOAD = ("OMP_NUM_THREADS",)
 def start() -> None:
     """Start the process that has torch loaded, once; it ends with this one."""
     environment = inherited.for_stages(os.environ) | {"OMP_NUM_THREADS": "1"}
-    fork_server.start(("tests.parity.ask",), VARIABLE, environment)
+    preloaded.start(("tests.parity.ask",), VARIABLE, environment)
 
 
-def load() -> fork_server.Work:
+def load() -> preloaded.Work:
     """Work of a launch, with all that it imports loaded, models and FSDP2 included."""
     from pipeline import models
     from pipeline.training import worker
@@ -46,8 +46,8 @@ def main() -> int:
     """Serve, or ask."""
     die_with_parent()
     if len(sys.argv) == 2:
-        fork_server.serve(sys.argv[1], load, READ_AT_LOAD)
-    code = fork_server.ask(VARIABLE, sys.argv[1:])
+        preloaded.serve(sys.argv[1], load, READ_AT_LOAD)
+    code = preloaded.ask(VARIABLE, sys.argv[1:])
     return load()() if code is None else code
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.emulation import pacing
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 from pipeline.parallel.types import SavedState
 from pipeline.training.checkpoint import load
 from tests.cores import core_for

@@ -32,8 +32,8 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.corpus.objectives import Masked, draws
 from pipeline.errors import StoppedError
-from pipeline.machine.forks import Child
 from pipeline.machine.limits import free_port
+from pipeline.machine.processes import Child
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
 from pipeline.parallel import counted, state

@@ -25,7 +25,7 @@ from pipeline import files
 from pipeline.__main__ import main as samestep
 from pipeline.launch import run as launching
 from pipeline.machine import processes
-from pipeline.machine.forks import Child
+from pipeline.machine.processes import Child
 from pipeline.records import Step
 from pipeline.training import checkpoint, worker
 from pipeline.training.step_files import StepFile

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.emulation.cores import awake
-from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.dilation import awake, dilate, places
 from pipeline.errors import StudyError
 from pipeline.launch.calibrate import collectives, operators
 from pipeline.machine.facts import hardware

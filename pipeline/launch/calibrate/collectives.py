@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.emulation import links
-from pipeline.emulation.cores import awake
-from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.dilation import awake, dilate, places
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import VARIABLE, Pacer
-from pipeline.machine.forks import measured_by, measuring
+from pipeline.machine.processes import at_once
 from pipeline.models import FP32, num_parameters
 from pipeline.parallel.mesh import divisors
 from pipeline.resolved import ResolvedRun
@@ -56,15 +55,13 @@ def measured(
         before = largest.get(run.link)
         if run.spec.world.size >= (before.spec.world.size if before else 2):
             largest[run.link] = run
-    sizes = {size for run in (*runs, *computing) for _, size in run.layout.axes}
+    axes = {size for run in (*runs, *computing) for _, size in run.layout.axes}
     timings = []
     for link, run in largest.items():
-        groups = [size for size in divisors(run.spec.world.size)[1:] if size in sizes]
+        groups = [size for size in divisors(run.spec.world.size)[1:] if size in axes]
         case = partial(_on_nodes, run.spec, groups, cores, seconds / len(groups) / len(largest))
-        timings += [
-            {"link": link.name if link else None, **one}
-            for one in measured_by(measuring(case, cores))
-        ]
+        (each,) = at_once([case], [cores])
+        timings += [{"link": link.name if link else None, **one} for one in each]
     return timings
 
 
@@ -72,26 +69,26 @@ def _on_nodes(
     run: RunSpec, groups: Sequence[int], cores: Sequence[int], seconds: float
 ) -> list[dict[str, Any]]:
     """Build the nodes of a run below this process, and have a rank on each time all cases."""
-    world, nodes = run.world, None
-    dilation = dilate(world, len(cores)) if world.link else 1.0
+    world, nodes, dilation = run.world, None, 1.0
     if world.link is not None:
+        dilation = dilate(world, len(cores))
         own = places(world.nodes, world.cores_per_node or 1, cores)
         nodes = Nodes(own, world.link, dilation)
+
+    def rank_times(meeting: str, rank: int) -> list[dict[str, Any]]:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE
+        # A dilated call takes longer, and a quartile needs enough of them.
+        lasting = max(1.0, dilation / 2) * seconds
+        with nodes.within(rank // world.ranks_per_node) if nodes else nullcontext():
+            return _times(run, meeting, rank, groups, sizes, dilation, lasting)
+
     sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.model))
     while sizes[-1] < most:
         sizes.append(min(16 * sizes[-1], most))
     with awake(cores if nodes else ()), TemporaryDirectory() as folder:
-        ranks, meeting = [], f"file://{folder}/meeting"
-        # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
-        side = 1 if world.yardstick else SIDE
-        # A dilated call takes longer, and a quartile needs enough of them.
-        longer = max(1.0, dilation / 2)
-        for rank in range(world.size):
-            node = rank // world.ranks_per_node
-            place = meeting, rank, world.size
-            work = partial(_times, *place, groups, dilation, sizes, longer * seconds, side)
-            ranks.append(measuring(partial(_inside, nodes, node, work), cores))
-        each = [measured_by(one) for one in ranks]
+        work = partial(rank_times, f"file://{folder}/meeting")
+        ranks = [partial(work, rank) for rank in range(world.size)]
+        each = at_once(ranks, [cores] * world.size)
     return [_of_all(same, dilation) for same in zip(*each, strict=True)]
 
 
@@ -114,25 +111,10 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
     return one | {"seconds": float(np.quantile(took, 0.25))}
 
 
-def _inside(
-    nodes: Nodes | None, node: int, work: Callable[[], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    """Do the work of a rank in the network and on the cores of its node."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE
-    with nullcontext() if nodes is None else nodes.within(node):
-        return work()
-
-
 def _times(
-    meeting: str,
-    rank: int,
-    size: int,
-    groups: Sequence[int],
-    factor: float,
-    sizes: Sequence[int],
-    seconds: float,
-    side: int,
-) -> list[dict[str, Any]]:
+    run: RunSpec, meeting: str, rank: int, groups: Sequence[int], sizes: Sequence[int],
+    factor: float, seconds: float,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Be a rank: join the others, and time each size of group, kind and size several times."""
     if factor > 1:
         os.environ[VARIABLE] = str(factor)
@@ -141,9 +123,12 @@ def _times(
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
+    size = run.world.size
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+    # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
+    side = 1 if run.world.yardstick else SIDE
     pacer, matrix = Pacer(factor), torch.ones(side, side)
     pacer.start()
 
@@ -198,13 +183,11 @@ def _work(kind: str, piece: int, group: ProcessGroup) -> Callable[[], object]:
         return lambda: dist.all_gather_into_tensor(whole, own, group)
     # To the next rank: of a message the first alone sends one, of a shift each does, the last one
     # to the first. So the two of a pair exchange theirs, as stages do.
-    messages, is_shift = [], kind == "shift"
+    messages, message, is_shift = [], partial(dist.P2POp, group=group), kind == "shift"
     if is_shift or rank == 0:
-        to = (rank + 1) % size
-        messages.append(dist.P2POp(dist.isend, whole, group=group, group_peer=to))
+        messages.append(message(dist.isend, whole, group_peer=(rank + 1) % size))
     if is_shift or rank == 1:
-        of = (rank - 1) % size
-        messages.append(dist.P2POp(dist.irecv, incoming, group=group, group_peer=of))
+        messages.append(message(dist.irecv, incoming, group_peer=(rank - 1) % size))
 
     def send() -> None:
         for message in dist.batch_isend_irecv(messages) if messages else ():

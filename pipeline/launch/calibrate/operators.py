@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.emulation.pacing import Pacer
-from pipeline.machine.forks import measured_by, measuring
-from pipeline.machine.processes import keep_freed_memory
+from pipeline.machine.processes import at_once, keep_freed_memory
 from pipeline.planner.operators import Operator
 
 if TYPE_CHECKING:
@@ -33,10 +32,9 @@ def measured(
     wanted: Sequence[Operator], cores: Sequence[int], threads: int, seconds: float
 ) -> list[dict[str, Any]]:
     """The figures of a process on each place of `threads` cores, all at once."""
-    places = [cores[at : at + threads] for at in range(0, len(cores) - threads + 1, threads)]
-    figures = partial(_figures, wanted, threads, seconds)
-    running = [measuring(figures, place) for place in places or [cores]]
-    return [measured_by(child) for child in running]
+    ends = range(threads, len(cores) + 1, threads)
+    places = [cores[end - threads : end] for end in ends] or [cores]
+    return at_once([partial(_figures, wanted, threads, seconds)] * len(places), places)
 
 
 def stretches(
@@ -50,8 +48,7 @@ def stretches(
     A stretch is of operators drawn at random, which take its seconds by `timed`. After each the
     process waits, as a rank does whose time is dilated by `factor`; with a factor of 1 it does not.
     """
-    work = partial(_stretches, timed, factor, seconds)
-    each = [measured_by(child) for child in [measuring(work, place) for place in places]]
+    each = at_once([partial(_stretches, timed, factor, seconds)] * len(places), places)
     return [statistics.median(same) for same in zip(*each, strict=True)]
 
 

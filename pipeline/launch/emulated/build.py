@@ -16,29 +16,23 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 
 from pipeline.emulation import NOTE, REPORT, links, pacing
-from pipeline.emulation.cores import awake
-from pipeline.emulation.dilation import dilate, places
-from pipeline.emulation.measured import check, check_quota, measure
+from pipeline.emulation.dilation import awake, dilate, places
+from pipeline.emulation.measured import check, measure
 from pipeline.emulation.nodes import Nodes
-from pipeline.emulation.pacing import Pacer, speed_of
+from pipeline.emulation.pacing import Pacer, slowness_of
 from pipeline.files import write_text
 from pipeline.launch.emulated import yardstick
-from pipeline.machine import control_groups
-from pipeline.machine.forks import Child, stay_with
-from pipeline.machine.processes import die_with_parent, exit_status
+from pipeline.machine import limits
+from pipeline.machine.processes import Child, die_with_parent, exit_status, stay_with
 from pipeline.resolved import ResolvedRun, resolve
 from pipeline.training import worker
 
-PORT = 29500
-"""Meeting place of the ranks: every port of a new network is free."""
-
-GRACE_SECONDS = 10.0
-POLL_SECONDS = 0.02
+PORT = 29500  # where ranks meet: every port of a new network is free
+GRACE_SECONDS, POLL_SECONDS = 10.0, 0.02
 
 
 def run_here() -> int:
@@ -60,11 +54,9 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
     """Build the nodes, measure what they get, fork the ranks and follow them to their end."""
     spec, world, link = run.spec, run.spec.world, run.link
     assert link is not None and world.cores_per_node is not None  # of an emulated network
-    cores = control_groups.usable_cores()
+    cores = limits.usable_cores()
     forward_seconds = yardstick.forward_seconds(args.yardstick, run)
     dilation = dilate(world, len(cores))
-    quota = control_groups.cpu_quota()
-    check_quota(quota, spec, dilation)
     nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
     stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
     with awake(cores):
@@ -79,16 +71,13 @@ def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
         worker.import_heavy([spec.model])
         for module in run.strategy.modules:
             importlib.import_module(module)
-        with running(run, nodes, forward_seconds, args) as started:
-            return follow(started)
+        return _train(run, nodes, forward_seconds, args)
 
 
-@contextmanager
-def running(
-    run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace
-) -> Iterator[list[Child]]:
-    """Fork a run's meeting place and its ranks, each in its node's network; kill what is left."""
-    layout = run.layout
+def _train(run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace) -> int:
+    """Fork a run's meeting place and its ranks, each in its node's network, and follow them."""
+    layout, link = run.layout, run.link
+    assert link is not None
 
     def meet() -> int:
         """Hold the key-value store through which the ranks find one another."""
@@ -104,8 +93,8 @@ def running(
         """Be a rank, as slow as its node is; its pacer is made within it."""
         node, local = divmod(rank, layout.processes_per_node)
         nodes.enter(node)
-        speed = speed_of(node, run.spec.world, f"{run.spec.seed}/{run.spec.repeat}/{node}")
-        pacer = partial(Pacer, nodes.dilation, speed, forward_seconds)
+        slowness = slowness_of(node, nodes.count, link, f"{run.spec.seed}/{run.spec.repeat}/{node}")
+        pacer = partial(Pacer, nodes.dilation, slowness, forward_seconds)
         # What torchrun would set, and the dilated waits of Horovod's loop.
         variables = {
             "RANK": rank,
@@ -128,7 +117,7 @@ def running(
         started.append(Child(meet))
         for rank in range(layout.num_processes):
             started.append(Child(partial(train, rank)))
-        yield started
+        return follow(started)
     finally:
         for one in started:
             one.kill()

@@ -29,8 +29,7 @@ from pipeline import schemas, strategies
 from pipeline.emulation.dilation import places
 from pipeline.errors import LaunchError
 from pipeline.machine.facts import hardware
-from pipeline.machine.forks import measured_by, measuring
-from pipeline.machine.processes import keep_freed_memory
+from pipeline.machine.processes import at_once, keep_freed_memory
 from pipeline.machine.source import provenance
 from pipeline.parallel.types import Batch, Phases
 from pipeline.resolved import ResolvedRun
@@ -75,20 +74,16 @@ def measured(
     worker.import_heavy([first.model])
     width = first.world.cores_per_node or 1
     lasting = seconds or SHAPE_SECONDS * len(having)
-    children = [
-        measuring(partial(_rounds, having, len(place), lasting), place)
-        for place in places(len(cores) // width or 1, width, cores)
-    ]
-    results = [measured_by(child) for child in children]
+    own = places(len(cores) // width or 1, width, cores)
+    results = at_once([partial(_rounds, having, len(place), lasting) for place in own], own)
     # A process that made more rounds than another has them left out.
-    by_shape = dict[Shape, list[Round]]()
-    for n, shape in enumerate(having):
-        by_shape[shape] = []
+    by_shape: dict[Shape, list[Round]] = {shape: [] for shape in having}
+    for n, rounds in enumerate(by_shape.values()):
         for same in zip(*(one[n] for one in results), strict=False):
             medians = {name: statistics.median(one[name] for one in same) for name in same[0]}
             # The forward pass of an undisturbed step.
             scaled = medians["waited_forward"] * medians["step"] / medians["waited_step"]
-            by_shape[shape].append(medians | {"forward_seconds": scaled})
+            rounds.append(medians | {"forward_seconds": scaled})
     return {
         "version": VERSION,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 from pipeline.machine.site import Site
 from pipeline.models import num_parameters
 from pipeline.planner.memory import predict
 from pipeline.resolved import ResolvedRun, first_runs
 from pipeline.study.study import Study
 
-GIBIBYTE_MB = 1024
 MINUTES_BESIDE = 10
 """Over the run's own time limit: start, checks of the tokens, writing the record."""
 
-PROCESS_MB, CUDA_PROCESS_MB = 2 * GIBIBYTE_MB, 6 * GIBIBYTE_MB
+PROCESS_MB, CUDA_PROCESS_MB = 2048, 6144
 """Python and torch of one rank: with the pages of the token shards, and with a CUDA context, NCCL
 and pinned buffers."""
 
@@ -84,16 +83,17 @@ def request(run: ResolvedRun, site: Site) -> Request:
     """Nodes, GPUs, memory and time of one run."""
     spec, count = run.spec, num_parameters(run.spec.model)
     if spec.world.device == "cuda":
-        rank_mb = _steps(count * HOST_BYTES) + CUDA_PROCESS_MB
+        needed, process_mb = count * HOST_BYTES, CUDA_PROCESS_MB
     else:
         # The root needs the most wherever ranks differ.
-        peak = predict(run).model_peak
-        rank_mb = _steps(round(RESERVE * peak) + count * COPY_BYTES) + PROCESS_MB
+        needed = round(RESERVE * predict(run).model_peak) + count * COPY_BYTES
+        process_mb = PROCESS_MB
+    model_mb = math.ceil(needed / 2**20 / 256) * 256  # in steps
     minutes = math.ceil(spec.timeout_seconds / 60) + MINUTES_BESIDE
     return Request(
         nodes=spec.world.num_machines,
         gpus=run.gpus_per_machine,
-        memory_mb=run.ranks_per_machine * rank_mb,
+        memory_mb=run.ranks_per_machine * (model_mb + process_mb),
         minutes=min(minutes, site.max_minutes or minutes),
         site=site,
     )
@@ -147,8 +147,3 @@ def command_lines(study: Study, site: Site, image: Path | None) -> Iterator[str]
             len(usable_cores()), "PORT", "FIRST_NODE", scheduler, image, "TOKEN", site=site
         )
         yield from map(shlex.join, commands(run, paths, place))
-
-
-def _steps(num_bytes: int) -> int:
-    """MiB in steps of 256, rounded up."""
-    return math.ceil(num_bytes / 2**20 / 256) * 256

@@ -1,8 +1,10 @@
 """How far time is stretched, and which cores a node gets: arithmetic."""
 
+import os
+
 import pytest
 
-from pipeline.emulation.dilation import dilate, places
+from pipeline.emulation.dilation import dilate, pinned, places
 from pipeline.study.spec import WorldSpec
 
 
@@ -63,3 +65,11 @@ def test_with_a_yardstick_every_run_is_paced_and_cores_have_more_room(nodes, fac
 def test_in_real_time_nothing_is_stretched_whatever_is_asked_for(monkeypatch) -> None:
     monkeypatch.setenv("SAMESTEP_LEAST_DILATION", "8")
     assert dilate(world(2, real_time=True), 2) == 1
+
+
+def test_pinning_holds_for_a_while() -> None:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    with pinned([core]):
+        assert os.sched_getaffinity(0) == {core}
+    assert os.sched_getaffinity(0) == before

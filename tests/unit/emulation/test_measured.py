@@ -64,12 +64,15 @@ CASES: dict[str, tuple[list[list[float]], list[list[float]], tuple[Any, ...], fl
 
 
 def measure(
-    link: LinkSpec = LINK, repeat: int = 0, count: int = 2, tell: Any = print, factor: float = 1
+    link: LinkSpec = LINK,
+    repeat: int = 0,
+    places: Sequence[Sequence[int]] = ((0,), (1,)),
+    tell: Any = print,
+    factor: float = 1,
 ) -> Any:
-    """The record of a run on so many nodes."""
+    """The record of a run on nodes that have these cores."""
     spec = replace(SPEC, world=replace(SPEC.world, link=link), repeat=repeat)
-    places = [[0], [1]][:count]
-    nodes: Any = SimpleNamespace(count=count, tcp=dict, places=places, kind="own", dilation=factor)
+    nodes: Any = SimpleNamespace(count=len(places), tcp=dict, places=places, dilation=factor)
     return measured.measure(spec, nodes, tell)
 
 
@@ -95,7 +98,8 @@ def test_figures_are_those_of_a_quiet_machine(clock, kept, monkeypatch, name) ->
     for function, fake in (("_cores", look), ("_rates", rate)):
         monkeypatch.setattr(measured, function, lambda *_, fake=fake: fake())
     monkeypatch.setattr(measured, "busy_programs", wait)
-    found = measure(count=2 if rates[0] else 1, tell=told.append)
+    places = [[0], [1]] if rates[0] else [[0]]
+    found = measure(places=places, tell=told.append)
     keys = ("measured_cores", "measured_mbits", "disturbed_by")
     assert (tuple(found.get(key) for key in keys), clock[0]) == (taken, seconds)
     assert told == [f"waits: {SPINNER}", "the machine is quiet again"][:lines]
@@ -118,23 +122,17 @@ def test_nodes_that_are_not_dilated_need_nearly_all_of_their_cores(
     assert ("disturbed_by" in measure(factor=factor)) == waits
 
 
+def test_a_core_that_two_nodes_share_is_nobody_s_own(kept, monkeypatch) -> None:
+    monkeypatch.setattr(measured, "_cores", lambda *_: [1.0] * 3)
+    monkeypatch.setattr(measured, "_rates", lambda *_: [1000.0] * 3)
+    each = [measure(places=places)["shares"] for places in ([[0, 1], [2]], [[0], [1], [0]])]
+    assert each == ["own", "paced"]
+
+
 def test_a_run_that_was_disturbed_is_no_result() -> None:
     found = {"cores_per_node": 2, "dilation": 4.0, "measured_cores": [2.0, 1.3]}
     with pytest.raises(DisturbedError, match=r"core 0.*a node of 2 cores got 1\.30 of them"):
         measured.check(found | {"disturbed_by": SPINNER})
-
-
-@pytest.mark.parametrize(("quota", "factor", "refused"), [
-    (None, 1, False), (0.5, 1, True), (0.5, 3, False), (0.75, 3, False), (2.0, 1, False),
-])  # fmt: skip
-def test_a_quota_that_a_node_can_never_have_its_cores_under_is_a_result(
-    quota: float | None, factor: float, refused: bool
-) -> None:
-    check = partial(measured.check_quota, quota, SPEC, factor)
-    if not refused:
-        return check()
-    with pytest.raises(UnsupportedError, match=r"gets 0\.25 of them under the CPU quota of 0\.5"):
-        check()
 
 
 @pytest.mark.parametrize(

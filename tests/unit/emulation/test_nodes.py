@@ -24,13 +24,6 @@ def test_each_setting_that_may_forbid_namespaces_is_named(monkeypatch) -> None:
     assert all(setting in str(refused.value) for setting in settings)
 
 
-def test_a_core_that_two_nodes_share_is_nobody_s_own(monkeypatch) -> None:
-    monkeypatch.setattr(nodes, "enter_private_network", lambda: None)
-    monkeypatch.setattr(nodes.Nodes, "_build", lambda *_: None)
-    kinds = [nodes.Nodes(places, nodes.PLAIN).kind for places in ([[0, 1], [2]], [[0], [1], [0]])]
-    assert kinds == ["own", "paced"]
-
-
 def _killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 

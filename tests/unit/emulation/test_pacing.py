@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline.emulation import pacing
-from pipeline.emulation.pacing import Pacer, Speed, speed_of
+from pipeline.emulation.pacing import Pacer, slowness_of
 from pipeline.study.link import LinkSpec
-from pipeline.study.spec import WorldSpec
 
 
 class Machine:
@@ -117,7 +116,7 @@ CASES: dict[str, tuple[dict[str, Any], Sequence[Event], float]] = {
     "until they are worth it": (PLAIN, [work(0.0003), on_the_way, work(0.0017), on_the_way], 0.008),
     "on cores of its own nothing waits": ({"dilation": 1.0}, [work(1), settle], 1),
     "but for a slow node": (
-        {"dilation": 1.0, "speed": Speed(0.5)}, [begin_step, work(1), settle], 2,
+        {"dilation": 1.0, "slowness": lambda _: 2.0}, [begin_step, work(1), settle], 2,
     ),
     # The machine is at half its speed: what takes it 2 s counts, and is paid for, as 1.
     "CPU seconds count by the forward pass": (
@@ -236,22 +235,30 @@ def test_what_follows_a_settlement_begins_there(machine) -> None:
     assert pacer.moment() == machine.now
 
 
+PLAIN_LINK = LinkSpec("1gbit", 1000)
+
+
+def slownesses(link: LinkSpec, node: int, seed: str = "1") -> list[float]:
+    """Of a node of four in 200 steps; none for one that is as fast as any."""
+    slowness = slowness_of(node, 4, link, seed)
+    return [] if slowness is None else [slowness(step) for step in range(200)]
+
+
 def test_jitter_is_drawn_for_each_node_and_step_and_again_the_same() -> None:
-    speed = Speed(jitter=0.3, seed="1/node0")
-    drawn = [speed.slowness(step) for step in range(200)]
-    assert drawn == [speed.slowness(step) for step in range(200)]
+    unsteady = replace(PLAIN_LINK, jitter=0.3)
+    drawn = slownesses(unsteady, 0)
+    assert drawn == slownesses(unsteady, 0) != slownesses(unsteady, 0, "2")
     assert len(set(drawn)) == 200
     assert 1 <= min(drawn) < 1.01 and 1.29 < max(drawn) <= 1.3
-    assert drawn != [Speed(jitter=0.3, seed="1/node1").slowness(step) for step in range(200)]
 
 
 def test_the_last_node_straggles_and_all_jitter() -> None:
-    plain = WorldSpec(4, 1, "cpu", "gloo", "emulated", None, LinkSpec("1gbit", 1000), 1)
-    assert {speed_of(node, plain, "") for node in range(4)} == {Speed()}
-    slow = replace(plain, link=LinkSpec("straggler", 1000, straggler=0.5))
-    assert [speed_of(node, slow, "").relative for node in range(4)] == [1, 1, 1, 0.5]
-    unsteady = replace(plain, link=LinkSpec("jitter", 1000, jitter=0.3))
-    assert {speed_of(node, unsteady, "").jitter for node in range(4)} == {0.3}
+    assert [slownesses(PLAIN_LINK, node) for node in range(4)] == [[]] * 4
+    slow = replace(PLAIN_LINK, straggler=0.5)
+    assert [slownesses(slow, node)[:1] for node in range(4)] == [[], [], [], [2.0]]
+    both = replace(slow, jitter=0.3)
+    assert [len(slownesses(both, node)) for node in range(4)] == [200] * 4
+    assert min(slownesses(both, 3)) >= 2
 
 
 def test_a_real_process_is_as_slow_as_the_factor_says() -> None:

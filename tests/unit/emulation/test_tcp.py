@@ -11,7 +11,6 @@ from pipeline.emulation import pacing, tcp
 def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that stands for the kernel's settings and tables of a node."""
     settings = tmp_path / "sys"
-    (settings / "ipv4").mkdir(parents=True)
     monkeypatch.setattr(tcp, "_SETTINGS", settings)
     monkeypatch.setattr(tcp, "_COUNTERS", tmp_path)
     return tmp_path
@@ -20,9 +19,8 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_settings_that_are_closed_stay_as_they_are(kernel: Path) -> None:
     """As in a container whose /proc/sys may only be read."""
     for name in tcp.SETTINGS:
-        (kernel / "sys/ipv4" / name).mkdir()  # nobody can write a folder, not even root
+        (kernel / "sys" / name).mkdir(parents=True)  # nobody can write a folder, not even root
     tcp.configure()
-    tcp.without_ipv6()
 
 
 def test_a_node_knows_what_its_cable_carried(kernel: Path, monkeypatch) -> None:

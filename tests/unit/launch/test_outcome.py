@@ -1,4 +1,4 @@
-"""How an ended run is judged from what its ranks left."""
+"""How an ended run is judged from what its ranks and its log tell."""
 
 import errno
 import json
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import LaunchError
-from pipeline.launch.outcome import Ended, Judgement, checked, judge, stalled
+from pipeline.launch.outcome import Ended, Judgement, checked, judge, signals_of_ranks, stalled
 from pipeline.launch.torchrun import RunPaths
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import RunRecord, Step, read_record, write_record
@@ -201,3 +201,44 @@ def test_a_rank_whose_clocks_contradict_each_other_was_disturbed_and_ends_no_stu
     write_record(tmp_path, record)
     assert read_record(tmp_path).status == "disturbed"
     assert "step 7 of rank 0: the step took 9.0 CPU seconds" in record.run["reason"]
+
+
+RANK = """[1]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : {} (pid: 4712)
+  traceback : Signal 9 (SIGKILL) received by PID 4712
+"""
+FIRST = """Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-23_08:33:13
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : {} (pid: 4711)
+"""
+OWN = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 15\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("".join(RANK.format(code) for code in (-15, 1, -9)), [9]),
+        (FIRST.format(-15), [15]),
+        (RANK.format(-15) + FIRST.format(1), []),
+        (RANK.format(-15) + FIRST.format(-11), [11]),
+        (OWN, [15]),
+    ],
+    ids=["killed", "ended by somebody", "ended by torchrun", "crashed", "torchrun ended"],
+)
+def test_signals_of_ranks_are_those_of_the_first_to_go(tmp_path, text, expected) -> None:
+    """Neither those of an earlier start, nor what launchers say as the stage stops them."""
+    log = tmp_path / "log.txt"
+    log.write_text(RANK.format(-6))
+    begin = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write(text)
+    end = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write(OWN + RANK.format(-4))
+    assert signals_of_ranks(log, begin, end) == expected
+    log.unlink()
+    assert signals_of_ranks(log, 0, 0) == []

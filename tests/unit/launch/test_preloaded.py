@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from pipeline import models
-from pipeline.launch import fork_server, preloaded
+from pipeline.launch import preloaded
 from pipeline.machine import session
-from pipeline.machine.control_groups import usable_cores
+from pipeline.machine.limits import usable_cores
 from pipeline.models import deferred
 from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec
@@ -24,7 +24,7 @@ from tests.programs import ran, wait_until
 SERVER = """
 import os, sys, time
 from pathlib import Path
-from pipeline.launch.fork_server import serve
+from pipeline.launch.preloaded import serve
 
 def run():
     sys.argv.pop(1)
@@ -36,10 +36,8 @@ def run():
 
 serve(sys.argv[1], lambda: run, ["OMP_NUM_THREADS"])
 """
-ASK = "import sys; from pipeline.launch.preloaded import ask; sys.exit(ask('rank', sys.argv[1:]))"
-
-
 ONE_THREAD = preloaded.variable(1)
+ASK = "from pipeline.launch.preloaded import main; main()"
 
 
 @pytest.fixture
@@ -65,8 +63,8 @@ def asked(server, tmp_path):
     """Ask for a run that waits; the asker, and the process of the run."""
     file = tmp_path / "pid"
 
-    def ask(script: str = ASK, *words: str) -> tuple[subprocess.Popen[str], int]:
-        command = [sys.executable, "-c", script, *words, str(file), "wait"]
+    def ask() -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", ASK, "rank", str(file), "wait"]
         asker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: file.is_file() and file.read_text())
         return asker, int(file.read_text())
@@ -78,7 +76,7 @@ def test_the_run_has_the_arguments_environment_folder_and_output_of_the_asker(
     server, tmp_path
 ) -> None:
     done = ran(
-        [sys.executable, "-c", ASK, "here.txt", "7"],
+        [sys.executable, "-c", ASK, "rank", "here.txt", "7"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path.cwd())},
         timeout=30,
@@ -94,28 +92,16 @@ def test_all_end_together_and_a_kill_is_told_as_such(server, asked, victim) -> N
     pids = {"asker": asker.pid, "server": server.pid, "guard": psutil.Process(run).ppid()}
     os.kill(pids.get(victim, run), signal.SIGKILL)
     _, errors = asker.communicate(timeout=20)
-    assert victim == "asker" or asker.returncode == 128 + signal.SIGKILL
+    assert asker.returncode == -signal.SIGKILL
     assert ("ended without an answer" in errors) == (victim in ("guard", "server"))
     wait_until(lambda: not Path(f"/proc/{run}").exists())
 
 
-INTERRUPTED = """
-import signal, sys
-from pipeline.launch import fork_server
-
-def interrupt(number, frame):
-    raise KeyboardInterrupt("by signal 15")
-
-signal.signal(signal.SIGTERM, interrupt)
-sys.exit(fork_server.ask("SAMESTEP_PRELOADED_1", sys.argv[1:]))
-"""
-
-
 def test_an_interrupt_of_the_asker_ends_the_work_by_the_same_signal(asked) -> None:
-    asker, run = asked(INTERRUPTED, "rank")
+    asker, run = asked()
     asker.terminate()
     asker.communicate(timeout=20)
-    assert asker.returncode == 128 + signal.SIGTERM
+    assert asker.returncode == -signal.SIGTERM
     assert not Path(f"/proc/{run}").exists()
 
 
@@ -134,26 +120,27 @@ def test_where_no_fit_process_answers_nobody_waits(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, os.environ[ONE_THREAD] if value == "SERVER" else value)
-    assert preloaded.ask("rank", ["x", "0"]) is None
+    name = preloaded.variable(os.environ["OMP_NUM_THREADS"])
+    assert preloaded.ask(name, ["rank", "x", "0"]) is None
     assert message in capsys.readouterr().err
 
 
 def test_a_server_that_was_stopped_is_not_waited_for(server, tmp_path, monkeypatch, capsys) -> None:
     """Nor does it begin the run that it was asked for once it goes on."""
-    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 0.3)
     server.send_signal(signal.SIGSTOP)
     monkeypatch.chdir(tmp_path)
-    assert preloaded.ask("rank", ["begun", "0"]) is None
+    assert preloaded.ask(ONE_THREAD, ["rank", "begun", "0"]) is None
     assert "does not answer: the run loads for itself (timed out)" in capsys.readouterr().err
     server.send_signal(signal.SIGCONT)
-    monkeypatch.setattr(fork_server, "ANSWER_SECONDS", 20)
-    assert preloaded.ask("rank", ["later", "0"]) == 0
+    monkeypatch.setattr(preloaded, "ANSWER_SECONDS", 20)
+    assert preloaded.ask(ONE_THREAD, ["rank", "later", "0"]) == 0
     assert (tmp_path / "later").exists() and not (tmp_path / "begun").exists()
 
 
 def test_another_user_is_neither_asked_nor_served(server, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    assert preloaded.ask("rank", [str(tmp_path / "x"), "0"]) is None
+    assert preloaded.ask(ONE_THREAD, ["rank", str(tmp_path / "x"), "0"]) is None
     assert "its socket is that of user" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
@@ -177,7 +164,7 @@ time.sleep(60)
 def test_a_process_with_torch_has_the_models_of_its_runs_loaded(monkeypatch) -> None:
     """transformers imports a class at its first use, for seconds, which each rank would do anew."""
     started, built = list[tuple[str, ...]](), list[ModelSpec]()
-    monkeypatch.setattr(fork_server, "start", lambda words, *_: started.append(words))
+    monkeypatch.setattr(preloaded, "start", lambda words, *_: started.append(words))
     monkeypatch.setattr(deferred, "deferred_model", lambda model, seed: built.append(model))
     monkeypatch.setattr(session, "begin", lambda: None)
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # it sets it

@@ -14,7 +14,7 @@ from pipeline.__main__ import ALL
 from pipeline.errors import LostError
 from pipeline.launch import run as cli
 from pipeline.launch import torchrun
-from pipeline.launch.outcome import Ended, Judgement
+from pipeline.launch.outcome import Ended
 from pipeline.launch.torchrun import RunPaths, StartPlace
 from pipeline.machine.inherited import SENT_AGAIN
 from pipeline.records import Step, read_record
@@ -41,15 +41,6 @@ def paths(tmp_path: Path) -> RunPaths:
 
 NOW = "2026-01-01T00:00:00+00:00"
 KILLED = Ended([-9], False, NOW, NOW)
-LOST = Judgement("failed", "killed by signal 9", lost=True)
-
-
-def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(monkeypatch) -> None:
-    """On one node as on several."""
-    monkeypatch.setenv(SENT_AGAIN, "yes")
-    with pytest.raises(LostError, match="lost in attempt 2 of 3"):
-        cli._lost(RUN, LOST, 2)
-    assert cli._lost(RUN, LOST, 3) is None
 
 
 @pytest.fixture
@@ -61,7 +52,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
     """
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
 
-    def run(spec: RunSpec, *ends: Ended | str, tokens: Path = small_tokens) -> list[str]:
+    def run(spec: RunSpec, *ends: Ended | str, attempt: int = 1) -> list[str]:
         told: list[str] = []
 
         def follow(spec: RunSpec, commands: Any, _: Any, paths: RunPaths, token: str) -> Ended:
@@ -82,7 +73,8 @@ def stage(small_tokens, tmp_path, monkeypatch):
         file.write_text(spec.to_json())
         parser = argparse.ArgumentParser()
         ALL["train"].add_arguments(parser)
-        words = ["--spec", str(file), "--tokens", str(tokens), "--out", str(tmp_path)]
+        words = ["--spec", str(file), "--tokens", str(small_tokens), "--out", str(tmp_path)]
+        words += ["--attempt", str(attempt)]
         assert ALL["train"].run(parser.parse_args(words)) == 0
         return told
 
@@ -112,6 +104,16 @@ def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, caps
     assert (tmp_path / "log.txt").read_text().count("lost in attempt") == 2
     first, second = record.run["execution"]["interruptions"]
     assert "lost in attempt 1 of 3 (killed by signal 9" in first and "2 of 3 (SomeError" in second
+
+
+def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(stage, tmp_path, monkeypatch) -> None:
+    """On one node as on several; the last of its attempts counts."""
+    monkeypatch.setenv(SENT_AGAIN, "yes")
+    with pytest.raises(LostError, match=r"lost in attempt 2 of 3.*no record is written"):
+        stage(ONE, KILLED, attempt=2)
+    assert not (tmp_path / "run.json").exists()
+    stage(ONE, KILLED, attempt=3)
+    assert read_record(tmp_path).status == "failed"
 
 
 @pytest.mark.parametrize("kind", ["failed", "unsupported", "oom"])

@@ -1,17 +1,21 @@
-"""No process outlives the one that started it."""
+"""Processes end, tell and fail as they should, and none outlives the one that started it."""
 
 import mmap
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import psutil
 import pytest
 
+from pipeline.errors import LaunchError
 from pipeline.machine import processes
+from pipeline.machine.processes import Child, Tell, Teller, at_once
 from tests.programs import ran, wait_until
 
 CHILD = (
@@ -90,3 +94,43 @@ def test_blocks_of_a_step_are_used_again() -> None:
 
     pages = (40 << 20) // mmap.PAGESIZE
     assert faults("keep") < 100 < pages <= faults("leave")
+
+
+def _fail() -> None:
+    raise ValueError("two\nlines")
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_values_come_in_their_order_and_what_fails_says_why() -> None:
+    def work(tell: Tell) -> None:
+        tell([1.5])
+        tell("two")
+        _fail()
+
+    child = Teller(work)
+    assert [child.hear(), child.hear()] == [[1.5], "two"]
+    with pytest.raises(LaunchError, match=r"^ValueError: two lines$"):
+        child.hear()
+    assert child.wait() == 1
+    child.kill()
+
+
+@pytest.mark.parametrize(("work", "said"), [(_fail, "ValueError: two lines"), (_kill, "code -9")])
+def test_a_measuring_process_that_fails_is_told_and_ends_the_others(work, said) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(LaunchError, match=rf"a measuring process failed: .*{said}"):
+        at_once([work, signal.pause], [os.sched_getaffinity(0)] * 2)
+    assert psutil.Process().children() == before
+
+
+def test_results_are_those_of_processes_on_their_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    assert at_once([lambda: [*os.sched_getaffinity(0)], lambda: 2], [[core]] * 2) == [[core], 2]
+
+
+def test_an_exit_code_is_that_of_the_work() -> None:
+    assert [Child(partial(int, code), at_exit=False).wait() for code in (0, 3)] == [0, 3]
+    assert Child(lambda: None, at_exit=False).wait() == 0

@@ -171,7 +171,7 @@ from pathlib import Path
 import torch
 from pipeline import strategies
 from pipeline.corpus.batches import Batches
-from pipeline.machine.forks import Child
+from pipeline.machine.processes import Child
 from pipeline.strategies.horovod import plan
 from pipeline.training.clock import Clock
 from pipeline.training.loop import Hooks, Loop

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.launch.emulated import build
 from pipeline.launch.emulated.build import follow
-from pipeline.machine.forks import Child
+from pipeline.machine.processes import Child
 
 
 @pytest.fixture
