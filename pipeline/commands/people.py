@@ -39,9 +39,9 @@ def doctor(args: argparse.Namespace) -> None:
     `python -m pipeline doctor --study smoke`; without a study for all shipped ones, and with
     `--site` for what the site file of a cluster asks for. Exit status 0 whatever is missing.
     """
-    from pipeline.doctor import show, site
+    from pipeline.doctor import show
 
-    show.show(site.probes().items() if args.site else show.probes(args.study))
+    show.show(show.of_site().items() if args.site else show.of_machine(args.study))
 
 
 @enter(

@@ -1,9 +1,15 @@
-"""The command `doctor`: what can run on this machine, and how to get what is missing."""
+"""The command `doctor`: what can run on this machine, and how to get what is missing.
+
+With `--site` it holds workflow/site.yaml against its cluster.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,52 +17,21 @@ from pathlib import Path
 from pipeline import strategies
 from pipeline.corpus.sources import check_files
 from pipeline.doctor import probes as machine
-from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, missing, note, ok
-from pipeline.errors import CorpusError, StudyError, UnsupportedError
+from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, failure, missing, note, ok
+from pipeline.errors import CorpusError, LaunchError, StudyError, UnsupportedError
+from pipeline.launch.slurm.request import Request, allocation
+from pipeline.machine.image import RUNTIMES, enter
+from pipeline.machine.site import APPTAINER, NO_RUNTIME, PYXIS, SITE_FILE, Site, load_site
 from pipeline.resolved import ResolvedRun, first_runs
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.text import plural
 from pipeline.training.devices import without_kernels
 
 PREFIX = "study:"
+Probes = Iterable[tuple[str, Callable[[], Finding]]]
 
 
-def probes(study: Path | None = None) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """Every probe by name: the machine, strategies that need more than torch, and studies.
-
-    Those are the shipped ones, or `study` with its corpus. A strategy whose file cannot be used has
-    a probe too, which says so.
-    """
-    named = shipped_studies() if study is None else {load_study(study).name: study}
-    yield from machine.PROBES.items()
-    for name in strategies.names():
-        try:
-            chosen = strategies.load(name, {})
-            needs_more = bool(chosen.requires or chosen.needs_of_torch)
-        except StudyError:
-            needs_more = True
-        if needs_more:
-            yield name, partial(machine.strategy, name)
-    if study is not None:
-        yield "corpus", partial(corpus, study)
-    for name, path in named.items():
-        yield PREFIX + name, partial(cells, path)
-
-
-def examine(probe: Callable[[], Finding]) -> Finding:
-    """Finding of a probe; one that fails is a line, so that the others are still seen."""
-    try:
-        return probe()
-    except StudyError as error:
-        what, _, fix = " ".join(str(error).split()).rpartition("; ")
-        return Finding(BROKEN, what or fix, fix)
-    except Exception as error:
-        message = " ".join(str(error).split())[:200]
-        text = f"could not be probed ({type(error).__name__}: {message})"
-        return note(text, "what needs it may fail here")
-
-
-def show(probes: Iterable[tuple[str, Callable[[], Finding]]]) -> None:
+def show(probes: Probes) -> None:
     """Print a sentence on the studies that can run, whole or in part, and a line for each probe.
 
     The way to get what is missing stands below it.
@@ -76,6 +51,41 @@ def show(probes: Iterable[tuple[str, Callable[[], Finding]]]) -> None:
         print(f"{finding.status:7}  {name:{width}}  {finding.text}")
         if finding.fix:
             print(f"{'':7}  {'':{width}}  -> {finding.fix}")
+
+
+def examine(probe: Callable[[], Finding]) -> Finding:
+    """Finding of a probe; one that fails is a line, so that the others are still seen."""
+    try:
+        return probe()
+    except StudyError as error:
+        what, _, fix = " ".join(str(error).split()).rpartition("; ")
+        return Finding(BROKEN, what or fix, fix)
+    except Exception as error:
+        message = " ".join(str(error).split())[:200]
+        text = f"could not be probed ({type(error).__name__}: {message})"
+        return note(text, "what needs it may fail here")
+
+
+def of_machine(study: Path | None = None) -> Probes:
+    """Every probe by name: the machine, strategies that need more than torch, and studies.
+
+    Those are the shipped ones, or `study` with its corpus. A strategy whose file cannot be used has
+    a probe too, which says so.
+    """
+    named = shipped_studies() if study is None else {load_study(study).name: study}
+    yield from machine.PROBES.items()
+    for name in strategies.names():
+        try:
+            chosen = strategies.load(name, {})
+            needs_more = bool(chosen.requires or chosen.needs_of_torch)
+        except StudyError:
+            needs_more = True
+        if needs_more:
+            yield name, partial(machine.strategy, name)
+    if study is not None:
+        yield "corpus", partial(corpus, study)
+    for name, path in named.items():
+        yield PREFIX + name, partial(cells, path)
 
 
 def cells(path: Path) -> Finding:
@@ -128,3 +138,89 @@ def why_not(run: ResolvedRun) -> str | None:
     if spec.world.num_machines > 1 and machine.slurm().status != OK:
         return f"needs {spec.world.num_machines} machines, and no SLURM answers here"
     return None
+
+
+def of_site() -> dict[str, Callable[[], Finding]]:
+    """Every probe of `--site` by name; raises LaunchError for a site file that cannot be used."""
+    site = load_site()
+    to_hub = replace(site, partition=site.network_partition)
+    variables = ", ".join(f"{k}={v}" for k, v in site.environment.items()) or "no variables"
+    return {
+        "slurm": machine.slurm,
+        "before": partial(before, site),
+        "jobs": partial(asked, site, gpus=0),
+        "gpus": partial(asked, site, gpus=1),
+        **({"network": partial(asked, to_hub, gpus=0)} if site.network_partition else {}),
+        "accounting": partial(accounting, site),
+        "container": partial(container, site),
+        "folders": partial(folders, site),
+        "environment": partial(ok, variables),
+    }
+
+
+def before(site: Site) -> Finding:
+    """Run the lines that begin a job on this machine."""
+    if failed := failure("sh", "-c", site.script()):
+        return missing(failed, f"correct {SITE_FILE}")
+    return ok("; ".join(site.before) or "no lines")
+
+
+def asked(site: Site, gpus: int) -> Finding:
+    """Ask sbatch whether it would take a job for one node; none is sent."""
+    sbatch, *options = allocation(site, 1, [Request(1, gpus, 1000, 10, site)])
+    if shutil.which(sbatch) is None:
+        return missing("no sbatch", "run on a cluster's login node")
+    failed, words = failure(sbatch, "--test-only", *options, "--wrap=true"), " ".join(options)
+    if failed is None:
+        return ok(f"SLURM takes {words}")
+    fix = f"correct {SITE_FILE}; `sinfo` and `sacctmgr show assoc` list what there is"
+    if gpus:
+        fix = f"correct `gpus` in {SITE_FILE}; a study on CPUs needs none"
+    return missing(f"SLURM refuses {words}: {failed}", fix)
+
+
+def accounting(site: Site) -> Finding:
+    """Ask sacct, by which the end of each job is seen."""
+    if not site.accounting:
+        return ok("squeue is asked how jobs stand")
+    there = shutil.which("sacct") is not None
+    failed = failure("sacct", "--allocations", "--jobs=1") if there else "no sacct"
+    return missing(failed, f"write `accounting: false` in {SITE_FILE}") if failed else ok("sacct")
+
+
+def container(site: Site) -> Finding:
+    """Look for the runtime after the lines that begin a job, and have it take the image."""
+    if site.runtime == NO_RUNTIME:
+        return note("none: ranks run on the nodes themselves, by the checkout's .venv")
+    question, absent, fix = {
+        APPTAINER: (
+            f"command -v {' || command -v '.join(RUNTIMES)}", f"no {' or '.join(RUNTIMES)}",
+            f"load its module by a line of `before` in {SITE_FILE}, or install it",
+        ),
+        PYXIS: (
+            "srun --help 2>&1 | grep -- --container-image", "srun has no --container-image",
+            f"ask the site for pyxis, or take another `runtime` in {SITE_FILE}",
+        ),
+    }[site.runtime]  # fmt: skip
+    if failure("sh", "-c", f"{site.script()}{question}") is not None:
+        return missing(absent, fix)
+    packed = machine.image()
+    if packed.status == OK and site.runtime == PYXIS:
+        try:
+            enter(machine.IMAGE, site, device="cpu", folders=())
+        except LaunchError as error:
+            what, _, fix = str(error).partition("; ")
+            return missing(what, fix)
+    return replace(packed, text=f"{site.runtime}; {packed.text}")
+
+
+def folders(site: Site) -> Finding:
+    """Folders of the site that this machine has; a compute node may have others."""
+    paths = [path.partition(":")[0] for path in site.mounts]
+    absent = [path for path in paths if not Path(path).exists()]
+    if absent:
+        text = f"not on this machine: {', '.join(absent)}"
+        return note(text, "a job whose node lacks one fails; run this on such a node, by srun")
+    if site.folder and not os.access(site.folder, os.W_OK):
+        return missing(f"scratch {site.folder} cannot be written", f"correct {SITE_FILE}")
+    return ok(", ".join(paths) or "none")

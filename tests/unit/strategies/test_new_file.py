@@ -61,7 +61,7 @@ def said(*arguments):
 
 runs = expand(load_study(Path("mine.yaml")))
 plan = plan_study(map(resolve, runs))[-1]
-found = dict(show.probes())["mine"]()
+found = dict(show.of_machine())["mine"]()
 seen = {
     "names": names(), "room": predict(resolve(replace(runs[-1], strategy="room"))).buffers,
     "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
@@ -77,7 +77,7 @@ for file, source in BROKEN.items():
     Path("broken.yaml").write_text(text.replace("mine", name).replace(", options: {echo: 3}", ""))
     spec = runs[-1].to_dict() | {"strategy": name, "options": {}, "cell": name}
     Path("spec.json").write_text(json.dumps(spec))
-    probes = dict(show.probes())
+    probes = dict(show.of_machine())
     seen[name] = {
         "doctor": vars(show.examine(probes[name])),
         "others": show.examine(probes["mine"]).status,
