@@ -19,7 +19,7 @@ from pipeline.commands import flag, one_of, option, together
 from pipeline.cost.constants import DEVICES, name_of
 from pipeline.errors import SamestepError, StudyError
 from pipeline.machine.facts import hardware
-from pipeline.models import family, num_parameters
+from pipeline.models import active_parameters, family, num_parameters
 from pipeline.planner.auto import choose
 from pipeline.planner.here import Calibration
 from pipeline.planner.memory import GIBIBYTE, MARGIN, MEBIBYTE, CellPlan, plan_study
@@ -170,7 +170,7 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         "Worst case, no estimate (all runs reach their time limit): "
         f"{sum(p.num_runs for p in plans)} runs, {hours:.1f} hours, {gpu_hours:.1f} GPU hours.",
     ]
-    every, active = num_parameters(model), family(model).active_parameters(model)
+    every, active = num_parameters(model), active_parameters(model)
     if active < every:
         notes.append(
             f"A token uses {active:,} of {every:,} parameters: FLOPs are theirs, memory holds all."

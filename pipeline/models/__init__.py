@@ -1,7 +1,7 @@
 """Model families, one folder each; none of them knows about ranks.
 
 Each parameter gets its initial values in place and whole, by `torch.nn.init`, after it has been
-assigned: ranks that cut the weights repeat these writes, see `deferred.py`.
+assigned: ranks that cut the weights repeat these writes, see `build.py`.
 
 A family's `arithmetic.py` is a `Family`. Its `build` makes an `nn.Module` whose
 `forward(inputs, targets)` returns the mean loss and whose `blocks` are the layers that repeat;
@@ -14,10 +14,11 @@ key and value. `tensor_cuts` says how a tensor axis cuts the model, `stage_cuts`
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -55,9 +56,6 @@ class Family(Protocol):
     def num_parameters(self, model: ModelSpec) -> int:
         """Trainable parameters, those that two layers share counted once."""
 
-    def active_parameters(self, model: ModelSpec) -> int:
-        """Those that one token uses: all, but of a mixture of experts."""
-
     def experts(self, model: ModelSpec) -> Experts | None:
         """Experts of a mixture; None for a dense model."""
 
@@ -91,17 +89,8 @@ class Family(Protocol):
         Of `what` see `WorkloadSpec.recompute`; StudyError where attention cannot be told apart.
         """
 
-    def activation_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
-        """Bytes that a forward pass over `sequences` keeps for the backward one, but the loss."""
-
-    def block_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
-        """Bytes of it that one block keeps."""
-
-    def attention_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
-        """Bytes of it that are not kept where attention is recomputed, of all blocks."""
-
-    def gradient_bytes(self, model: ModelSpec, sequences: int, widths: Widths) -> int:
-        """Gradients of activations at their most, less the activations that are gone by then."""
+    def kept(self, model: ModelSpec, sequences: int, widths: Widths) -> Kept:
+        """Bytes of activations of a pass over so many sequences."""
 
     def loaded_bytes(self) -> int:
         """Resident bytes on a CPU of the modules that a rank imports to build one of its models."""
@@ -121,20 +110,26 @@ class Family(Protocol):
         """Linear layers of a block, in their order; StudyError where they are not known."""
 
 
+@cache
+def families() -> dict[str, Family]:
+    """All families by name."""
+    names = sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
+    return {name: cast(Family, import_module(f"{__name__}.{name}.arithmetic")) for name in names}
+
+
 def family(model: ModelSpec) -> Family:
     """The model's family; raises StudyError for an unknown one."""
-    name = model.family
-    if not name.isidentifier() or not (FOLDER / name / "arithmetic.py").is_file():
+    if (found := families().get(model.family)) is None:
         raise StudyError(
-            f"model family {name[:80]!r} has no folder in pipeline/models; use one of "
-            + ", ".join(_names())
+            f"model family {model.family[:80]!r} has no folder in pipeline/models; use one of "
+            + ", ".join(families())
         )
-    return _module(name)
+    return found
 
 
 def examples() -> dict[str, ModelSpec]:
     """Small models of all families by name, which the parity suite trains."""
-    return {name: model for one in _names() for name, model in _module(one).examples().items()}
+    return {name: model for own in families().values() for name, model in own.examples().items()}
 
 
 def example() -> ModelSpec:
@@ -152,14 +147,6 @@ def label(name: str) -> str:
     """Name in a text of a family or a class of models, both as `examples` have them."""
     model = examples().get(name)
     return name if model is None else family(model).label(model)[0]
-
-
-def _names() -> list[str]:
-    return sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
-
-
-def _module(name: str) -> Family:
-    return cast(Family, importlib.import_module(f"{__name__}.{name}.arithmetic"))
 
 
 def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
@@ -182,6 +169,14 @@ def num_parameters(model: ModelSpec) -> int:
 def experts(model: ModelSpec) -> Experts | None:
     """Experts of a mixture; None for a dense model."""
     return family(model).experts(model)
+
+
+def active_parameters(model: ModelSpec) -> int:
+    """Trainable parameters that one token uses: all, but of a mixture of experts."""
+    whole, mixture = num_parameters(model), experts(model)
+    if mixture is None:
+        return whole
+    return whole - mixture.parameters * (mixture.count - mixture.chosen) // mixture.count
 
 
 def axis_cuts(model: ModelSpec) -> AxisCuts:
@@ -326,6 +321,20 @@ class StageCuts:
 
     before: tuple[str, ...]
     after: tuple[str, ...]
+
+
+class Kept(NamedTuple):
+    """Bytes that a forward pass keeps for the backward one, but the loss, and what that adds.
+
+    `block` is the part of one block, `attention` what of all blocks is not kept where attention is
+    recomputed. `gradients` are those of activations at their most, less the activations that are
+    gone by then.
+    """
+
+    whole: int
+    block: int
+    attention: int
+    gradients: int
 
 
 Counts = Mapping[tuple[str, tuple[int, ...]], int]

@@ -125,7 +125,7 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
     kept = kept_widths(spec)
     each = [_activations(spec, *one) for one in passes]
-    activations, inputs, again = (max(part) for part in zip(*each, strict=True))
+    activations, inputs, again, within = (max(part) for part in zip(*each, strict=True))
     copies = kept.copied(sizes.product_weights(spec.model))
     share, cpu = spec.recomputed_share, spec.world.device == "cpu"
     return Memory(
@@ -142,7 +142,7 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
             + footprint.copy_share * copies
         ),
         recomputed=int(footprint.block_share * again),
-        within=int(footprint.block_share * max(sizes.gradient_bytes(*one, kept) for one in passes)),
+        within=int(footprint.block_share * within),
         logits=int(footprint.logit_share * max(models.logit_bytes(*one) for one in passes)),
         base=CPU_BASE
         + loaded_later(spec.world.network == "emulated", spec.model)
@@ -157,20 +157,20 @@ def peak(run: ResolvedRun, ranks: Iterable[int] = ()) -> float:
     return float(max(predict(run, rank).peak for rank in ranks or range(run.layout.num_processes)))
 
 
-def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int, int]:
+def _activations(spec: RunSpec, model: ModelSpec, sequences: int) -> tuple[int, int, int, int]:
     """Bytes that a pass keeps where no block is recomputed, and where all are.
 
     And those that are recomputed at a time, when the last block is reached: earlier ones that are
-    have more room by then.
+    have more room by then; last, gradients of activations.
     """
     what, layers, kept = spec.workload.recompute, model.num_layers, kept_widths(spec)
-    sizes, work = models.family(model), (model, sequences, kept)
-    whole, block = sizes.activation_bytes(*work), sizes.block_bytes(*work)
+    whole, block, attention, gradients = models.family(model).kept(model, sequences, kept)
     inputs = sequences * model.context * layers * kept.stream * model.width
     inputs += max(0, whole - layers * block)  # what is outside of the blocks stays
-    alone = sizes.attention_bytes(*work) if what == ATTENTION else 0
+    alone = attention if what == ATTENTION else 0
     recomputes_last = what is True or (isinstance(what, tuple) and layers - 1 in what)
-    return whole - alone, inputs, block if recomputes_last else alone // layers
+    again = block if recomputes_last else alone // layers
+    return whole - alone, inputs, again, gradients
 
 
 def predict_sent(run: ResolvedRun, rank: int = 0) -> Sequence[Traffic]:

@@ -11,11 +11,21 @@ from collections import Counter
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import StudyError
-from pipeline.models import FP32, AxisCuts, Counts, Ends, Product, Shape, Widths
+from pipeline.models import FP32, AxisCuts, Counts, Ends, Kept, Product, Shape, Widths
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
     from pipeline.models.gpt2.model import Gpt2
+
+BLOCK: dict[str, tuple[int, ...]] = {
+    "ln_1": (1,),
+    "attn.c_attn": (3, 1),
+    "attn.c_proj": (1, 1),
+    "ln_2": (1,),
+    "mlp.c_fc": (4, 1),
+    "mlp.c_proj": (1, 4),
+}
+"""Weights of a block, each with a bias: (features,) or (outputs, inputs), in widths."""
 
 
 def examples() -> dict[str, ModelSpec]:
@@ -51,10 +61,6 @@ def num_parameters(model: ModelSpec) -> int:
     """Parameters of GPT-2 with tied embeddings: 12 w^2 + 13 w a layer, the rest outside of them."""
     embeddings = (model.vocab_rows + model.context) * model.width
     return model.num_layers * layer_parameters(model) + embeddings + 2 * model.width
-
-
-def active_parameters(model: ModelSpec) -> int:
-    return num_parameters(model)
 
 
 def experts(model: ModelSpec) -> None:
@@ -111,63 +117,43 @@ def axis_cuts(model: ModelSpec) -> AxisCuts:
     )
 
 
-def activation_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    """Bytes that a forward pass over `sequences` keeps for the backward pass, but the loss.
+def kept(model: ModelSpec, sequences: int, widths: Widths) -> Kept:
+    """Of each token a block keeps what its products and layer norms take or make.
 
-    For each token a block keeps 2 inputs of layer norms, 14 values of the width that its products
-    take or make (3 inputs of layers, query, key and value, 4 before and 4 after GELU), and the
-    statistics of the norms and of attention, which is fused; after the blocks come one layer norm
-    and one product. Autocast also keeps a narrow copy of each weight of a product.
+    Two inputs of layer norms, 14 values of the width (3 inputs of layers, query, key and value, 4
+    before and 4 after GELU), and the statistics of the norms and of attention, which is fused;
+    after the blocks come one layer norm and one product. Autocast also keeps a narrow copy of each
+    weight of a product.
     """
-    blocks = model.num_layers * block_bytes(model, sequences, widths)
-    last = (widths.stream + widths.product) * model.width + 2 * widths.stream
-    return blocks + sequences * model.context * last + widths.copied(product_weights(model))
-
-
-def block_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
+    tokens, width = sequences * model.context, model.width
     product, norm = widths.product, widths.stream
-    values = (2 * norm + 14 * product) * model.width + 4 * norm + FP32 * model.num_heads
-    return sequences * model.context * values
-
-
-def attention_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    """Statistics that the fused kernel keeps, which go where attention is recomputed.
-
-    Query, key, value and output stay. Where torch has no fused kernel scores go too, which
-    `activation_bytes` does not count.
-    """
-    return sequences * model.context * model.num_layers * FP32 * model.num_heads
-
-
-def gradient_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    """Three values of the width a token, in the last block; four under autocast.
-
-    There are the gradients of its output, which autocast narrows, and of the hidden layer, 5 or 6
-    values; gone are input and output of the last layer norm.
-    """
-    values = 4 if widths.stream > widths.product else 3
-    return sequences * model.context * values * widths.product * model.width
+    # All that goes where attention is recomputed: query, key, value and output stay. Where torch
+    # has no fused kernel scores are kept and go too, which are not counted.
+    statistics = FP32 * model.num_heads
+    block = tokens * ((2 * norm + 14 * product) * width + 4 * norm + statistics)
+    last = tokens * ((norm + product) * width + 2 * norm)
+    # In the last block: of its output, which autocast narrows, and of the hidden layer, 5 or 6
+    # values; gone are input and output of the last layer norm.
+    gradients = tokens * (4 if norm > product else 3) * product * width
+    return Kept(
+        whole=model.num_layers * block + last + widths.copied(product_weights(model)),
+        block=block,
+        attention=tokens * model.num_layers * statistics,
+        gradients=gradients,
+    )
 
 
 def parameter_shapes(model: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Shape of every parameter by its name in model.py; the tied output layer has none."""
-    width, hidden = model.width, 4 * model.width
-    layers = {
-        "ln_1": (width,),
-        "attn.c_attn": (3 * width, width),
-        "attn.c_proj": (width, width),
-        "ln_2": (width,),
-        "mlp.c_fc": (hidden, width),
-        "mlp.c_proj": (width, hidden),
-    }
+    width = model.width
     shapes: dict[str, tuple[int, ...]] = {
         "wte.weight": (model.vocab_rows, width),
         "wpe.weight": (model.context, width),
     }
     for block in range(model.num_layers):
-        for name, shape in layers.items():
-            shapes[f"h.{block}.{name}.weight"] = shape
-            shapes[f"h.{block}.{name}.bias"] = shape[:1]
+        for name, widths in BLOCK.items():
+            size = tuple(number * width for number in widths)
+            shapes[f"h.{block}.{name}.weight"], shapes[f"h.{block}.{name}.bias"] = size, size[:1]
     return shapes | {"ln_f.weight": (width,), "ln_f.bias": (width,)}
 
 
@@ -180,8 +166,8 @@ def file_names(model: ModelSpec) -> NoReturn:
 
 
 def boundary_shapes(model: ModelSpec) -> dict[str, tuple[int | None, ...]]:
-    times_width = {"ln_1": 1, "attn.c_attn": 3, "attn.c_proj": 1, "attn": 1, "ln_2": 1}
-    times_width |= {"mlp.c_fc": 4, "mlp.c_proj": 1, "mlp": 1, "": 1}
+    times_width = {name: widths[0] for name, widths in BLOCK.items()}
+    times_width |= {"attn": 1, "mlp": 1, "": 1}
     tokens = (None, model.context)
     shapes: dict[str, tuple[int | None, ...]] = {
         "wte": (*tokens, model.width),
@@ -204,11 +190,9 @@ def shape(model: ModelSpec) -> Shape:
 
 
 def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Counts, Counts]:
-    """Operators of the embedding, of one block, and of the output layer with the loss.
+    """Sizes are (tokens, inputs, outputs) of a product, else (tokens, width).
 
-    Of a micro-batch of so many sequences on one of `ranks` tensor ranks, as (kind, sizes) and how
-    often. Products are (tokens, inputs, outputs), attention (sequences, heads, positions, width of
-    a head), all else (tokens, width).
+    Those of attention are (sequences, heads, positions, width of a head).
     """
     tokens, width, vocabulary = sequences * model.context, model.width, model.vocab_rows // ranks
     heads = model.num_heads // ranks
@@ -234,11 +218,9 @@ def operators(model: ModelSpec, sequences: int, ranks: int) -> tuple[Counts, Cou
 
 
 def products(model: ModelSpec) -> tuple[Product, ...]:
-    """Four, each with a bias."""
-    width = model.width
-    return (
-        Product("attn.c_attn", width, 3 * width, given="ln_1"),
-        Product("attn.c_proj", width, width),
-        Product("mlp.c_fc", width, 4 * width, given="ln_2"),
-        Product("mlp.c_proj", 4 * width, width),
+    width, given = model.width, {"attn.c_attn": "ln_1", "mlp.c_fc": "ln_2"}
+    return tuple(
+        Product(name, widths[1] * width, widths[0] * width, given.get(name, ""))
+        for name, widths in BLOCK.items()
+        if len(widths) == 2
     )

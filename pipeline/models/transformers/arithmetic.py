@@ -19,9 +19,9 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pipeline.errors import SamestepError, StudyError
+from pipeline.errors import SamestepError, StudyError, refuse
 from pipeline.files import cache_folder, write_text
-from pipeline.models import FP32, AxisCuts, Ends, Experts, FileNames, Shape, Widths
+from pipeline.models import FP32, AxisCuts, Ends, Experts, FileNames, Kept, Shape, Widths
 from pipeline.study.spec import ATTENTION, ModelSpec, ObjectiveSpec
 
 if TYPE_CHECKING:
@@ -86,28 +86,22 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 
     Besides, where documents are to be kept apart by a class of which that is not known.
     """
-    if not model.architecture:
-        raise StudyError(
-            "model.architecture is missing: name the class of a model for the family transformers, "
-            "such as LlamaForCausalLM"
-        )
     most = (model.config or {}).get("max_position_embeddings")
-    if isinstance(most, int) and model.context > most:
-        raise StudyError(
-            f"model.context {model.context} is over the {most} positions that the model has by its "
-            "config (max_position_embeddings); lower model.context"
-        )
-    if model.pad_vocab_to:
-        raise StudyError(
-            f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; "
-            "leave it out, or raise model.vocab_size, whose further columns then count in the loss"
-        )
     apart = objective is not None and objective.reset_positions
-    if apart and model.architecture not in APART:
-        raise StudyError(
-            f"objective.reset_positions: it is not known that {model.architecture} keeps documents "
-            f"apart; leave it out, or use gpt2 or one of {', '.join(APART)}"
-        )
+    refuse(StudyError, "", [
+        (not model.architecture,
+         "model.architecture is missing: name the class of a model for the family transformers, "
+         "such as LlamaForCausalLM"),
+        (isinstance(most, int) and model.context > most,
+         f"model.context {model.context} is over the {most} positions that the model has by its "
+         "config (max_position_embeddings); lower model.context"),
+        (model.pad_vocab_to,
+         f"model.pad_vocab_to {model.pad_vocab_to}: models of transformers are not padded; leave "
+         "it out, or raise model.vocab_size, whose further columns then count in the loss"),
+        (apart and model.architecture not in APART,
+         f"objective.reset_positions: it is not known that {model.architecture} keeps documents "
+         f"apart; leave it out, or use gpt2 or one of {', '.join(APART)}"),
+    ])  # fmt: skip
 
 
 def build(model: ModelSpec) -> LanguageModel:
@@ -118,14 +112,6 @@ def build(model: ModelSpec) -> LanguageModel:
 
 def num_parameters(model: ModelSpec) -> int:
     return sum(map(prod, parameter_shapes(model).values()))
-
-
-def active_parameters(model: ModelSpec) -> int:
-    """All but those of the experts that a token does not go to."""
-    whole, mixture = num_parameters(model), experts(model)
-    if mixture is None:
-        return whole
-    return whole - mixture.parameters + mixture.parameters * mixture.chosen // mixture.count
 
 
 def experts(model: ModelSpec) -> Experts | None:
@@ -165,25 +151,20 @@ def product_weights(model: ModelSpec) -> int:
     return int(_facts(model)["product_weights"])
 
 
-def activation_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
+def kept(model: ModelSpec, sequences: int, widths: Widths) -> Kept:
+    """Those of one sequence as often, but for autocast's narrow copies of weights.
+
+    Where no kernel of attention is fused, its scores are among them.
+    """
     copies = widths.copied(product_weights(model))
-    return sequences * (_kept(model, widths, "whole") - copies) + copies
-
-
-def block_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    """Bytes of it that the first block keeps."""
-    copies = widths.copied(product_weights(model))
-    return sequences * max(0, _kept(model, widths, "block") - copies // model.num_layers)
-
-
-def attention_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    """Bytes that are not kept where attention is recomputed: scores where no kernel is fused."""
-    whole, without = (_kept(model, widths, part) for part in ("whole", "without_attention"))
-    return sequences * (whole - without)
-
-
-def gradient_bytes(model: ModelSpec, sequences: int, widths: Widths) -> int:
-    return sequences * _kept(model, widths, "gradients")
+    kind = "fp32" if widths.product == FP32 else "autocast" if widths.copied(1) else "bf16"
+    one = _facts(model)["kept_bytes"][kind]
+    return Kept(
+        whole=sequences * (one["whole"] - copies) + copies,
+        block=sequences * max(0, one["block"] - copies // model.num_layers),
+        attention=sequences * (one["whole"] - one["without_attention"]),
+        gradients=sequences * one["gradients"],
+    )
 
 
 def ends(model: ModelSpec) -> Ends:
@@ -255,13 +236,6 @@ def shape(model: ModelSpec) -> Shape:
         )
     tied = not any(name.endswith("lm_head.weight") for name in sizes)
     return Shape(ffn, key[0] * model.num_heads // model.width, gated=True, tied=tied)
-
-
-def _kept(model: ModelSpec, widths: Widths, part: str) -> int:
-    """Bytes of one sequence, for the run's widths."""
-    narrow = "autocast" if widths.copied(1) else "bf16"
-    kind = "fp32" if widths.product == FP32 else narrow
-    return int(_facts(model)["kept_bytes"][kind][part])
 
 
 def _facts(model: ModelSpec) -> dict[str, Any]:

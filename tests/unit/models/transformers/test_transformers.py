@@ -71,7 +71,7 @@ def test_what_was_counted_without_memory_is_what_a_pass_keeps(precision) -> None
     ids = torch.zeros((3, LLAMA.context), dtype=torch.int64)
     found = facts._held(model, ids, autocast=precision == "bf16")
     spec = replace(Case("single", precision).spec(1), model=LLAMA)
-    said = arithmetic.activation_bytes(LLAMA, 3, kept_widths(spec))
+    said = arithmetic.kept(LLAMA, 3, kept_widths(spec)).whole
     assert said == pytest.approx(found["whole"], rel=0.02)  # sequences share rotary factors
 
 
@@ -80,7 +80,8 @@ def test_gradients_of_a_gated_layer_are_twice_as_large_as_it_is_wide(precision) 
     """Three, of gate, input and product, less the product, and little that is gone before."""
     spec = replace(LLAMA, num_layers=1, config={"intermediate_size": 640})
     number = FP32 if precision == "fp32" else HALF
-    found = arithmetic.gradient_bytes(spec, 3, Widths(number, stream=number, product=number))
+    widths = Widths(number, stream=number, product=number)
+    found = arithmetic.kept(spec, 3, widths).gradients
     assert found == pytest.approx(2 * 3 * spec.context * number * 640, rel=0.1)
 
 
@@ -90,7 +91,7 @@ def test_gradients_of_activations_of_our_gpt2_are_counted_alike(autocast) -> Non
     ours: Any = build_model(OWN, 0)
     counted = facts._added(ours, torch.zeros((1, 16), dtype=torch.int64), autocast)
     product = HALF if autocast else FP32
-    said = formulas.gradient_bytes(OWN, 1, Widths(product=product))
+    said = formulas.kept(OWN, 1, Widths(product=product)).gradients
     assert counted == said - 2 * FP32 * OWN.context
 
 
@@ -104,8 +105,7 @@ def test_what_a_pass_is_said_to_take_is_what_lives_at_its_peak() -> None:
             model(ids, ids).backward()
         most.append(max(living.after))
         model.zero_grad()
-    work = spec, 32, Widths(product=FP32)
-    kept, gradients = arithmetic.activation_bytes(*work), arithmetic.gradient_bytes(*work)
+    kept, *_, gradients = arithmetic.kept(spec, 32, Widths(product=FP32))
     assert gradients > 0.2 * kept > models.logit_bytes(spec, 32)
     assert most[1] - most[0] == pytest.approx(kept + gradients, rel=0.02)
 
@@ -197,12 +197,12 @@ def test_blocks_or_attention_are_recomputed_to_the_bit_the_latter_without_scores
     spec = replace(LLAMA, config={**(LLAMA.config or {}), "attn_implementation": kind})
     assert_same_gradients(spec, ATTENTION)
     assert_same_gradients(spec, True)
-    sizes = spec, 1, Widths(product=FP32)
+    whole, _, attention, _ = arithmetic.kept(spec, 1, Widths(product=FP32))
     built: Any = build_model(spec, 0)
     counted = facts._kept(built, IDS[:1], autocast=False)
-    assert counted["whole"] == arithmetic.activation_bytes(*sizes)
+    assert counted["whole"] == whole
     saved = counted["whole"] - counted["without_attention"]
-    assert saved == arithmetic.attention_bytes(*sizes)
+    assert saved == attention
     scores = FP32 * spec.num_layers * spec.num_heads * spec.context**2
     assert (saved < scores) if fused else (saved >= scores)
     flops = models.family(spec).recomputed_flops_per_token(spec, ATTENTION)
@@ -364,7 +364,7 @@ def test_a_token_counts_with_its_experts_alone_and_memory_holds_all() -> None:
         2 * vocabulary + norms + MIXTRAL.num_layers * (attention + router + n * expert)
         for n in (4, 2)
     )
-    counted = arithmetic.num_parameters(MIXTRAL), arithmetic.active_parameters(MIXTRAL)
+    counted = models.num_parameters(MIXTRAL), models.active_parameters(MIXTRAL)
     assert counted == (whole, used)
     products = used - norms - vocabulary
     assert arithmetic.product_weights(MIXTRAL) == products - MIXTRAL.num_layers * 2 * expert
@@ -376,7 +376,7 @@ def test_experts_keep_what_was_counted_without_memory() -> None:
     """More than Llama's layers of the same attention, which torch does otherwise without memory."""
     formats = Widths(product=FP32)
     specs = [models.examples()[name] for name in ("MixtralForCausalLM", "LlamaForCausalLM")]
-    counted = [arithmetic.activation_bytes(spec, 1, formats) for spec in specs]
+    counted = [arithmetic.kept(spec, 1, formats).whole for spec in specs]
     built: list[Any] = [build_model(spec, 0) for spec in specs]
     kept = [facts._kept(model, IDS[:1], autocast=False)["whole"] for model in built]
     assert kept[0] - kept[1] == counted[0] - counted[1] > 0
