@@ -65,24 +65,15 @@ class Lamb(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Step all parameters that have gradients. Collective where ranks hold parts of them."""
-        owners, weights, updates, rates = list[Tensor](), list[Tensor](), list[Tensor](), []
-        for group in self.param_groups:
-            own = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if own:
-                owners += own
-                weights += map(local, own)
-                updates += self._updates(own, group)
-                rates += [group["lr"]] * len(own)
+        own = [
+            (parameter, group)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        owners, groups = [owner for owner, _ in own], [group for _, group in own]
         if not owners:
             return
-        # All norms at once: one message along an axis, not one for each tensor.
-        lengths, steps = whole_norms([*owners, *owners], [*weights, *updates]).chunk(2)
-        trust = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
-        for weight, update, rate, ratio in zip(weights, updates, rates, trust, strict=True):
-            weight.sub_(update.mul_(rate * ratio))
-
-    def _updates(self, owners: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Adam's steps of this rank's parts, decay included, before they are scaled."""
         for owner in owners:
             if not self.state[owner]:
                 self.state[owner] = {
@@ -91,21 +82,24 @@ class Lamb(Optimizer):
                     "exp_avg_sq": torch.zeros_like(owner),
                 }
         kept = [self.state[owner] for owner in owners]
-        gradients: Any = [owner.grad for owner in owners]
-        gradients = list(map(local, gradients))
+        weights, gradients = list(map(local, owners)), [local(owner.grad) for owner in owners]
         means, squares = ([local(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
         counts = [one["step"] for one in kept]
         torch._foreach_add_(counts, 1)
-        (mean_decay, square_decay), count = group["betas"], counts[0].double()
+        (mean_decay, square_decay), count = self.defaults["betas"], counts[0].double()
         torch._foreach_lerp_(means, gradients, 1 - mean_decay)
         torch._foreach_mul_(squares, square_decay)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - square_decay)
-        updates = []
-        for owner, mean, square in zip(map(local, owners), means, squares, strict=True):
+        updates = []  # Adam's steps of this rank's parts, decay included
+        for weight, mean, square, group in zip(weights, means, squares, groups, strict=True):
             root = (square / (1 - square_decay**count)).sqrt_().add_(group["eps"])
             update = (mean / (1 - mean_decay**count)).div_(root)
-            updates.append(update.add_(owner, alpha=group["weight_decay"]))
-        return updates
+            updates.append(update.add_(weight, alpha=group["weight_decay"]))
+        # All norms at once: one message along an axis, not one for each tensor.
+        lengths, steps = whole_norms([*owners, *owners], [*weights, *updates]).chunk(2)
+        trust = torch.where((lengths > 0) & (steps > 0), lengths / steps, 1.0)
+        for weight, update, group, ratio in zip(weights, updates, groups, trust, strict=True):
+            weight.sub_(update.mul_(group["lr"] * ratio))
 
 
 @collective
