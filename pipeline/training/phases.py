@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -112,11 +112,12 @@ class PhaseTimer(Paced):
 
     def split(self, seconds: float, data_seconds: float) -> dict[str, float]:
         """Seconds of each phase of the last step, which took `seconds` once the batch was read."""
-        durations = [
-            self._clock.between(start, stop)
-            for (_, start, _), (_, stop, _) in pairwise(self._marks)
-        ]
-        return {**self._sums(durations, seconds), DATA: data_seconds}
+        parts = ((phase, taken) for phase, taken, _ in self._spans())
+        return {**_sums(parts, seconds), DATA: data_seconds}
+
+    def split_cpu(self, cpu_seconds: float) -> dict[str, float]:
+        """CPU seconds of each phase of the last step, of `cpu_seconds` in all; none of the data."""
+        return _sums(((phase, cpu) for phase, _, cpu in self._spans()), cpu_seconds)
 
     def split_passes(self) -> list[list[Any]] | None:
         """(kind, stage, micro-batch, seconds) of each pass through a pipeline's stage, in order.
@@ -124,32 +125,20 @@ class PhaseTimer(Paced):
         Seconds of computation: what is communication within a pass is left out. None where no
         strategy named a pass.
         """
-        starts = [at for *_, at in self._passes]
         passes = []
-        for (*about, start), stop in zip(self._passes, [*starts[1:], None], strict=False):
-            marks = self._marks[start : None if stop is None else stop + 1]
-            seconds = sum(
-                self._clock.between(begun, ended)
-                for (phase, begun, _), (_, ended, _) in pairwise(marks)
-                if phase in (FORWARD, BACKWARD)
-            )
+        ends = [*(start + 1 for *_, start in self._passes[1:]), None]
+        for (*about, start), end in zip(self._passes, ends, strict=False):
+            spans = self._spans(start, end)
+            seconds = sum(taken for phase, taken, _ in spans if phase in (FORWARD, BACKWARD))
             passes.append([*about, seconds])
         return passes or None
 
-    def split_cpu(self, cpu_seconds: float) -> dict[str, float]:
-        """CPU seconds of each phase of the last step, of `cpu_seconds` in all; none of the data."""
-        times = [cpu for _, _, cpu in self._marks]
-        return self._sums([stop - start for start, stop in pairwise(times)], cpu_seconds)
-
-    def _sums(self, durations: list[float], whole: float) -> dict[str, float]:
-        sums = dict.fromkeys(MARKED, 0.0)
-        # There is a mark more: the last one ends the step.
-        for (phase, _, _), duration in zip(self._marks, durations, strict=False):
-            if phase != REST:
-                sums[phase] += duration
-        # Stamps of a GPU tick in half microseconds, so the parts may exceed the whole by a little.
-        sums[REST] = max(0.0, whole - sum(sums.values()))
-        return sums
+    def _spans(self, start: int = 0, end: int | None = None) -> list[tuple[str, float, float]]:
+        """(Phase, seconds, CPU seconds) between each mark and the next; the last ends the step."""
+        return [
+            (phase, self._clock.between(begun, ended), later - cpu)
+            for (phase, begun, cpu), (_, ended, later) in pairwise(self._marks[start:end])
+        ]
 
     def begin(self, phase: str, *, after_gradients: str | None = None) -> None:
         """Pay for the phase that ends, and mark the beginning of the next."""
@@ -201,3 +190,13 @@ class PhaseTimer(Paced):
     def _mark(self, phase: str) -> None:
         name = REST if self._untimed else phase
         self._marks.append((name, self._clock.stamp(), self._pacer.cpu_seconds()))
+
+
+def _sums(parts: Iterable[tuple[str, float]], whole: float) -> dict[str, float]:
+    sums = dict.fromkeys(MARKED, 0.0)
+    for phase, taken in parts:
+        if phase != REST:
+            sums[phase] += taken
+    # Stamps of a GPU tick in half microseconds, so the parts may exceed the whole by a little.
+    sums[REST] = max(0.0, whole - sum(sums.values()))
+    return sums

@@ -33,8 +33,7 @@ class Sampler:
         self.device, self.dilation = device, dilation
         self._gpu_percents: list[float] = []
         self._process_bytes: list[int] = []
-        self._start: tuple[float, float, float] | None = None
-        self._stop: tuple[float, float, float] | None = None
+        self._start = self._stop = (0.0, 0.0, 0.0)
         self._placement: dict[str, Any] = {}
 
     def start(self) -> None:
@@ -66,9 +65,7 @@ class Sampler:
 
         The utilisation is None, and `peak_process_bytes` is left out, where NVML gives none.
         """
-        cpu, wall, stolen = 0.0, 0.0, 0.0
-        if self._start and self._stop:
-            cpu, wall, stolen = (b - a for a, b in zip(self._start, self._stop, strict=True))
+        cpu, wall, stolen = (b - a for a, b in zip(self._start, self._stop, strict=True))
         share = stolen / (wall * (psutil.cpu_count() or 1)) if wall > 0 else 0.0
         about = {"steal_share": min(1.0, max(0.0, share)), **self._placement}
         if self.device.type == "cuda":

@@ -34,10 +34,11 @@ Little-endian and without padding. A loss or norm that is not finite is a NaN. T
 the rest of the row, and starts from the number of the rank.
 """
 
+CRC_BYTES = 4
+
 FLUSH_SECONDS = 1.0
 """Rows of ranks other than 0 may stay in memory for so long, unless a checkpoint needs them."""
 
-_CRC = Struct("<I")
 _OF_A_PROFILE = ("phases", "cpu_phases", "passes", "squares")
 
 
@@ -61,12 +62,12 @@ class StepFile:
     def __init__(self, folder: Path, rank: int, done: int = 0) -> None:
         self._rank, self._path, self._profile = rank, path_of(folder, rank), _profile(folder, rank)
         self._flushed = time.monotonic()
-        kept = self._path.read_bytes()[: done * ROW.size] if done and self._path.is_file() else b""
-        if (count := sum(1 for _ in _rows(kept, rank))) < done:
+        if (count := whole_steps(folder, rank, done)) < done:
             raise LaunchError(
                 f"{self._path.name} has {count} of the checkpoint's {done} steps as this node sees "
                 "it; start the run again"
             )
+        kept = self._path.read_bytes()[: done * ROW.size] if done else b""
         # A new file: a rank of an earlier start that is still alive writes into the old one.
         with atomic_path(self._path) as temporary:
             temporary.write_bytes(kept)
@@ -109,9 +110,8 @@ def packed(step: Step) -> bytes:
         math.nan if value is None else value
         for value in (step.loss, step.grad_norm, step.cpu_seconds)
     )
-    values = step.tokens, step.seconds, cpu, loss, norm, step.learning_rate, step.timed
-    rest = ROW.pack(0, step.step, *values)[_CRC.size :]
-    return _CRC.pack(crc32(rest, step.rank)) + rest
+    own = step.step, step.tokens, step.seconds, cpu, loss, norm, step.learning_rate, step.timed
+    return ROW.pack(crc32(ROW.pack(0, *own)[CRC_BYTES:], step.rank), *own)
 
 
 def read_steps(folder: Path) -> list[Step]:
@@ -153,7 +153,7 @@ def _rows(content: bytes, rank: int) -> Iterator[tuple[Any, ...]]:
     for number in range(len(content) // ROW.size):
         row = content[number * ROW.size : (number + 1) * ROW.size]
         values = ROW.unpack(row)
-        if values[:2] != (crc32(row[_CRC.size :], rank), number):
+        if values[:2] != (crc32(row[CRC_BYTES:], rank), number):
             return
         yield values
 
