@@ -109,8 +109,22 @@ class Gpt2(nn.Module):
         self.lm_head = nn.Linear(spec.width, spec.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
         self.first_column = 0
-        self._initialise()
-        self._pad()
+        # Residual projections begin smaller: the GPT-2 report.
+        residual = 0.02 / math.sqrt(2 * spec.num_layers)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=residual if "c_proj" in name else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        if more := spec.vocab_rows - spec.vocab_size:
+            # All else has the values that it has without these rows. A weight without memory names
+            # what it pads, whose values `models.build.Initial` draws.
+            own = self.wte.weight
+            padded: Any = nn.Parameter(F.pad(own.detach(), (0, 0, 0, more)))
+            if own.device.type == "meta":
+                padded.samestep_pads = own
+            self.wte.weight = self.lm_head.weight = padded
+            self.wte.num_embeddings = self.lm_head.out_features = spec.vocab_rows
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -122,29 +136,6 @@ class Gpt2(nn.Module):
         blocks: Any = self.h
         for block in blocks:
             block.attn.attend = partial(around, block.attn.attend)
-
-    def _initialise(self) -> None:
-        """Normal(0, 0.02), residual projections shrunk by sqrt(2 x layers): the GPT-2 report."""
-        residual = 0.02 / math.sqrt(2 * self.spec.num_layers)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=residual if "c_proj" in name else 0.02)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-    def _pad(self) -> None:
-        """Add the rows that pad the vocabulary; all else has the values that it has without them.
-
-        A weight without memory names what it pads, whose values `models.deferred` draws.
-        """
-        if (more := self.spec.vocab_rows - self.spec.vocab_size) == 0:
-            return
-        own = self.wte.weight
-        padded: Any = nn.Parameter(F.pad(own.detach(), (0, 0, 0, more)))
-        if own.device.type == "meta":
-            padded.samestep_pads = own
-        self.wte.weight = self.lm_head.weight = padded
-        self.wte.num_embeddings = self.lm_head.out_features = self.spec.vocab_rows
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, a scalar in fp32; targets are (batch, context)."""

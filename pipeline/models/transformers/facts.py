@@ -45,14 +45,15 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     value and what attention makes of them, `product_weights` the weights that it multiplies, but
     for experts'; `experts` are the fields of `Experts`, or None. `kept_bytes`, its part in
     one block, what stays of it without attention, and what gradients of activations add to it
-    (`Family.gradient_bytes`) are for fp32, autocast and bf16 weights.
+    (`Kept.gradients`) are for fp32, autocast and bf16 weights.
     """
-    attention_flops = [0]
+    attention_flops = 0
 
     def counted_apart(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        nonlocal attention_flops
         before = flops.get_total_flops()
         made = attend(*given, **named)
-        attention_flops[0] += flops.get_total_flops() - before
+        attention_flops += flops.get_total_flops() - before
         return made
 
     def of_experts(tokens: Any, weights: Any, *_: Any, **__: Any) -> int:
@@ -69,14 +70,13 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     with FakeTensorMode(), grouped, one_document:
         model = LanguageModel(spec)
         ids = torch.zeros((1, spec.context), dtype=torch.int64)
-        # Written out in products, attention is counted too.
-        written_out = sdpa_kernel(SDPBackend.MATH)
         flops = FlopCounterMode(display=False, custom_mapping=counted)
         model.wrap_attention(counted_apart)
-        with torch.no_grad(), written_out, flops as counter:
+        # Written out in products, attention is counted too.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), flops:
             model.logits(ids)
-        model.wrap_attention(at_once)
-        counts = counter.get_flop_counts()["Global"]
+        model.wrap_attention(None)
+        counts = flops.get_flop_counts()["Global"]
         products = sum(n for op, n in counts.items() if op.__name__ in _PRODUCTS)
         kept = {name: _kept(model, ids, name == "autocast") for name in ("fp32", "autocast")}
         torch.set_default_dtype(torch.bfloat16)
@@ -84,12 +84,17 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             kept["bf16"] = _kept(LanguageModel(spec), ids, False)
         finally:
             torch.set_default_dtype(torch.float32)
+        experts: list[int] | None = None
+        if model.is_mixture:
+            config = model.model.config
+            held = sum(p.numel() for one in model.experts for p in one.parameters())
+            experts = [config.num_local_experts, config.num_experts_per_tok, held]
         return {
             "parameters": {name: [*p.shape] for name, p in model.named_parameters()},
-            "experts": _experts(model),
+            "experts": experts,
             "block_parameters": sum(p.numel() for p in model.blocks[0].parameters()),
             "forward_flops": sum(counts.values()),
-            "attention_flops": attention_flops[0],
+            "attention_flops": attention_flops,
             "product_weights": products // (2 * spec.context),
             "kept_bytes": kept,
             "ends": _ends(model, ids),
@@ -113,22 +118,13 @@ def _file_names(model: LanguageModel) -> dict[str, Any]:
         both = [*names, *(re.sub(r"(?<=LayerNorm\.)bias$", "beta", name) for name in older)]
         return list(dict.fromkeys([*both, *(name.removeprefix(below) for name in both)]))
 
-    layers = next(n for n, part in model.model.named_modules() if part is model.blocks)
     ignored = getattr(model.model, "_keys_to_ignore_on_load_unexpected", None) or ()
     return {
         "names": {f"model.{names[0]}": forms(names) for names in own.values()},
-        "layers": [f"{layers}.", f"{layers.removeprefix(below)}."],
+        "layers": [f"{model.blocks_name}.", f"{model.blocks_name.removeprefix(below)}."],
         # The library itself skips these two, buffers of former versions, for every class.
         "ignored": [*sorted(ignored), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$"],
     }
-
-
-def _experts(model: LanguageModel) -> list[int] | None:
-    """Fields of `Experts` of a mixture."""
-    if not model.is_mixture:
-        return None
-    config, parts = model.model.config, (p for each in model.experts for p in each.parameters())
-    return [config.num_local_experts, config.num_experts_per_tok, sum(p.numel() for p in parts)]
 
 
 def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:
@@ -141,23 +137,25 @@ def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:
     except StudyError as error:
         return str(error)
     handed: list[Any] = []
-    strange = [""]
+    strange = ""
 
     def enter(block: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal strange
         states, *others = *given, *named.values()
         if any(one.requires_grad for one in tree_leaves(others) if isinstance(one, Tensor)):
-            strange[0] = "get more than hidden states"
+            strange = "get more than hidden states"
         if handed and states is not handed[-1]:
-            strange[0] = "do not get what those before them give"
+            strange = "do not get what those before them give"
 
     with ExitStack() as hooks:
         for block in model.blocks:
             hooks.enter_context(block.register_forward_pre_hook(enter, with_kwargs=True))
-            leave = block.register_forward_hook(lambda _, __, given: handed.append(given))
-            hooks.enter_context(leave)
+            hooks.enter_context(
+                block.register_forward_hook(lambda *given: handed.append(given[-1]))
+            )
         model.logits(ids)
-    if strange[0]:
-        return f"the layers of {type(model.model).__name__} {strange[0]}, so no stage is cut"
+    if strange:
+        return f"the layers of {type(model.model).__name__} {strange}, so no stage is cut"
     before, after = (
         {p for name in names for p in model.get_submodule(name).parameters()}
         for names in (cuts.before, cuts.after)
@@ -204,11 +202,6 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     }
 
 
-def at_once(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Attention that is not recomputed."""
-    return attend(*given, **named)
-
-
 def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     """Bytes kept for the backward pass as `_held` has them, also where attention is recomputed.
 
@@ -218,7 +211,7 @@ def _kept(model: LanguageModel, ids: Tensor, autocast: bool) -> dict[str, int]:
     # Random numbers of tensors without memory cannot be set back.
     model.wrap_attention(partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
     without = _held(model, ids, autocast)["whole"]
-    model.wrap_attention(at_once)
+    model.wrap_attention(None)
     return kept | {"without_attention": without}
 
 

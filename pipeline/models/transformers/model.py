@@ -8,10 +8,10 @@ a router's noise are off, since they would depend on how a batch is split over r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -24,10 +24,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from pipeline.errors import StudyError
+from pipeline.errors import StudyError, refuse
 from pipeline.models import StageCuts, TensorCuts
 from pipeline.models.segments import places
-from pipeline.models.transformers.arithmetic import OBJECTIVES
+from pipeline.models.transformers.arithmetic import objective
 from pipeline.models.transformers.experts import MIXTURES, imbalance
 from pipeline.study.spec import ModelSpec
 
@@ -72,18 +72,18 @@ class LanguageModel(nn.Module):
         super().__init__()
         kind, config = resolve(spec)
         self.width = spec.width
-        self.bidirectional = str(spec.architecture).endswith(tuple(OBJECTIVES))
+        self.bidirectional = objective(spec) != "causal"
         self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
-        # Weights are initialised below, each whole and in place, as `deferred` repeats it.
+        # Weights are initialised below, each whole and in place, as `Initial` repeats it.
         with no_init_weights():
             self.model = kind._from_config(config)
         self.model.tie_weights()
         self._initialise(float(getattr(config, "initializer_range", 0.02)))
-        lists = [part for part in self.model.modules() if isinstance(part, nn.ModuleList)]
-        # In a list of Python, or the blocks would be parts of this module a second time.
-        self._blocks = [part for part in lists if len(part) == spec.num_layers][:1]
-        if not self._blocks:
+        lists = (one for one in self.model.named_modules() if isinstance(one[1], nn.ModuleList))
+        self.blocks_name = next((name for name, one in lists if len(one) == spec.num_layers), "")
+        """Name of the layers that repeat, below `model`."""
+        if not self.blocks_name:
             raise StudyError(
                 f"{spec.architecture} has no list of {spec.num_layers} layers that repeat; use an "
                 "architecture with one"
@@ -92,7 +92,7 @@ class LanguageModel(nn.Module):
     @property
     def blocks(self) -> nn.ModuleList:
         """The layers that repeat, in their order."""
-        return self._blocks[0]
+        return cast(nn.ModuleList, self.model.get_submodule(self.blocks_name))
 
     @property
     def experts(self) -> list[nn.Module]:
@@ -104,8 +104,8 @@ class LanguageModel(nn.Module):
         parts = self.model.modules() if self.is_mixture else ()
         return [part for part in parts if any(p.dim() > 2 for p in part.parameters(recurse=False))]
 
-    def wrap_attention(self, around: Callable[..., Any]) -> None:
-        """Run by `around` the attention function of transformers that the layers call.
+    def wrap_attention(self, around: Callable[..., Any] | None) -> None:
+        """Run by `around`, or plainly, the attention function that the layers call.
 
         Layers that call none stay as they are; then `facts` counts no FLOPs of it, and a study is
         refused.
@@ -164,9 +164,9 @@ class LanguageModel(nn.Module):
         modules = dict(self.named_modules())
         named = [f"model.{self.model.base_model_prefix}.{name}" for name in plan]
         parts = [name for name in named if name in modules]
-        place = next((n for n, name in enumerate(parts) if modules[name] is self.blocks), None)
-        if place is None:
+        if (layers := f"model.{self.blocks_name}") not in parts:
             raise StudyError(f"the pipeline plan of {own} does not name its layers")
+        place = parts.index(layers)
         heads = [f"model.{n}" for n, part in self.model.named_children() if part is not base]
         cuts = StageCuts(tuple(parts[:place]), (*parts[place + 1 :], *heads))
         covered = {p for name in (*parts, *heads) for p in modules[name].parameters()}
@@ -184,13 +184,13 @@ class LanguageModel(nn.Module):
         if is_first and is_last:
             return self.logits
         before, after = _Others(), _Others()
+        blocks = self.blocks
         chosen = nn.ModuleList(
             before if n < layers.start else after if n >= layers.stop else block
-            for n, block in enumerate(self.blocks)
+            for n, block in enumerate(blocks)
         )
-        path = next(name for name, part in self.named_modules() if part is self.blocks)
-        parent, _, name = path.rpartition(".")
-        owner = self.get_submodule(parent)
+        parent, _, name = self.blocks_name.rpartition(".")
+        owner = self.model.get_submodule(parent)
 
         def run(x: Tensor, segments: Tensor | None = None) -> Any:
             before.given = x
@@ -203,7 +203,7 @@ class LanguageModel(nn.Module):
                 assert after.given is not None
                 return after.given
             finally:
-                setattr(owner, name, self.blocks)
+                setattr(owner, name, blocks)
                 before.given = after.given = None
 
         return run
@@ -335,39 +335,38 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
     config.json: it may have more positions than a sequence, and names that the class does not know
     have no effect, as in the library itself.
     """
-    masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    own, masked = str(spec.architecture), MODEL_FOR_MASKED_LM_MAPPING_NAMES
     # Several types may make models of one class.
     known_pairs = [*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items(), ("bert", "BertForPreTraining")]
     known_pairs += [pair for pair in masked.items() if pair[1].endswith("ForMaskedLM")]
     types = {name: model_type for model_type, name in known_pairs}
-    if spec.architecture not in types:
-        near = get_close_matches(str(spec.architecture), types, n=3)
+    if own not in types:
+        near = get_close_matches(own, types, n=3) or ["LlamaForCausalLM", "GPTNeoXForCausalLM"]
         raise StudyError(
             f"model.architecture {spec.architecture!r} is no language model of transformers "
-            f"{transformers.__version__}; use one such as "
-            f"{', '.join(near or ['LlamaForCausalLM', 'GPTNeoXForCausalLM'])}"
+            f"{transformers.__version__}; use one such as {', '.join(near)}"
         )
+    sizes = {
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.num_layers,
+        "num_attention_heads": spec.num_heads,
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.context,
+    }
     given = dict(spec.config or {})
     model_type = given.pop("model_type", None)
     if model_type is None:
-        model_type = types[spec.architecture]
-        _check_names(transformers.CONFIG_MAPPING[model_type](), spec)
-    elif (model_type, spec.architecture) not in known_pairs:
+        model_type = types[own]
+        _check_names(given, transformers.CONFIG_MAPPING[model_type](), sizes)
+    elif (model_type, own) not in known_pairs:
         raise StudyError(
-            f"model.config is of the type {model_type!r}, and model.architecture "
-            f"{spec.architecture} of the type {types[spec.architecture]}; give one of that type"
+            f"model.config is of the type {model_type!r}, and model.architecture {own} of the type "
+            f"{types[own]}; give one of that type"
         )
     else:
         # Which id pads is the objective's to say: the class would leave its row untrained.
         given.pop("pad_token_id", None)
     known = transformers.CONFIG_MAPPING[model_type]
-    sizes = {
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.num_layers,
-        "num_attention_heads": spec.num_heads,
-        "max_position_embeddings": spec.context,
-        "vocab_size": spec.vocab_size,
-    }
     tokens = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
     try:
         config = known(**{**sizes, **tokens, **given})
@@ -376,55 +375,44 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
         raise StudyError(
             f"model.config does not fit {known.__name__}: {' '.join(str(error).split())}"
         ) from error
-    for name, size in sizes.items():
-        if name != "max_position_embeddings" and getattr(config, name, size) != size:
-            raise StudyError(
-                f"{spec.architecture} has {name} {getattr(config, name)} by model.config, and "
-                f"{size} by the sizes of model; state one of them"
-            )
+    del sizes["max_position_embeddings"]
     groups = getattr(config, "num_key_value_heads", None)
-    if isinstance(groups, int) and (groups < 1 or spec.num_heads % groups):
-        raise StudyError(
-            f"{spec.architecture} has {groups} key and value heads "
-            f"(model.config.num_key_value_heads), which do not divide the {spec.num_heads} heads "
-            "of model.num_heads; set it to a divisor"
-        )
-    encoder = model_type in masked
-    causal = not str(spec.architecture).endswith(tuple(OBJECTIVES))
-    if encoder and causal != getattr(config, "is_decoder", causal):
-        raise StudyError(
-            f"{spec.architecture} with model.config.is_decoder {config.is_decoder} sees the tokens "
-            f"that it is to predict or not those it may; set it to {str(causal).lower()}"
-        )
+    causal = objective(spec) == "causal"
+    decodes = getattr(config, "is_decoder", causal)
+    experts = [name for name in vars(config) if name.startswith(("num_experts", "num_local_exp"))]
+    refuse(StudyError, f"{own} ", [
+        *((getattr(config, name, size) != size,
+           f"has {name} {getattr(config, name, size)} by model.config, and {size} by the sizes of "
+           "model; state one of them") for name, size in sizes.items()),
+        (isinstance(groups, int) and (groups < 1 or spec.num_heads % groups),
+         f"has {groups} key and value heads (model.config.num_key_value_heads), which do not "
+         f"divide the {spec.num_heads} heads of model.num_heads; set it to a divisor"),
+        (model_type in masked and causal != decodes,
+         f"with model.config.is_decoder {decodes} sees the tokens that it is to predict or not "
+         f"those it may; set it to {str(causal).lower()}"),
+        (experts and own not in MIXTURES,
+         f"is a mixture of experts ({', '.join(experts[:1])}), whose router has a loss of its own "
+         f"that is not trained here; use {' or '.join(MIXTURES)}, or a dense one"),
+    ])  # fmt: skip
     for name in vars(config):
         if ("drop" in name or "jitter" in name) and isinstance(getattr(config, name), float):
             setattr(config, name, 0.0)
-    experts = [name for name in vars(config) if name.startswith(("num_experts", "num_local_exp"))]
-    if experts and spec.architecture not in MIXTURES:
-        raise StudyError(
-            f"{spec.architecture} is a mixture of experts ({experts[0]}), whose router has a loss "
-            f"of its own that is not trained here; use {' or '.join(MIXTURES)}, or a dense one"
-        )
-    return getattr(transformers, str(spec.architecture)), config
+    return getattr(transformers, own), config
 
 
-def _check_names(known: Any, spec: ModelSpec) -> None:
+def _check_names(given: Mapping[str, Any], known: Any, sizes: Collection[str]) -> None:
+    """Raise StudyError for a name that the configuration `known` lacks, or that is a size."""
     names = [*vars(known), *getattr(type(known), "attribute_map", {}), "attn_implementation"]
-    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    for name, value in (spec.config or {}).items():
-        if name not in names:
-            near = get_close_matches(name, names, n=3)
-            raise StudyError(
-                f"model.config.{name} is unknown to {type(known).__name__}; "
-                + (f"use one such as {', '.join(near)}" if near else "leave it out")
-            )
-        if name in (*sizes, "max_position_embeddings"):
-            raise StudyError(
-                f"model.config.{name} is set by num_layers, width, num_heads, context and "
-                "vocab_size of the study's model; leave it out of config"
-            )
-        if name == "attn_implementation" and value not in _ATTENTION:
-            raise StudyError(
-                f"model.config.attn_implementation is {value!r}; use one of "
-                f"{', '.join(_ATTENTION)}: others come from a hub or are not installed"
-            )
+    for name, value in given.items():
+        near = get_close_matches(name, names, n=3)
+        refuse(StudyError, f"model.config.{name} ", [
+            (name not in names,
+             f"is unknown to {type(known).__name__}; "
+             + (f"use one such as {', '.join(near)}" if near else "leave it out")),
+            (name in sizes,
+             "is set by num_layers, width, num_heads, context and vocab_size of the study's "
+             "model; leave it out of config"),
+            (name == "attn_implementation" and value not in _ATTENTION,
+             f"is {value!r}; use one of {', '.join(_ATTENTION)}: others come from a hub or are not "
+             "installed"),
+        ])  # fmt: skip
