@@ -52,9 +52,9 @@ from pipeline.records import Step
 from pipeline.records.rules import PHASES_TOLERANCE
 from pipeline.schemas import validate
 from pipeline.study.profiling import IN_STEP
+from pipeline.training.clock import measured_flops_per_second
 from pipeline.training.devices import why_no_cuda
-from pipeline.training.loop import Hooks, Loop
-from pipeline.training.peak import measured_flops_per_second
+from pipeline.training.loop import Loop
 
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 STAGES = {f"zero{stage}": {"stage": stage} for stage in (1, 2)}
@@ -206,7 +206,7 @@ def train(
 
     if not (profile or free_steps):  # it waits for the device
         trainable.update = updated
-    loop.run(Hooks(keep, lambda *_: None, free_steps=free_steps))
+    loop.run(keep, free_steps=free_steps)
     everywhere: list[Any] = [squares]
     if ranks > 1:
         everywhere = [None] * ranks

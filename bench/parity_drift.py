@@ -39,7 +39,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import ModelSpec, RunSpec, WorkloadSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 
 # Text, tokeniser and optimiser are those of the default study; the model is smaller.
 MODEL = ModelSpec("gpt2", num_layers=2, width=32, num_heads=2, context=16, vocab_size=1024)
@@ -173,7 +173,7 @@ def train(spec: RunSpec, tokens: Path, strategy: Single | None = None) -> Traini
     steps: list[Step] = []
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategy or Single(), batches, 0, Clock(torch.device("cpu")))
-    loop.run(Hooks(steps.append, lambda done, state: None))
+    loop.run(steps.append)
     return Training(_series(s.loss for s in steps), _series(s.grad_norm for s in steps))
 
 

@@ -25,7 +25,7 @@ from pipeline.errors import UnsupportedError
 from pipeline.records import Step
 from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 
 ALONE = "single"
 SPEC = RunSpec(
@@ -66,7 +66,7 @@ def losses(name: str, ranks: int, model: ModelSpec = SPEC.model) -> list[float]:
     spec = replace(SPEC, strategy=name, world=world, model=model)
     steps = list[Step]()
     loop = loop_of(spec, dist.get_rank() % ranks, torch.device("cpu"))
-    loop.run(Hooks(steps.append, lambda *_: None))
+    loop.run(steps.append)
     return [math.nan if step.loss is None else step.loss for step in steps]
 
 

@@ -1,10 +1,11 @@
-"""Wall time of device work: synchronise, run, synchronise."""
+"""Wall time of device work (synchronise, run, synchronise), and the peak of a rank by it."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,15 +14,19 @@ from pipeline.emulation.pacing import UNPACED, Pacer
 
 T = TypeVar("T")
 
+EMPTY_TIMINGS = 1000
+
+SIZE, REPEATS = 8192, 10
+CPU_FIRST_SIZE, CPU_REPEATS = 64, 3
+CPU_SECONDS = 0.15
+"""Time for the products on a CPU: some number formats are very slow there, so time is the bound."""
+
 
 class Spent(NamedTuple):
     """Seconds of the run's clock; CPU seconds of the thread that computes, its waits left out."""
 
     seconds: float
     cpu_seconds: float
-
-
-EMPTY_TIMINGS = 1000
 
 
 class Clock:
@@ -78,3 +83,38 @@ class Clock:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def measured_flops_per_second(device: torch.device, compute_dtype: str) -> float:
+    """Best rate of square matrix products in the run's own number format, 2 x size^3 FLOPs each.
+
+    What products reach, not what a datasheet says. `compute_dtype` is torch's name of a type, or
+    `tf32`. On CUDA `REPEATS` products of `SIZE` timed together, after as many to warm up. Never
+    dilated: on a shared core a product has full speed.
+    """
+    dtype = torch.float32 if compute_dtype == "tf32" else getattr(torch, compute_dtype)
+    clock = Clock(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        a = torch.randn(SIZE, SIZE, device=device).to(dtype)
+        result = torch.empty_like(a)
+
+        def block() -> None:
+            for _ in range(REPEATS):
+                torch.mm(a, a, out=result)
+
+        clock.time(block)
+        return REPEATS * 2 * SIZE**3 / clock.time(block)[1].seconds
+    # Under the rank's own threads the size doubles while the products of the next one, eight times
+    # the work, fit in the time. The best of all is kept: ranks that share cores interrupt one
+    # another, and a short product can escape that.
+    size, best, left = CPU_FIRST_SIZE, 0.0, CPU_SECONDS
+    while True:
+        a, flops = torch.randn(size, size).to(dtype), 2 * size**3
+        taken = [clock.time(partial(torch.mm, a, a))[1].seconds for _ in range(CPU_REPEATS)]
+        best, left = max(best, flops / min(taken)), left - sum(taken)
+        again = CPU_REPEATS * min(taken)
+        if again > left:
+            return best
+        if 8 * again < left:
+            size *= 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ from torch import nn
 from pipeline.emulation import tcp
 from pipeline.errors import StoppedError
 from pipeline.models import stored
-from pipeline.models.build import build_model, compile_model, recompute_blocks
-from pipeline.models.deferred import deferred_model
+from pipeline.models.build import build_model, compile_model, deferred_model, recompute_blocks
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise, read_weights
@@ -32,20 +30,6 @@ from pipeline.training.sampler import Sampler, memory_bytes
 
 if TYPE_CHECKING:
     from pipeline.corpus.batches import Batches
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Work of a rank besides the training: keep a step, keep the state after `n` steps.
-
-    `stops` is collective: True on every rank where the run is to end at a checkpoint now. After
-    a timed run up to `free_steps` further steps are timed together.
-    """
-
-    on_step: Callable[[Step], None]
-    on_checkpoint: Callable[[int, Trainable], None]
-    stops: Callable[[Trainable], bool] = lambda _: False
-    free_steps: int = 0
 
 
 class Loop:
@@ -71,7 +55,7 @@ class Loop:
         self.sent: dict[str, Any] | None = None
         """Bytes that this rank sent in a step of a profiled run, once `run` is done."""
         self.free_running: dict[str, float] | None = None
-        """Steps, and seconds of one, that nothing waited for between, where hooks ask for them."""
+        """Steps, and seconds of one, that nothing waited for between, where they are asked for."""
         self.padding: list[float] = []
         """Share of padding in each timed step's part of this rank, where sequences have any."""
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
@@ -81,8 +65,22 @@ class Loop:
             parts_of(spec, self.model, self.layout, self.precision, self.listener, fill)
         )
 
-    def run(self, hooks: Hooks, done: int = 0, state: SavedState | None = None) -> None:
-        """Train from step `done` (whose `state` is then given) to the last step, then close."""
+    def run(
+        self,
+        on_step: Callable[[Step], object],
+        on_checkpoint: Callable[[int, Trainable], object] = lambda *_: None,
+        *,
+        stops: Callable[[Trainable], bool] = lambda _: False,
+        free_steps: int = 0,
+        done: int = 0,
+        state: SavedState | None = None,
+    ) -> None:
+        """Train from step `done` (whose `state` is then given) to the last step, then close.
+
+        `on_checkpoint` keeps the state after so many steps. `stops` is collective: True on every
+        rank where the run is to end at a checkpoint now. After a timed run up to `free_steps`
+        further steps are timed together.
+        """
         work = self.spec.workload
         if state is not None:
             self.trainable.load(state)
@@ -107,44 +105,36 @@ class Loop:
             )
             result = self.trainable.report()
             self.sampler.sample()
-            hooks.on_step(
-                Step(
-                    step=step,
-                    rank=self.rank,
-                    seconds=seconds,
-                    tokens=result.tokens,
-                    loss=result.loss if math.isfinite(result.loss) else None,
-                    grad_norm=result.grad_norm if math.isfinite(result.grad_norm) else None,
-                    learning_rate=rate,
-                    timed=step >= timed_from,
-                    phases=self.phases.split(seconds, data_seconds) if self.phases else None,
-                    cpu_seconds=cpu_seconds,
-                    # On emulated nodes one thread runs all phases. On a GPU autograd runs backward
-                    # passes, and their marks, in a thread with another clock.
-                    cpu_phases=self.phases.split_cpu(cpu_seconds)
-                    if self.phases and self.spec.world.network == "emulated"
-                    else None,
-                    passes=self.phases.split_passes() if self.phases else None,
-                    squares=by_block(self.trainable.squares()) if self.phases else None,
-                )
-            )
-            if step >= timed_from and self.spec.objective and self.spec.objective.pads:
+            loss, norm = (n if math.isfinite(n) else None for n in (result.loss, result.grad_norm))
+            timed = step >= timed_from
+            profile: dict[str, Any] = {}
+            if self.phases is not None:
+                profile["phases"] = self.phases.split(seconds, data_seconds)
+                profile["passes"] = self.phases.split_passes()
+                profile["squares"] = by_block(self.trainable.squares())
+                # On emulated nodes one thread runs all phases. On a GPU autograd runs backward
+                # passes, and their marks, in a thread with another clock.
+                if self.spec.world.network == "emulated":
+                    profile["cpu_phases"] = self.phases.split_cpu(cpu_seconds)
+            row = step, self.rank, seconds, result.tokens, loss, norm, rate, timed
+            on_step(Step(*row, cpu_seconds=cpu_seconds, **profile))
+            if timed and self.spec.objective and self.spec.objective.pads:
                 segments = [batch.segments for batch in microbatches if batch.segments is not None]
                 self.padding += [float((part == 0).float().mean()) for part in segments]
-            stops = step + 1 < work.steps and hooks.stops(self.trainable)
-            if stops or (work.checkpoint_every and (step + 1) % work.checkpoint_every == 0):
-                hooks.on_checkpoint(step + 1, self.trainable)
-            if stops:
+            ends = step + 1 < work.steps and stops(self.trainable)
+            if ends or (work.checkpoint_every and (step + 1) % work.checkpoint_every == 0):
+                on_checkpoint(step + 1, self.trainable)
+            if ends:
                 raise StoppedError(
                     f"the job was asked to end; a checkpoint keeps its {step + 1} steps, start it "
                     "again and it resumes from there"
                 )
         self.tcp = tcp.since(before)
         self.sent = None if self.counted is None else self.counted.summary()
-        if hooks.free_steps and self.phases is None:
+        if free_steps and self.phases is None:
             # Whole rounds of a strategy that sends in some of its steps alone.
             period = self.strategy.period
-            count = min(work.steps - timed_from, hooks.free_steps) // period * period
+            count = min(work.steps - timed_from, free_steps) // period * period
             self.free_running = self._run_freely(max(count, period))
         self.weights_sha256 = self.trainable.close()
 

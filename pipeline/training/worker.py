@@ -47,20 +47,13 @@ OF_A_DISK = (
 )  # fmt: skip
 """Errors of a disk or a file server: faults from outside, which make no record."""
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+OUT_OF_MEMORY = ("outofmemory", "out of memory", "can't allocate memory", "alloc_failed")
 UNSEEN_STEPS = 50
 """Last steps of a training whose text is held out: its loss is taken before it is trained on."""
 LOST_PEER = (
-    "closed by peer",
-    "connection reset",
-    "connection refused",
-    "broken pipe",
-    "timed out waiting",
-    "remote process exited",
-    "distnetworkerror",
-    "host unreachable",
-    "no route to host",
-)
+    "closed by peer", "connection reset", "connection refused", "broken pipe", "timed out waiting",
+    "remote process exited", "distnetworkerror", "host unreachable", "no route to host",
+)  # fmt: skip
 """Words of Gloo, NCCL and torch's store for a peer that is gone; a strategy may add to them."""
 
 
@@ -103,8 +96,8 @@ def run(
         lost_peer = resolved.strategy.lost_peer
         train(resolved, args, make_pacer(), share)
     except Exception as error:
-        leave_error(error, args, devices.rank_of(os.environ), lost_peer)
-        if fence.lost(args.out, args.launch) is None and isinstance(error, SamestepError):
+        left = leave_error(error, args, devices.rank_of(os.environ), lost_peer)
+        if left and isinstance(error, SamestepError):
             print(f"error: {error}", file=sys.stderr)
             return 2
         raise
@@ -118,28 +111,29 @@ def read_spec(args: argparse.Namespace) -> RunSpec:
 
 def leave_error(
     error: Exception, args: argparse.Namespace, rank: int, lost_peer: Sequence[str] = ()
-) -> None:
-    """Write what went wrong for the launcher, unless a later launch has taken over."""
+) -> bool:
+    """Write what went wrong for the launcher; False where a later launch has taken over."""
     if fence.lost(args.out, args.launch) is not None:
-        return
+        return False
     about = {
         "kind": kind_of(error, lost_peer),
         "type": type(error).__name__,
         "message": " ".join(str(error).split())[:500],
     }
     write_text(args.out / f"rank{rank}.error.json", json.dumps(about))
+    return True
 
 
 def import_heavy(models: Iterable[ModelSpec] = ()) -> None:
     """Import what `train` imports, also for these models; once, before ranks are forked."""
+    import safetensors.torch  # noqa: F401
     import torch
 
     import pipeline.corpus.batches
     import pipeline.precision
     import pipeline.training.checkpoint
-    import pipeline.training.loop
-    import pipeline.training.shard_files  # noqa: F401
-    from pipeline.models.deferred import deferred_model
+    import pipeline.training.loop  # noqa: F401
+    from pipeline.models.build import deferred_model
 
     # The first optimiser of a process makes torch import its compiler, for more than a second.
     torch.optim.AdamW([torch.zeros(1)])
@@ -170,7 +164,7 @@ def train(
     from pipeline.corpus.batches import Batches
     from pipeline.training import checkpoint
     from pipeline.training.clock import Clock
-    from pipeline.training.loop import Hooks, Loop
+    from pipeline.training.loop import Loop
     from pipeline.training.step_files import StepFile
 
     spec = run.spec
@@ -190,7 +184,7 @@ def train(
     batches = Batches(args.tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
     loop = Loop(spec, run.strategy, batches, rank, clock)
     check_ours(args)
-    state = checkpoint.load(args.checkpoints, done) if done else None
+    state = checkpoint.Saved(args.checkpoints, done) if done else None
 
     with StepFile(args.out, rank, done) as steps:
 
@@ -200,9 +194,10 @@ def train(
             # Nothing can be resumed after the last step: a record needs one that is timed.
             if step < work.steps:
                 check_ours(args)
-                size = run.layout.num_processes
-                ranks = checkpoint.Writers(rank, size, args.launch, trainable.agree)
-                checkpoint.save(args.checkpoints, step, trainable.shards(), args.owner, ranks)
+                checkpoint.save(
+                    args.checkpoints, step, trainable.shards(), args.owner, rank=rank,
+                    size=run.layout.num_processes, launch=args.launch, agree=trainable.agree,
+                )  # fmt: skip
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
@@ -212,7 +207,14 @@ def train(
 
         with share():
             free_steps = 0 if spec.world.network == "emulated" else FREE_STEPS
-            loop.run(Hooks(steps.write, keep_checkpoint, stops, free_steps), done, state)
+            loop.run(
+                steps.write,
+                keep_checkpoint,
+                stops=stops,
+                free_steps=free_steps,
+                done=done,
+                state=state,
+            )
     check_ours(args)
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
@@ -236,7 +238,7 @@ def _summary(loop: Loop, account: dict[str, Any] | None) -> dict[str, Any]:
     """Software and hardware of this rank, for the record; `account` is NCCL's of its network."""
     from pipeline.machine.facts import loaded_versions, rank_environment
     from pipeline.models import flops_per_token, num_parameters
-    from pipeline.training.peak import measured_flops_per_second
+    from pipeline.training.clock import measured_flops_per_second
 
     spec, precision = loop.spec, loop.precision.info
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -298,8 +300,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
     if isinstance(error, OSError) and error.errno in OF_A_DISK:
         return "error"
     text = f"{type(error).__name__} {error}".lower()
-    memory = ("outofmemory", *OUT_OF_MEMORY)
-    if isinstance(error, MemoryError) or any(sign in text for sign in memory):
+    if isinstance(error, MemoryError) or any(sign in text for sign in OUT_OF_MEMORY):
         return "oom"
     return "lost" if any(sign in text for sign in (*LOST_PEER, *lost_peer)) else "failed"
 

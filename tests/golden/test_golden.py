@@ -24,7 +24,7 @@ from pipeline.study.expansion import expand
 from pipeline.study.load import find_study, load_study, shipped_studies
 from pipeline.study.spec import RunSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 
 MOST_PARAMETERS = 2e8
 """Larger models are not trained here."""
@@ -83,12 +83,9 @@ def train(run_json: str) -> list[dict[str, float | None]]:
     """Cached: two studies of one model, optimiser and seed give the same steps."""
     run = RunSpec.from_dict(json.loads(run_json))
     steps: list[dict[str, float | None]] = []
-    hooks = Hooks(
-        on_step=lambda s: steps.append({"loss": s.loss, "grad_norm": s.grad_norm}),
-        on_checkpoint=lambda *_: None,
-    )
     batches: Any = SyntheticBatches(run)
-    Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu"))).run(hooks)
+    loop = Loop(run, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
+    loop.run(lambda s: steps.append({"loss": s.loss, "grad_norm": s.grad_norm}))
     return steps
 
 

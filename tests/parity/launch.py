@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from pipeline.emulation import pacing
 from pipeline.machine.limits import usable_cores
 from pipeline.parallel.types import SavedState
-from pipeline.training.checkpoint import load
+from pipeline.training.checkpoint import Saved
 from tests.cores import core_for
 from tests.parity.cases import CHOSEN, Case
 from tests.programs import ran
@@ -58,7 +58,7 @@ class Runs:
 
     def checkpoint(self, case: Case) -> SavedState:
         """What a run that was resumed half-way had left there."""
-        return load(self.folder / f"{case.name}.checkpoints", case.steps // 2)
+        return Saved(self.folder / f"{case.name}.checkpoints", case.steps // 2)
 
     def weights(self, case: Case) -> dict[str, torch.Tensor]:
         return load_file(self.folder / f"{case.name}.safetensors")

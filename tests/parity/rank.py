@@ -56,7 +56,7 @@ from pipeline.strategies.sharded.rows import RowBucket
 from pipeline.strategies.tensor.step import TensorAxis
 from pipeline.training import checkpoint
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 from pipeline.training.worker import kind_of
 from tests.cores import share_a_core
 from tests.parity import apex_standin
@@ -184,8 +184,10 @@ def train(
     def save(done: int, trainable: Trainable) -> None:
         shards = trainable.shards()
         kept.append(sum(piece.numbers.numel() for piece in shards.pieces))
-        ranks = checkpoint.Writers(rank, world, "parity", trainable.agree)
-        checkpoint.save(checkpoints, done, shards, "parity", ranks)
+        checkpoint.save(
+            checkpoints, done, shards, "parity",
+            rank=rank, size=world, launch="parity", agree=trainable.agree,
+        )  # fmt: skip
 
     def make(options: dict[str, Any] = case.options) -> Loop:
         strategy = strategies.load(case.strategy, options)
@@ -199,24 +201,28 @@ def train(
         return loop
 
     squares: list[dict[str, float]] = []
-    hooks = Hooks(
-        lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}),
-        save,
-        lambda _: case.resume and len(steps) == case.steps // 2,
-    )
-    if not case.resume:
-        loop = make()
-        loop.run(hooks)
-        return steps, loop, kept
+
+    def run(loop: Loop, **resumed: Any) -> None:
+        loop.run(
+            lambda step: steps.append(step.to_dict() | {"squares": squares[-1]}),
+            save,
+            stops=lambda _: case.resume and len(steps) == case.steps // 2,
+            **resumed,
+        )
+
     loop = make()
+    if not case.resume:
+        run(loop)
+        return steps, loop, kept
     with suppress(StoppedError):
-        loop.run(hooks)
+        run(loop)
     loop.trainable.close()
     if case.replicas:
         return steps, loop, kept  # for its checkpoint
     other = case.resume_variant
     loop = make(case.options if other is None else case.options_of(other))
-    loop.run(hooks, case.steps // 2, checkpoint.load(checkpoints, case.steps // 2))
+    half = case.steps // 2
+    run(loop, done=half, state=checkpoint.Saved(checkpoints, half))
     return steps, loop, kept
 
 

@@ -34,7 +34,6 @@ PRELOADED = (
     "tests.system.fault_stage",
     "pipeline.training.loop",
     "pipeline.training.checkpoint",
-    "pipeline.training.shard_files",
     "pipeline.models.gpt2.model",
     "pipeline.strategies.ddp",
     "torch.distributed",

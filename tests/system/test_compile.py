@@ -12,7 +12,7 @@ from pipeline.emulation.pacing import UNPACED, Pacer
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 from tests.golden.test_golden import SyntheticBatches
 from tests.ranks import group_alone
 
@@ -36,7 +36,7 @@ def losses(
     with group_alone():
         chosen = strategies.load(strategy, run.options)
         loop = Loop(run, chosen, batches, 0, Clock(torch.device("cpu"), pacer))
-        loop.run(Hooks(lambda step: found.append(step.loss), lambda *_: None))
+        loop.run(lambda step: found.append(step.loss))
     model: Any = loop.model
     assert (model._compiled_call_impl is not None) == (whole and compiled)
     blocks = [block._compiled_call_impl is not None for block in model.blocks]

@@ -15,7 +15,7 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.parallel.types import SavedState
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 from tests.parity import ask
 from tests.parity.cases import STEPS, TOGETHER, WIDE, Case, together
 from tests.parity.launch import Runs, launch
@@ -95,6 +95,5 @@ def alone(case: Case, tokens: Path, state: SavedState) -> list[dict[str, Any]]:
     batches = Batches(tokens, spec.model.context, spec.workload.global_batch, spec.seed)
     loop = Loop(spec, strategies.load("single", {}), batches, 0, Clock(torch.device("cpu")))
     steps: list[dict[str, Any]] = []
-    hooks = Hooks(lambda step: steps.append(step.to_dict()), lambda step, trainable: None)
-    loop.run(hooks, STEPS // 2, state)
+    loop.run(lambda step: steps.append(step.to_dict()), done=STEPS // 2, state=state)
     return steps

@@ -15,7 +15,7 @@ from pipeline import models
 from pipeline.launch import preloaded
 from pipeline.machine import session
 from pipeline.machine.limits import usable_cores
-from pipeline.models import deferred
+from pipeline.models import build
 from pipeline.resolved import resolve
 from pipeline.study.spec import ModelSpec
 from tests.parity.cases import Case
@@ -165,7 +165,7 @@ def test_a_process_with_torch_has_the_models_of_its_runs_loaded(monkeypatch) -> 
     """transformers imports a class at its first use, for seconds, which each rank would do anew."""
     started, built = list[tuple[str, ...]](), list[ModelSpec]()
     monkeypatch.setattr(preloaded, "start", lambda words, *_: started.append(words))
-    monkeypatch.setattr(deferred, "deferred_model", lambda model, seed: built.append(model))
+    monkeypatch.setattr(build, "deferred_model", lambda model, seed: built.append(model))
     monkeypatch.setattr(session, "begin", lambda: None)
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # it sets it
     both = [*models.examples().values()][:2]

@@ -18,14 +18,12 @@ from pipeline.errors import StudyError
 from pipeline.models import (
     Family,
     build,
-    deferred,
     family,
     flops_per_token,
     num_parameters,
     tensor_shapes,
 )
-from pipeline.models.build import build_model, compile_model, recompute_blocks
-from pipeline.models.deferred import deferred_model
+from pipeline.models.build import build_model, compile_model, deferred_model, recompute_blocks
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.gpt2.model import attend
 from pipeline.models.segments import causal_mask, places
@@ -171,8 +169,7 @@ def assigned(value: Tensor) -> nn.Module:
 
 def replaced(monkeypatch: Any, make: Any) -> None:
     """Make it the model of every family."""
-    for module in (deferred, build):
-        monkeypatch.setattr(module, "family", lambda _: SimpleNamespace(build=lambda spec: make()))
+    monkeypatch.setattr(build, "family", lambda _: SimpleNamespace(build=lambda spec: make()))
 
 
 @pytest.mark.parametrize("case", ["plain", "padded", "changed after they were drawn"])

@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.models import stored
-from pipeline.models.build import build_model
-from pipeline.models.deferred import deferred_model
+from pipeline.models.build import build_model, deferred_model
 from pipeline.parallel.state import materialise, read_weights
 from pipeline.parallel.types import Parts
 from pipeline.precision import make_precision

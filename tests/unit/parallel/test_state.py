@@ -10,15 +10,13 @@ from torch import nn
 
 from pipeline import strategies
 from pipeline.errors import StudyError
-from pipeline.models.build import build_model
-from pipeline.models.deferred import deferred_model
+from pipeline.models.build import build_model, deferred_model
 from pipeline.parallel.cut import cut_of
 from pipeline.parallel.state import capture, materialise, restore
 from pipeline.parallel.types import Trainable, slot_name, weight_name
 from pipeline.precision import make_precision
 from pipeline.strategies.base import Strategy
 from pipeline.training import checkpoint
-from pipeline.training.shard_files import SavedShards
 from tests.ranks import MODEL, Live, fake_group, model_of, parts_of
 from tests.shards import shards_of
 
@@ -72,14 +70,14 @@ def test_a_rank_reads_what_it_holds_and_no_more(trainable, tmp_path, monkeypatch
             tensors[slot_name(key, slot)] = torch.rand_like(parameter)
         tensors[slot_name(key, "step")] = torch.tensor(7.0)
     checkpoint.save(tmp_path, 1, shards_of(tensors), "a")
-    real, numbers = SavedShards.read, list[int]()
+    real, numbers = checkpoint.Saved.read, list[int]()
 
-    def read(self: SavedShards, name: str, offsets: Any, shape: Any) -> torch.Tensor:
+    def read(self: checkpoint.Saved, name: str, offsets: Any, shape: Any) -> torch.Tensor:
         numbers.append(math.prod(shape))
         return real(self, name, offsets, shape)
 
-    monkeypatch.setattr(SavedShards, "read", read)
-    trainable.load(checkpoint.load(tmp_path, 1))
+    monkeypatch.setattr(checkpoint.Saved, "read", read)
+    trainable.load(checkpoint.Saved(tmp_path, 1))
     shards = trainable.shards()
     for piece in shards.pieces:
         ends = zip(piece.offsets, piece.numbers.shape, strict=True)
@@ -105,7 +103,7 @@ def test_masters_and_weights_stand_for_each_other(tmp_path, before, after) -> No
     saved = capture(*made[0], lambda name, axes: True)
     tensors = {piece.name: piece.numbers for piece in saved.pieces}
     checkpoint.save(tmp_path, 1, shards_of(tensors), "a")
-    restore(checkpoint.load(tmp_path, 1), *made[1])
+    restore(checkpoint.Saved(tmp_path, 1), *made[1])
     owners = [[owner for _, _, owner in one[2].owners(*one[:2])] for one in made]
     for old, new in zip(*owners, strict=True):
         assert new.dtype == torch.float32 and torch.equal(old, new)
@@ -116,10 +114,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path) -> None:
     parts = (model, torch.optim.AdamW(model.parameters()), make_precision("fp32", "cpu"))
     checkpoint.save(tmp_path, 1, shards_of({"weights/weight": torch.ones(3, 3)}), "a")
     with pytest.raises(StudyError, match=r"holds weights/weight of shape \(3, 3\), this model has"):
-        restore(checkpoint.load(tmp_path, 1), *parts)
+        restore(checkpoint.Saved(tmp_path, 1), *parts)
     checkpoint.save(tmp_path, 2, shards_of({"weights/weight": torch.ones(3, 2)}), "a")
     with pytest.raises(StudyError, match="holds no 'weights/bias'"):
-        restore(checkpoint.load(tmp_path, 2), *parts)
+        restore(checkpoint.Saved(tmp_path, 2), *parts)
 
 
 RANKS = 4

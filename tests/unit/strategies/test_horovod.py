@@ -174,7 +174,7 @@ from pipeline.corpus.batches import Batches
 from pipeline.machine.processes import Child
 from pipeline.strategies.horovod import plan
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 from tests.parity.cases import Case
 
 plan.TUNED_POINTS = int(sys.argv[3])
@@ -186,7 +186,7 @@ def train(rank):
     os.environ.update(RANK=rank, LOCAL_RANK=rank)
     losses, strategy = [], strategies.load("horovod", {"autotune": True})
     loop = Loop(spec, strategy, batches, int(rank), Clock(torch.device("cpu")))
-    loop.run(Hooks(lambda step: losses.append(step.loss), lambda *_: None))
+    loop.run(lambda step: losses.append(step.loss))
     of_rank = [loop.trainable.autotuned, losses[0], losses[-1], str(loop.trainable.log)]
     Path(sys.argv[2], rank).write_text(json.dumps(of_rank))
 

@@ -17,7 +17,7 @@ from pipeline.errors import LaunchError, PeerError, SamestepError
 from pipeline.parallel.state import read_whole
 from pipeline.parallel.types import Piece, Shards
 from pipeline.records import Step
-from pipeline.training import checkpoint, shard_files, step_files
+from pipeline.training import checkpoint, step_files
 from pipeline.training.step_files import ROW, StepFile, path_of, read_steps, whole_steps
 from tests.shards import shards_of
 
@@ -33,7 +33,7 @@ STATE = shards_of({"weights/w": WEIGHT, **SLOTS}, {"scale": 2.0})
 def test_a_state_survives_the_disk(tmp_path) -> None:
     checkpoint.save(tmp_path, 4, STATE, "abc")
     assert checkpoint.fault(tmp_path, 4, "abc") is None
-    again = checkpoint.load(tmp_path, 4)
+    again = checkpoint.Saved(tmp_path, 4)
     assert torch.equal(read_whole(again, "weights/w"), WEIGHT)
     assert read_whole(again, "optimiser/w/step") == 4
     assert {*again.wholes} == {piece.name for piece in STATE.pieces}
@@ -107,10 +107,9 @@ def test_it_is_for_its_own_training_tokens_and_network(tmp_path, other, message)
 
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch) -> None:
     final, sent = tmp_path / "step-00000004", []
-    for module in (checkpoint, shard_files):
-        monkeypatch.setattr(
-            module, "to_disk", lambda path: sent.append((path.name, final.exists()))
-        )
+    monkeypatch.setattr(
+        checkpoint, "to_disk", lambda path: sent.append((path.name, final.exists()))
+    )
     checkpoint.save(tmp_path, 4, STATE, "abc")
     names = [PART, "state.json"]
     assert sorted(sent) == [(name, False) for name in names]
@@ -141,8 +140,7 @@ def together(folder: Path, step: int, given: Callable[[int], Shards]) -> list[Ex
             return all_good
 
         try:
-            ranks = checkpoint.Writers(rank, RANKS, "together", agree)
-            checkpoint.save(folder, step, given(rank), OWNER, ranks)
+            checkpoint.save(folder, step, given(rank), OWNER, rank=rank, size=RANKS, agree=agree)
         except Exception as error:
             raised[rank] = error
 
@@ -160,7 +158,7 @@ def test_every_rank_writes_its_own_pieces(tmp_path) -> None:
     files = sorted(path.name for path in (tmp_path / "step-00000004").iterdir())
     assert files == [*(f"rank{rank}.safetensors" for rank in range(3)), "state.json"]
     assert checkpoint.fault(tmp_path, 4, OWNER) is None
-    state = checkpoint.load(tmp_path, 4)
+    state = checkpoint.Saved(tmp_path, 4)
     assert read_whole(state, "weights/w").tolist() == [[0, 0], [1, 1], [2, 2]]
     assert state.read("weights/w", (1, 1), (2, 1)).tolist() == [[1], [2]]
     assert state.read("weights/w", (3, 0), (0, 2)).shape == (0, 2)
@@ -171,14 +169,14 @@ def test_a_full_disk_of_some_ranks_is_one_error_and_leaves_nothing(
     tmp_path, monkeypatch, full
 ) -> None:
     together(tmp_path, 4, rows_of)
-    real = shard_files.write
+    real = checkpoint.write
 
     def write(folder: Path, rank: int, shards: Shards) -> None:
         real(folder, rank, shards)
         if rank in full:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shard_files, "write", write)
+    monkeypatch.setattr(checkpoint, "write", write)
     raised = together(tmp_path, 8, rows_of)
     for rank, error in enumerate(raised):
         assert isinstance(error, SamestepError)
@@ -188,8 +186,9 @@ def test_a_full_disk_of_some_ranks_is_one_error_and_leaves_nothing(
 
 
 def test_a_full_disk_at_the_index_stops_all_ranks(tmp_path, monkeypatch) -> None:
-    def refuse(_: Path) -> None:
-        raise OSError(28, "No space left on device")
+    def refuse(path: Path) -> None:
+        if path.name == checkpoint.ABOUT:
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "to_disk", refuse)
     root, *others = together(tmp_path, 4, rows_of)

@@ -14,7 +14,7 @@ from pipeline.emulation import tcp
 from pipeline.models.build import build_model
 from pipeline.study.spec import OptimiserSpec
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop, by_block
+from pipeline.training.loop import Loop, by_block
 from pipeline.training.optimiser import make_optimiser
 from tests.parity.cases import DECAYED, Case
 
@@ -48,7 +48,7 @@ def test_what_tcp_counted_is_that_of_the_timed_steps(small_tokens, monkeypatch) 
         done += 1
 
     monkeypatch.setattr(loop.trainable, "close", lambda: count(None))
-    loop.run(Hooks(count, lambda *_: None))
+    loop.run(count)
     assert done == 6
     assert loop.tcp == {"TCPTimeouts": 300}
 
@@ -74,7 +74,7 @@ def test_a_step_is_timed_between_a_barrier_and_its_report(small_tokens, monkeypa
         return result
 
     monkeypatch.setattr(loop.clock, "time", time)
-    loop.run(Hooks(lambda _: None, lambda *_: done.append("checkpoint")))
+    loop.run(lambda _: None, lambda *_: done.append("checkpoint"))
     assert done == 2 * ["barrier", "step", "clock stopped", "report", "sample", "checkpoint"]
 
 
@@ -86,7 +86,7 @@ def test_the_share_of_padding_of_each_timed_step_is_kept(small_tokens: Path) -> 
     )
     strategy = strategies.load("single", {})
     loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
-    loop.run(Hooks(lambda _: None, lambda *_: None))
+    loop.run(lambda _: None)
     expected = []
     for step in range(work.untimed_steps, work.steps):
         segments = batches.slice(step, 0, work.global_batch).segments
@@ -116,7 +116,7 @@ def test_steps_that_run_freely_leave_the_weights_to_the_bit(small_tokens, precis
     def keep(_: object) -> None:
         kept.append([weight.detach().clone() for weight in loop.model.parameters()])
 
-    loop.run(Hooks(keep, lambda *_: None, free_steps=50))
+    loop.run(keep, free_steps=50)
     assert loop.free_running is not None
     assert loop.free_running["steps"] == 3 and loop.free_running["step_seconds"] > 0
     assert len(kept) == 4, "they are not recorded"
@@ -131,7 +131,7 @@ def test_freely_run_whole_rounds_of_a_strategy_that_has_some(small_tokens, monke
         monkeypatch.setattr(type(loop.strategy), "period", period)
         counts = list[int]()
         monkeypatch.setattr(loop, "_run_freely", counts.append)
-        loop.run(Hooks(lambda _: None, lambda *_: None, free_steps=most))
+        loop.run(lambda _: None, free_steps=most)
         assert counts == [steps]
 
 

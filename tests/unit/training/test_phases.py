@@ -20,7 +20,7 @@ from pipeline.strategies.base import Strategy
 from pipeline.strategies.pipeline_parallel.stages import Waits
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, IN_STEP, OPTIMISER
 from pipeline.training.clock import Clock
-from pipeline.training.loop import Hooks, Loop
+from pipeline.training.loop import Loop
 from pipeline.training.phases import Paced, PhaseTimer
 from tests.parity.cases import Case
 from tests.ranks import ON_ONE_RANK, group_alone
@@ -279,7 +279,7 @@ def train(tokens: Path, strategy: Strategy, *, profile: bool, accumulation: int 
     steps: list[Step] = []
     loop = Loop(spec, strategy, batches, 0, Clock(torch.device("cpu")))
     assert (loop.phases is not None) == profile
-    loop.run(Hooks(steps.append, lambda *_: None))
+    loop.run(steps.append)
     return steps
 
 
