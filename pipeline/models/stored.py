@@ -80,7 +80,18 @@ def entries(model: ModelSpec) -> dict[str, StoredTensor]:
     """
     sizes, path = family(model), Path(str(model.weights))
     known, shapes = sizes.file_names(model), sizes.parameter_shapes(model)
-    held = {entry.name: entry for file in weights_files(path) for entry in _header(file)}
+    held: dict[str, StoredTensor] = {}
+    for file in weights_files(path):
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                for name in opened.keys():  # noqa: SIM118
+                    one = opened.get_slice(name)
+                    held[name] = StoredTensor(file, name, tuple(one.get_shape()), one.get_dtype())
+        except (SafetensorError, OSError) as error:
+            raise StudyError(
+                f"model.weights {file} cannot be read ({' '.join(str(error).split())[:200]}); give "
+                "a whole file of safetensors"
+            ) from None
     made = {
         parameter: held[next(name for name in names if name in held)]
         for parameter, names in known.names.items()
@@ -114,17 +125,3 @@ def entries(model: ModelSpec) -> dict[str, StoredTensor]:
                 f"{model.architecture} with the sizes of model and model.config, or other sizes"
             )
     return made
-
-
-def _header(file: Path) -> list[StoredTensor]:
-    """The tensors of a file; raises StudyError."""
-    try:
-        with safe_open(file, framework="numpy") as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            return [StoredTensor(file, name, tuple(one.get_shape()), one.get_dtype())
-                    for name, one in slices.items()]  # fmt: skip
-    except (SafetensorError, OSError) as error:
-        raise StudyError(
-            f"model.weights {file} cannot be read ({' '.join(str(error).split())[:200]}); give a "
-            "whole file of safetensors"
-        ) from None

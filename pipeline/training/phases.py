@@ -145,7 +145,16 @@ class PhaseTimer(Paced):
         reducing = self._after_gradients
         super().begin(phase, after_gradients=after_gradients)
         if reducing is not None:
-            self._end_gradients(reducing)
+            if self._last_gradient is not None:
+                # Known only now: while it ran, each gradient might have been the last. What the
+                # backward pass did after it was to reduce.
+                place, moment, cpu = self._last_gradient
+                later = self._marks[place:]
+                self._marks[place:] = [(reducing, moment, cpu)]
+                self._marks += [
+                    (reducing if name == BACKWARD else name, *at) for name, *at in later
+                ]
+                self._last_gradient = None
             self._communicated(self._begun_ns)
         self._begun_ns = time.time_ns()
         self._mark(phase)
@@ -171,17 +180,6 @@ class PhaseTimer(Paced):
         if self._after_gradients is not None:
             moment, cpu = self._clock.stamp(), self._pacer.cpu_seconds()
             self._last_gradient = len(self._marks), moment, cpu
-
-    def _end_gradients(self, reducing: str) -> None:
-        """End the backward pass at its last gradient: what it did afterwards was `reducing`."""
-        if self._last_gradient is None:
-            return
-        place, moment, cpu = self._last_gradient
-        self._last_gradient = None
-        # Known only now: while it ran, each gradient might have been the last.
-        later = self._marks[place:]
-        self._marks[place:] = [(reducing, moment, cpu)]
-        self._marks += [(reducing if name == BACKWARD else name, *at) for name, *at in later]
 
     def _communicated(self, start_ns: int) -> None:
         if self.counted is not None:

@@ -75,11 +75,27 @@ class LanguageModel(nn.Module):
         self.bidirectional = objective(spec) != "causal"
         self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
-        # Weights are initialised below, each whole and in place, as `Initial` repeats it.
         with no_init_weights():
             self.model = kind._from_config(config)
         self.model.tie_weights()
-        self._initialise(float(getattr(config, "initializer_range", 0.02)))
+        # Normal(0, std) for matrices, zeros for biases, and norms that scale by one: each whole and
+        # in place, as `Initial` repeats it.
+        std = float(getattr(config, "initializer_range", 0.02))
+        for module in self.model.modules():
+            offset = type(module).__name__.startswith(_OFFSET_NORMS)
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=std)
+                elif name == "bias" or (name == "weight" and offset):
+                    nn.init.zeros_(parameter)
+                elif name == "weight":
+                    nn.init.ones_(parameter)
+                else:
+                    raise StudyError(
+                        f"{kind.__name__} has a parameter {name} in "
+                        f"{type(module).__name__}, which is no matrix, bias or norm; use an "
+                        "architecture of attention and feed-forward layers"
+                    )
         lists = (one for one in self.model.named_modules() if isinstance(one[1], nn.ModuleList))
         self.blocks_name = next((name for name, one in lists if len(one) == spec.num_layers), "")
         """Name of the layers that repeat, below `model`."""
@@ -207,24 +223,6 @@ class LanguageModel(nn.Module):
                 before.given = after.given = None
 
         return run
-
-    def _initialise(self, std: float) -> None:
-        """Normal(0, std) for matrices, zeros for biases, and norms that scale by one."""
-        for module in self.model.modules():
-            offset = type(module).__name__.startswith(_OFFSET_NORMS)
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter.dim() > 1:
-                    nn.init.normal_(parameter, std=std)
-                elif name == "bias" or (name == "weight" and offset):
-                    nn.init.zeros_(parameter)
-                elif name == "weight":
-                    nn.init.ones_(parameter)
-                else:
-                    raise StudyError(
-                        f"{type(self.model).__name__} has a parameter {name} in "
-                        f"{type(module).__name__}, which is no matrix, bias or norm; use an "
-                        "architecture of attention and feed-forward layers"
-                    )
 
     def logits(self, inputs: Tensor, segments: Tensor | None = None) -> Any:
         """Token ids (batch, context) -> logits (batch, context, vocab_size).
