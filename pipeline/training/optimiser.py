@@ -86,7 +86,7 @@ class Lamb(Optimizer):
         means, squares = ([local(one[name]) for one in kept] for name in ("exp_avg", "exp_avg_sq"))
         counts = [one["step"] for one in kept]
         torch._foreach_add_(counts, 1)
-        (mean_decay, square_decay), count = self.defaults["betas"], counts[0].double()
+        (mean_decay, square_decay), count = groups[0]["betas"], counts[0].double()
         torch._foreach_lerp_(means, gradients, 1 - mean_decay)
         torch._foreach_mul_(squares, square_decay)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - square_decay)
