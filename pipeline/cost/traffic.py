@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SEND, ANSWERED = "send", "answered"
+SEND, RECEIVE, ANSWERED = "send", "receive", "answered"
 ALL_REDUCE, HALVES, GATHER = "all_reduce", "halves", "all_gather"
 ALL_TO_ALL = "all_to_all"
 

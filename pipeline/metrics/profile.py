@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.cost.schedule import in_turn, replayed
-from pipeline.cost.traffic import Traffic
+from pipeline.cost.traffic import RECEIVE, Traffic
 from pipeline.metrics.cells import CellRuns, Groups
 from pipeline.metrics.labels import Labels, cell_of
 from pipeline.metrics.parity import relative_deviation
@@ -24,7 +24,6 @@ from pipeline.metrics.runs import Run, load_run, outcome_rows
 from pipeline.metrics.statistics import median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.parallel.mesh import PIPELINE, Layout
-from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent, sent_between_nodes
 from pipeline.records import RunRecord
 from pipeline.study.profiling import IN_STEP, PHASES

@@ -5,6 +5,9 @@ as it runs, whoever called it: Python, DDP's reducer or FSDP2. It names the algo
 Gloo's reduce-scatter stands there as an all-reduce. It has no messages of Gloo between two ranks,
 nor pieces of an all-to-all, of which `collectives` tells; of what torch does not see (Horovod) the
 strategy tells by `sent`. Nothing of the training is changed or waited for.
+
+Gloo, torch's and Horovod's, reduces and gathers around a ring (Patarasuk and Yuan 2009). NCCL may
+choose a tree; its bytes are counted as those of a ring too.
 """
 
 from __future__ import annotations
@@ -15,18 +18,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.cost.traffic import ALL_TO_ALL, SEND
+from pipeline.cost.traffic import ALL_TO_ALL, RECEIVE, SEND, ring
 from pipeline.emulation import tcp
 from pipeline.errors import LaunchError
 from pipeline.parallel.mesh import Layout
-from pipeline.parallel.wire import RECEIVE, SHARES, Call, axis_of, tallied
 
 ENTRIES_VARIABLE, ENTRIES = "TORCH_FR_BUFFER_SIZE", 20_000
 """Number of collectives that the flight recorder keeps; torch's default is 2,000."""
@@ -36,6 +38,26 @@ ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
 """By the flight recorder's names of types."""
+
+KINDS = (
+    "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "scatter", "reduce",
+    "gather",
+)  # fmt: skip
+"""Collectives whose algorithm is known here, none before one that has its name within its own."""
+
+
+class Call(NamedTuple):
+    """One collective, or one message, among so many ranks, and what this rank sends by it.
+
+    `between_nodes_bytes` go to another node. Both are None where the algorithm is not known here.
+    """
+
+    kind: str
+    axis: str
+    ranks: int
+    payload_bytes: int
+    wire_bytes: float | None
+    between_nodes_bytes: float | None
 
 
 @dataclass
@@ -73,17 +95,18 @@ class Counted:
 
     def sent(self, kind: str, payloads: Callable[[], Iterable[int]]) -> None:
         """Collectives among all ranks that torch does not see, with the bytes of each."""
-        size = self.layout.num_processes
-        if size > 1 and self._steps:
-            self._steps[-1].noted += [self._call(kind, range(size), count) for count in payloads()]
+        everyone = range(self.layout.num_processes)
+        if len(everyone) > 1 and self._steps:
+            self._steps[-1].noted += [self._call(kind, everyone, size) for size in payloads()]
 
     def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
         """Tensors go to (`way` is `send`) or come from a peer of the group, whose axis counts."""
+        axis = self.layout.axis_of(dist.get_process_group_ranks(group))
         pair = (self.rank, dist.get_global_rank(group, peer))
-        count = sum(tensor.nbytes for tensor in tensors)
-        kind = SEND if way == "send" else RECEIVE
-        axis = axis_of(self.layout, dist.get_process_group_ranks(group))
-        self._steps[-1].noted.append(replace(self._call(kind, pair, count), axis=axis))
+        size = sum(tensor.nbytes for tensor in tensors)
+        kind, sent = (SEND, size) if way == "send" else (RECEIVE, 0)
+        leaving = sent * self.layout.leaves_node(self.rank, pair)
+        self._steps[-1].noted.append(Call(kind, axis, len(pair), size, sent, leaving))
 
     def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
         """An all-to-all that gives each rank of the group so many rows; as many, where none say."""
@@ -91,14 +114,14 @@ class Counted:
         if len(ranks) < 2:
             return
         rows = [*pieces] or [len(tensor) // len(ranks)] * len(ranks)
-        row_bytes = tensor.nbytes // max(1, len(tensor))
-        others = tuple(
-            (row_bytes * count, self.layout.leaves_node(self.rank, (self.rank, peer)))
-            for peer, count in zip(ranks, rows, strict=True)
-            if peer != self.rank
-        )
-        axis = axis_of(self.layout, ranks)
-        call = Call(ALL_TO_ALL, axis, len(ranks), tensor.nbytes, pieces=others)
+        row_bytes, sent, leaving = tensor.nbytes // max(1, len(tensor)), 0, 0
+        for peer, count in zip(ranks, rows, strict=True):
+            if peer != self.rank:
+                sent += row_bytes * count
+                pair = (self.rank, peer)
+                leaving += row_bytes * count * self.layout.leaves_node(self.rank, pair)
+        axis = self.layout.axis_of(ranks)
+        call = Call(ALL_TO_ALL, axis, len(ranks), tensor.nbytes, sent, leaving)
         self._steps[-1].noted.append(call)
 
     def communication(self, start_ns: int, stop_ns: int) -> None:
@@ -130,7 +153,7 @@ class Counted:
         rounds = [steps[end - size : end] for end in range(len(steps), size - 1, -size)]
         if not rounds:
             return None
-        entries = [(entry["time_created_ns"], call) for entry, call in self._calls(trace)]
+        entries = list(self._calls(trace))
         if unseen := {
             call.kind
             for last in rounds[0]
@@ -165,10 +188,8 @@ class Counted:
             summary["interface_bytes"] = (tcp.sent_bytes() or 0) - self._interface
         return summary
 
-    def _calls(
-        self, trace: Iterable[Mapping[str, Any]]
-    ) -> Iterator[tuple[Mapping[str, Any], Call]]:
-        """The collectives among several ranks that carry something."""
+    def _calls(self, trace: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Call]]:
+        """The collectives among several ranks that carry something, and when each began."""
         groups = {
             name: dist.get_process_group_ranks(group)
             for group, name in dist.distributed_c10d._world.pg_names.items()
@@ -177,19 +198,59 @@ class Counted:
             kind = kind_of(entry["profiling_name"])
             ranks = groups.get(entry["process_group"][0], ())
             if not entry["is_p2p"] and kind != "barrier" and len(ranks) > 1:
-                yield entry, self._call(kind, ranks, payload_bytes(kind, entry))
+                call = self._call(kind, ranks, payload_bytes(kind, entry))
+                yield entry["time_created_ns"], call
 
     def _call(self, kind: str, ranks: Sequence[int], payload: int) -> Call:
-        """A call among these ranks, of which this rank is one."""
-        leaves = self.layout.leaves_node(self.rank, ranks)
-        return Call(kind, axis_of(self.layout, ranks), len(ranks), payload, leaves)
+        """A collective among these ranks, of which this rank is one."""
+        sent = wire_bytes(kind, payload, len(ranks))
+        leaving = sent and sent * self.layout.leaves_node(self.rank, ranks)
+        return Call(kind, self.layout.axis_of(ranks), len(ranks), payload, sent, leaving)
+
+
+def wire_bytes(kind: str, payload: int, ranks: int) -> float | None:
+    """Bytes that each of n ranks sends in a collective, for those with a root in the mean.
+
+    The payload is the whole tensor: what is reduced, or what has been gathered. A ring all-reduce
+    is a reduce-scatter and an all-gather; a broadcast is n-1 messages, whatever its tree. None for
+    an algorithm that is not known here.
+    """
+    times = 2 if kind == "all_reduce" else 1
+    return ring(times * payload, ranks) if kind in KINDS else None
+
+
+def tallied(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    """Calls of one kind, axis and number of ranks added up, in the order of their first.
+
+    Each is JSON types by the names of `Call`, with their `count`.
+    """
+    alike: dict[tuple[str, str, int], list[Call]] = {}
+    for call in calls:
+        alike.setdefault((call.kind, call.axis, call.ranks), []).append(call)
+    return [
+        {
+            "kind": kind,
+            "axis": axis,
+            "ranks": ranks,
+            "count": len(same),
+            "payload_bytes": sum(call.payload_bytes for call in same),
+            "wire_bytes": _sum([call.wire_bytes for call in same]),
+            "between_nodes_bytes": _sum([call.between_nodes_bytes for call in same]),
+        }
+        for (kind, axis, ranks), same in alike.items()
+    ]
+
+
+def _sum(sizes: Sequence[float | None]) -> int | None:
+    # Of an algorithm that is not known there is no sum, rather than one that is too small.
+    known = [size for size in sizes if size is not None]
+    return round(sum(known)) if len(known) == len(sizes) else None
 
 
 def kind_of(profiling_name: str) -> str:
     """`all_reduce` of `gloo:all_reduce` or `nccl:all_reduce_coalesced`; else the name as it is."""
     name = profiling_name.partition(":")[2].replace("allreduce", "all_reduce")
-    longest_first = sorted(SHARES, key=len, reverse=True)
-    return next((kind for kind in longest_first if kind in name), name)
+    return next((kind for kind in KINDS if kind in name), name)
 
 
 def payload_bytes(kind: str, entry: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ not divide, where some ranks have one row less, or none. By boxes a checkpoint k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,17 +55,15 @@ class Cut:
 
     def part(self, whole: Tensor) -> Tensor:
         """A copy of this rank's part of a tensor that it holds whole; nothing is sent."""
-        rank = self.ranks.rank()
-        return torch.cat([pieces[rank] for pieces in self._pieces(whole)], self.dim)
+        return torch.cat([whole.narrow(self.dim, *span) for span in self.spans()], self.dim)
 
     def whole(self, part: Tensor) -> Tensor:
         """The whole of which every rank gives its part. Collective."""
         whole = part.new_zeros(_with(tuple(part.shape), self.dim, self.length))
-        rank = self.ranks.rank()
-        own = [run[rank] for run in self._pieces(whole)]
-        lengths = [piece.shape[self.dim] for piece in own]
-        for piece, values in zip(own, torch.split(part, lengths, self.dim), strict=True):
-            piece.copy_(values)
+        before = 0  # of this rank's part, what earlier runs take
+        for start, length in self.spans():
+            whole.narrow(self.dim, start, length).copy_(part.narrow(self.dim, before, length))
+            before += length
         dist.all_reduce(whole, group=self.ranks)  # each number is added to zeros
         return whole
 
@@ -75,11 +73,6 @@ class Cut:
         each, more = divmod(run, size)  # as tensor_split: the first `more` ranks have one more
         start, length = rank * each + min(rank, more), each + (rank < more)
         return [(number * run + start, length) for number in range(self.runs)]
-
-    def _pieces(self, whole: Tensor) -> list[tuple[Tensor, ...]]:
-        """Views of the whole: for each run one piece for each rank."""
-        size = self.ranks.size()
-        return [run.tensor_split(size, self.dim) for run in whole.chunk(self.runs, self.dim)]
 
 
 def cut(
@@ -127,7 +120,7 @@ class Box:
 
     def of(self, part: Tensor) -> Tensor:
         """A view of the box in the part."""
-        return part[tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))]
+        return view(part, self.at, self.shape)
 
 
 @dataclass(frozen=True)
@@ -141,6 +134,16 @@ class Held:
     shape: tuple[int, ...]
     boxes: tuple[Box, ...]
     axes: frozenset[str]
+
+    def fill(self, read: Callable[[Sequence[int], Sequence[int]], Tensor]) -> None:
+        """Copy into the part what `read` gives of each box, by its offsets and shape."""
+        for box in self.boxes:
+            box.of(self.part).copy_(read(box.offsets, box.shape))
+
+
+def view(tensor: Tensor, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """A box of a tensor, which shares its memory."""
+    return tensor[tuple(slice(o, o + n) for o, n in zip(offsets, shape, strict=True))]
 
 
 def held(tensor: Tensor, like: Tensor) -> Held:

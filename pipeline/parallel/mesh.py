@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +16,8 @@ DATA = "data"
 REPLICA = "replica"
 """The axis along which groups that cut the weights over `DATA` hold the same; they read others."""
 
-PIPELINE, TENSOR = "pipeline", "tensor"
-"""Axes along which layers are stages, and along which each of them is cut."""
-
-CONTEXT = "context"
-"""The axis along which the positions of each sequence are cut."""
+PIPELINE, TENSOR, CONTEXT = "pipeline", "tensor", "context"
+"""Axes along which layers are stages, each layer is cut, and the positions of sequences are."""
 
 EXPERT = "expert"
 """The axis along which the experts of a mixture are cut; its ranks read different sequences too."""
@@ -79,6 +76,10 @@ class Layout:
         """One process for each device of the world, on a mesh of these axes."""
         return cls(axes, world.ranks_per_node, world.device, world.backend)
 
+    def size(self, axis: str) -> int:
+        """Number of ranks along an axis: 1 where there is none of that name."""
+        return dict(self.axes).get(axis, 1)
+
     @property
     def num_processes(self) -> int:
         """Number of ranks: the product of the axes."""
@@ -87,13 +88,12 @@ class Layout:
     @property
     def data_parallel(self) -> int:
         """Number of equal slices into which the global batch is cut."""
-        axes = dict(self.axes)
-        return math.prod(axes.get(axis, 1) for axis in READING)
+        return math.prod(map(self.size, READING))
 
     @property
     def averaging(self) -> int:
         """Number of ranks that read tokens of their own: a weight's gradients are their mean."""
-        return self.data_parallel * dict(self.axes).get(CONTEXT, 1)
+        return self.data_parallel * self.size(CONTEXT)
 
     def joined(self, *names: str) -> Layout:
         """The same ranks, with neighbouring axes of these names as one: `data x context`."""
@@ -127,6 +127,11 @@ class Layout:
                 line = [one + (at - here[name]) * apart for one in line for at in range(size)]
         return line
 
+    def axis_of(self, ranks: Iterable[int]) -> str:
+        """The axis along which these ranks differ; several are joined by ` x `."""
+        places = [self.coordinate(rank) for rank in ranks]
+        return " x ".join(name for name, _ in self.axes if len({p[name] for p in places}) > 1)
+
     def leaves_node(self, rank: int, ranks: Sequence[int]) -> bool:
         """True where the rank after `rank` in the ring of these ranks is on another node."""
         after = ranks[(ranks.index(rank) + 1) % len(ranks)]
@@ -135,9 +140,9 @@ class Layout:
     def batch_slice(self, rank: int, global_batch: int) -> tuple[int, int]:
         """First and past-the-last sequence that `rank` reads of a batch."""
         share = global_batch // self.data_parallel
-        place, sizes, slice_number = self.coordinate(rank), dict(self.axes), 0
+        place, slice_number = self.coordinate(rank), 0
         for axis in READING:
-            slice_number = slice_number * sizes.get(axis, 1) + place.get(axis, 0)
+            slice_number = slice_number * self.size(axis) + place.get(axis, 0)
         return slice_number * share, (slice_number + 1) * share
 
     def check_batch(self, spec: RunSpec) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import NAME, cut_of, held, rows_of
+from pipeline.parallel.cut import NAME, cut_of, held, rows_of, view
 from pipeline.parallel.types import SLOTS, Piece, SavedState, Shards, slot_name, weight_name
 from pipeline.precision.native import Precision
 
@@ -92,7 +92,12 @@ def restore(
             elif owner is not weight:
                 fill(owner, owner, state, weight_name(name))
             for slot in sorted(kept):
-                made = _slot(owner, state, slot_name(name, slot))
+                saved = state.wholes[slot_name(name, slot)]
+                dtype: torch.dtype = getattr(torch, saved.dtype)
+                made = torch.empty((), dtype=dtype, device=owner.device)
+                if saved.shape:
+                    made = torch.empty_like(owner, dtype=dtype, requires_grad=False)
+                fill(made, owner, state, slot_name(name, slot))
                 _state_of(optimiser)[owner][slot] = made
     precision.load_scalars(dict(state.scalars))
 
@@ -135,19 +140,7 @@ def fill(tensor: Tensor, like: Tensor, state: SavedState, name: str) -> None:
             f"checkpoint holds {name} of shape {saved.shape}, this model has {own.shape}; remove "
             "it to start anew"
         )
-    for box in own.boxes:
-        box.of(own.part).copy_(state.read(name, box.offsets, box.shape))
-
-
-def _slot(owner: Tensor, state: SavedState, name: str) -> Tensor:
-    """This rank's part of a slot, of the saved type; a scalar is whole."""
-    saved = state.wholes[name]
-    dtype: torch.dtype = getattr(torch, saved.dtype)
-    if not saved.shape:
-        return torch.empty((), dtype=dtype, device=owner.device).copy_(state.read(name, (), ()))
-    made = torch.empty_like(owner, dtype=dtype, requires_grad=False)
-    fill(made, owner, state, name)
-    return made
+    own.fill(partial(state.read, name))
 
 
 def materialise(
@@ -186,25 +179,18 @@ def materialise(
             read_weights(model, read)
             return
         for name, value in initial(parameters.keys()):
-            parameters[name].copy_(placed_as(parameters[name], value))
+            held(parameters[name], parameters[name]).fill(partial(view, value))
 
 
 def read_weights(model: nn.Module, read: Read) -> None:
     """Read this rank's boxes of all weights, by `read` of names, offsets and shapes."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            own = held(parameter, parameter)
-            for box in own.boxes:
-                box.of(own.part).copy_(read(name, box.offsets, box.shape))
-
-
-def weights_sha256(model: nn.Module) -> str:
-    """Hash of all weights, names and types included; equal on two ranks only if bit-equal."""
-    return sha256_of((name, whole(p.detach(), p)) for name, p in model.named_parameters())
+            held(parameter, parameter).fill(partial(read, name))
 
 
 def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """Hash of whole weights, names and types included, one after the other."""
+    """Hash of whole weights, names and types included; equal only if they are bit-equal."""
     digest = hashlib.sha256()
     for name, weight in weights:
         raw = weight.cpu().contiguous().view(torch.uint8).numpy()
@@ -213,28 +199,13 @@ def sha256_of(weights: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def whole(tensor: Tensor, like: Tensor) -> Tensor:
-    """The tensor, put together where this rank holds a part of it, cut as `like` is. Collective."""
-    put_together: Callable[[], Tensor] | None = getattr(tensor, "full_tensor", None)
-    if put_together is not None:
-        tensor = put_together()
-    cut = cut_of(like)
-    return tensor if cut is None or not tensor.dim() else cut.whole(tensor)
-
-
-def placed_as(like: Tensor, value: Tensor) -> Tensor:
-    """A copy of the whole `value` on the device of `like`, cut as `like` is; nothing is sent."""
-    moved = value.to(like.device).clone()
-    if not moved.dim():
-        return moved
-    if (cut := cut_of(like)) is not None:
-        moved = cut.part(moved)
-    if not hasattr(like, "full_tensor"):
-        return moved
-    from torch.distributed.tensor import DTensor, distribute_tensor  # slow, and seldom needed
-
-    assert isinstance(like, DTensor)
-    return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+def whole(parameter: Tensor) -> Tensor:
+    """A parameter's values, put together where this rank holds a part of it. Collective."""
+    tensor: Any = parameter.detach()
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    values: Tensor = tensor if (cut := cut_of(parameter)) is None else cut.whole(tensor)
+    return values
 
 
 def _state_of(optimiser: Optimizer) -> Any:

@@ -7,7 +7,7 @@ last is run (`accumulating`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.group import ALONE, Ranks
 from pipeline.parallel.reduction import Reduction
-from pipeline.parallel.state import capture, restore, weights_sha256
+from pipeline.parallel.state import capture, restore, sha256_of, whole
 from pipeline.parallel.types import (
     NO_DEFECTS,
     Batch,
@@ -49,7 +49,8 @@ class Stepper:
     `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
     before the last run under its `no_sync`, and what follows the last gradient of that one is
     communication. A `reduction` runs in the backward pass of the last one, before `reduce`.
-    `sharded`: under ZeRO's stage 1, rows of the weights, which the next step gathers.
+    `sharded`: under ZeRO's stage 1, rows of the weights, which the next step gathers. `norm` makes
+    that of the whole gradient where ranks have parts of it.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Stepper:
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
         sharded: Rows | None = None,
+        norm: Callable[[list[Tensor]], Tensor] | None = None,
         defects: Defects = NO_DEFECTS,
     ) -> None:
         self.model, self.optimiser = parts.model, parts.optimiser
@@ -73,7 +75,7 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.defects, self.phases, self.reduction = defects, parts.phases, reduction
         self.after_gradients: str | None = None
-        self.sharded = sharded
+        self.sharded, self.norm_of = sharded, norm
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -190,6 +192,8 @@ class Stepper:
 
     def clip(self, parameters: list[Tensor]) -> Tensor:
         """Clip the gradients in place by their global L2 norm; returns it."""
+        if self.norm_of is not None:
+            return self.clip_by(self.norm_of(parameters), parameters)
         return torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
 
     def clip_by(self, norm: Tensor, parameters: list[Tensor]) -> Tensor:
@@ -224,10 +228,14 @@ class Stepper:
         """Continue from what this rank holds of `state`."""
         restore(state, self.model, self.optimiser, self.precision)
 
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Names and whole weights, put together one after the other. Collective."""
+        return ((name, whole(parameter)) for name, parameter in self.model.named_parameters())
+
     def close(self) -> str:
         """Hash the final weights and leave the group of ranks."""
         self.complete()
-        digest = weights_sha256(self.model)
+        digest = sha256_of(self.weights())
         self.group.leave()
         return digest
 
@@ -242,8 +250,9 @@ def whole_norm(parameters: list[Tensor], ranks: dist.ProcessGroup) -> Tensor:
     return (squares + total_norm(rest) ** 2).sqrt()
 
 
-def norm_over(ranks: dist.ProcessGroup | None, gradients: list[Tensor]) -> Tensor:
+def norm_over(parameters: list[Tensor], ranks: dist.ProcessGroup | None = None) -> Tensor:
     """The L2 norm of what each of these ranks, None for all, has of the gradients. Collective."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
     squares = torch.nn.utils.get_total_norm(gradients).double() ** 2
     dist.all_reduce(squares, group=ranks)
     return squares.sqrt().float()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.precision.native import Precision
 
 WEIGHTS, SLOTS = "weights", "optimiser"
-"""With which the names of a state begin: `weights/<parameter>`, `optimiser/<parameter>/<slot>`."""
+"""With which the names of a state begin, see `weight_name` and `slot_name`."""
 
 
 class Batch(NamedTuple):
@@ -104,12 +104,12 @@ class SavedState(Protocol):
 
 
 def weight_name(parameter: str) -> str:
-    """Name of a weight in a state."""
+    """Name of a weight in a state: `weights/<parameter>`."""
     return f"{WEIGHTS}/{parameter}"
 
 
 def slot_name(parameter: str, slot: str) -> str:
-    """Name in a state of what the optimiser keeps of a parameter, as `exp_avg`."""
+    """Name in a state of a slot of the optimiser, as `exp_avg`: `optimiser/<parameter>/<slot>`."""
     return f"{SLOTS}/{parameter}/{slot}"
 
 
@@ -151,13 +151,11 @@ NOT_PROFILED = Phases()
 
 @dataclass(frozen=True)
 class Defects:
-    """Defects of the first code of Bai 2022, in some of its arms only, off by default.
+    """Defects of the first code of Bai 2022, whose effect study `bai2022-as-published` measures.
 
-    They are options so that their effect can be measured (study `bai2022-as-published`).
-    `empty_cache`: return CUDA's cached memory after every step.
-
-    `optimiser_steps`: how often the optimiser steps on the same gradients.
-    `clip_before_synchronise`: clip each rank's own gradients while they may still be on their way.
+    `empty_cache`: return CUDA's cached memory after every step. `optimiser_steps`: how often the
+    optimiser steps on the same gradients. `clip_before_synchronise`: clip each rank's own gradients
+    while they may still be on their way.
     """
 
     empty_cache: bool = False
@@ -165,10 +163,8 @@ class Defects:
     clip_before_synchronise: bool = False
 
     def check(self, device: str, precision: PrecisionInfo) -> None:
-        """Raise where a defect cannot be shown.
-
-        On a CPU there is no cache to empty; torch's GradScaler steps once for each unscaling.
-        """
+        """Raise UnsupportedError where a defect cannot be shown."""
+        # torch's GradScaler steps once for each unscaling.
         scales = precision.loss_scaling and precision.library == "torch"
         refuse(UnsupportedError, "", [
             (self.optimiser_steps > 1 and scales,
@@ -241,10 +237,7 @@ class Trainable(Protocol):
         """Loss and norm of the last step, the same on every rank. It comes after the clock."""
 
     def squares(self) -> Mapping[str, float]:
-        """This rank's share of the sum of squares of each parameter's mean gradient, as clipped.
-
-        Of the last step; empty where a library keeps the gradients to itself.
-        """
+        """This rank's share of the sum of squares of each parameter's last gradient, as clipped."""
 
     def agree(self, good: bool) -> bool:
         """True where `good` is true on every rank; outside of the clock."""
@@ -256,7 +249,4 @@ class Trainable(Protocol):
         """Continue from `state`, of which every rank reads what it holds."""
 
     def close(self) -> str:
-        """Leave the process group; returns a hash of the final weights as this rank has them.
-
-        Shards are put together for it, so that it is the same on every rank of a sound run.
-        """
+        """Leave the process group; hash of the whole weights, the same on ranks of a sound run."""

@@ -21,11 +21,10 @@ from typing import Any
 
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import order
-from pipeline.cost.traffic import ALL_REDUCE, HALVES, SEND
+from pipeline.cost.traffic import ALL_REDUCE, HALVES, RECEIVE, SEND
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, write_text
 from pipeline.parallel.mesh import PIPELINE, Degrees, Layout
-from pipeline.parallel.wire import RECEIVE
 from pipeline.planner.memory import predict_sent
 from pipeline.records import RunRecord
 from pipeline.resolved import ResolvedRun, resolve
@@ -34,7 +33,7 @@ from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER
 COMPUTE, SENDS, RECEIVES, COLLECTIVE = 4, 5, 6, 7  # NodeType
 COLLECTIVES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4,
                "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}  # fmt: skip
-"""CollectiveCommType of the kinds of `pipeline.parallel.wire`."""
+"""CollectiveCommType of the kinds of `pipeline.parallel.counted`."""
 KINDS = {HALVES: ("reduce_scatter", "all_gather"), ALL_REDUCE: (ALL_REDUCE,)}
 """Collectives of a predicted kind; the others are messages."""
 VALUES = {"is_cpu_op": 27, "comm_src": 7, "comm_dst": 7, "comm_tag": 7, "comm_type": 9,

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pipeline import models
@@ -54,7 +54,8 @@ def table() -> str:
     rows = []
     for name in names():
         strategy = load(name, {})
-        about = " ".join((_module(name).__doc__ or "").split("\n\n")[0].split())
+        document = sys.modules[_kind(name).__module__].__doc__ or ""
+        about = " ".join(document.split("\n\n")[0].split())
         knobs = ", ".join(f"`{f.name}` {getattr(strategy, f.name)}" for f in fields(strategy))
         needs = ", ".join(strategy.requires)
         rows.append((f"`{name}`", about, knobs or "none", needs or "torch alone"))
@@ -208,7 +209,7 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
             + ", ".join(names())
             + "; `plan --auto` chooses one" * (name == "auto")
         )
-    kind = _kind(_module(name))
+    kind = _kind(name)
     knobs = sorted(field.name for field in fields(kind))
     refuse(StudyError, f"strategy {name} has no option ", [
         (option not in knobs, f"{option!r}; use one of {', '.join(knobs) or 'none'}")
@@ -235,11 +236,16 @@ def load(name: str, options: Mapping[str, Any]) -> Strategy:
 
 
 @cache
-def _kind(module: ModuleType) -> type[Strategy]:
-    """The strategy that a module defines; raises StudyError where it is not exactly one.
+def _kind(name: str) -> type[Strategy]:
+    """The strategy of that name; raises StudyError where its file is broken or has not just one.
 
-    A class from which another of the module derives is what several strategies share.
+    A class from which another of the file derives is what several strategies share.
     """
+    where = "" if (FOLDER / f"{name}.py").is_file() else ".plan"
+    try:
+        module = importlib.import_module(f"{__name__}.{name}{where}")
+    except Exception as error:  # whatever a file does wrong, it is named
+        raise _broken(name, "cannot be imported", error) from error
     own = [
         kind
         for kind in vars(module).values()
@@ -251,15 +257,6 @@ def _kind(module: ModuleType) -> type[Strategy]:
     if len(kinds) != 1:
         raise StudyError(f"{module.__file__} defines {len(kinds)} strategies; expected exactly one")
     return kinds[0]
-
-
-def _module(name: str) -> ModuleType:
-    """The module of a strategy; raises StudyError where its file cannot be imported."""
-    own = "" if (FOLDER / f"{name}.py").is_file() else ".plan"
-    try:
-        return importlib.import_module(f"{__name__}.{name}{own}")
-    except Exception as error:  # whatever a file does wrong, it is named
-        raise _broken(name, "cannot be imported", error) from error
 
 
 def _broken(name: str, what: str, error: Exception) -> StudyError:

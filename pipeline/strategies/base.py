@@ -1,8 +1,7 @@
 """The interface of a strategy (no torch at import).
 
 A strategy is a frozen dataclass of its knobs that derives from `Strategy`: one file in this folder,
-or `plan.py` in a folder of its own.
-The stem of either is its name; `pipeline.strategies.load` and the parity tests find it.
+or `plan.py` in a folder of its own. The stem of either is its name.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def along(
 
     `halves`: by reduce-scatters and all-gathers, not all-reduces.
     """
-    ranks = dict(layout.axes).get(axis, 1)
+    ranks = layout.size(axis)
     if ranks < 2:
         return ()
     kind = HALVES if halves else ALL_REDUCE
@@ -99,10 +98,7 @@ class Strategy(ABC):
     """A way to spread one optimisation step over ranks; its fields are its knobs."""
 
     requires: ClassVar[tuple[str, ...]] = ()
-    """Packages that `build` imports; where one is missing the cell is `unsupported`.
-
-    Their versions are recorded.
-    """
+    """Packages that `build` imports, versions recorded; without one a cell is `unsupported`."""
 
     needs_of_torch: ClassVar[tuple[str, ...]] = ()
     """Names that `build` uses and that earlier releases of torch lack, `module:name`, or a
@@ -118,22 +114,16 @@ class Strategy(ABC):
     """Words of its backend's error, in lower case, on a rank whose peer is gone."""
 
     changes_the_step: ClassVar[tuple[str, ...]] = ()
-    """Knobs that change the optimisation step where they are off their defaults.
-
-    Cells that differ in one did unequal work, which a study must declare.
-    """
+    """Knobs that change the optimisation step where they are off their defaults: cells that differ
+    in one did unequal work, which a study must declare."""
 
     algorithm: ClassVar[str] = ""
-    """Its name where it takes another step than `single` whatever its knobs: all work is unequal.
-
-    Parity holds it against that algorithm, written out in one process.
-    """
+    """Its name where it takes another step than `single` whatever its knobs: all work is unequal,
+    and parity holds it against that algorithm, written out in one process."""
 
     lossy_wire: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Knobs in `changes_the_step` with a value that only makes gradients lose digits on their way.
-
-    Parity holds such a cell against one without them, in a band of its own.
-    """
+    """Knobs in `changes_the_step` with a value that only makes gradients lose digits on their way:
+    parity holds such a cell against one without them, in a band of its own."""
 
     weighs: ClassVar[bool] = True
     """True where it takes batches with weights and segments, as the shared step does."""
@@ -249,8 +239,7 @@ class Strategy(ABC):
         """The layout as the cost model has it; None where it has none, as unless `published`."""
         if not self.published:
             return None
-        axes = dict(layout.axes)
-        data, tensor, pipeline = (axes.get(axis, 1) for axis in (DATA, TENSOR, PIPELINE))
+        data, tensor, pipeline = map(layout.size, (DATA, TENSOR, PIPELINE))
         return Degrees(data, tensor, pipeline, microbatches=self.pieces(spec, layout))
 
     def idle_share(self, spec: RunSpec) -> float | None:

@@ -16,27 +16,13 @@ from typing import Any
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError, refuse
-from pipeline.parallel.mesh import (
-    CONTEXT,
-    DATA,
-    PIPELINE,
-    TENSOR,
-    Degrees,
-    Layout,
-    divisors,
-    nearest,
-)
+from pipeline.parallel import mesh
+from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, along
-from pipeline.strategies.context.plan import (
-    check_context_axis,
-    kept_of_cut_sequences,
-    mask_bytes,
-    sent_along,
-)
+from pipeline.strategies.context import plan as contexts
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
-from pipeline.strategies.pipeline_parallel.schedule import check_name
 from pipeline.strategies.sharded.plan import Sharded, rows_of_stage_1, shards_by_fsdp
 from pipeline.strategies.tensor.plan import Part, check_tensor_axis, kept_of_block
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -81,34 +67,30 @@ class Hybrid(Pipelined):
 
         In the reverse order with stages inside a node. StudyError unless they fit the world.
         """
-        check_name(self.schedule, self.chunks)
-        cut = {PIPELINE: self.pipeline, TENSOR: self.tensor}
-        cut |= {CONTEXT: self.context} if self.context > 1 else {}
-        data = self.data or max(1, world.size // math.prod(cut.values()))
-        if math.prod(cut.values()) * data != world.size:
+        self.rank_stages()
+        sizes = {PIPELINE: self.pipeline, TENSOR: self.tensor, CONTEXT: self.context}
+        sizes[DATA] = self.data or max(1, world.size // math.prod(sizes.values()))
+        if (ranks := math.prod(sizes.values())) != world.size:
             near, left = dict[str, int](), world.size
             for axis in (TENSOR, PIPELINE, CONTEXT):
-                if axis in cut:
-                    near[axis] = nearest(cut[axis], left)
-                    left //= near[axis]
+                near[axis] = mesh.nearest(sizes[axis], left)
+                left //= near[axis]
             raise StudyError(
-                f"strategy hybrid: {_product(cut | {DATA: data})} are "
-                f"{math.prod(cut.values()) * data} ranks, the world has {world.size}; the nearest "
-                f"layout is {_product({axis: near[axis] for axis in cut} | {DATA: left})}"
+                f"strategy hybrid: {_product(sizes)} are {ranks} ranks, the world has "
+                f"{world.size}; the nearest layout is {_product(near | {DATA: left})}"
             )
         if self.zero_stage > 1:
-            self._check_fsdp(data * self.context)
+            self._check_fsdp(sizes[DATA] * self.context)
         order = (PIPELINE, DATA, CONTEXT, TENSOR)
-        sizes = cut | {DATA: data}
-        axes = [(axis, sizes[axis]) for axis in order if axis in sizes]
+        axes = [(axis, sizes[axis]) for axis in order if axis != CONTEXT or self.context > 1]
         return Layout.of(world, *(axes if self.inside == TENSOR else reversed(axes)))
 
     def _check_fsdp(self, data: int) -> None:
         """Raise StudyError where FSDP2 cannot cut the stages over so many data ranks."""
-        sizes = {"pipeline": self.pipeline, "tensor": self.tensor}
-        most = "tensor" if self.tensor > 1 else "pipeline"
-        fewer = divisors(sizes[most])[-2:][0]
-        near = sizes | {most: fewer, "data": sizes[most] // fewer}
+        sizes = {PIPELINE: self.pipeline, TENSOR: self.tensor, DATA: 1}
+        most = TENSOR if self.tensor > 1 else PIPELINE
+        fewer = mesh.divisors(sizes[most])[-2:][0]
+        near = sizes | {most: fewer, DATA: sizes[most] // fewer}
         refuse(StudyError, f"hybrid option zero_stage {self.zero_stage}: ", [
             (self.pipeline == 1 and self.context > 1,
              f"beside {self.context} context ranks strategy context has it, without a tensor axis; "
@@ -120,8 +102,7 @@ class Hybrid(Pipelined):
              f"beside {self.pipeline} pipeline ranks torch frees gathered weights only after a "
              "forward pass; set zero_stage to 2, which gathers them once a step"),
             (data == 1,
-             f"{_product(sizes | {DATA: 1})} has no data axis to cut "
-             f"over; the nearest is {_product(near)}, or "
+             f"{_product(sizes)} has no data axis to cut over; the nearest is {_product(near)}, or "
              "set zero_stage to 0"),
         ])  # fmt: skip
 
@@ -158,11 +139,10 @@ class Hybrid(Pipelined):
         cut = (degrees.pipeline > 1) + (degrees.tensor > 1)
         if degrees.zero > 1 or cut + degrees.zero < 2 or not cut:
             return None
-        zero = {"zero_stage": 1} if degrees.zero else {}
-        sequence = {"sequence": True} if degrees.sequence else {}
-        inside = {"inside": degrees.inside} if degrees.inside != TENSOR else {}
+        asked = {"zero_stage": degrees.zero, "sequence": degrees.sequence, "inside": degrees.inside}
+        others = {knob: value for knob, value in asked.items() if value != getattr(Hybrid, knob)}
         sizes = {"pipeline": degrees.pipeline, "tensor": degrees.tensor}
-        return {**sizes, **zero, **sequence, **inside, **self.passes(degrees)}
+        return {**sizes, **others, **self.passes(degrees)}
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, heads and sequences do not fit the axes."""
@@ -170,7 +150,7 @@ class Hybrid(Pipelined):
         check_tensor_axis(spec, "tensor", self.tensor, sequence=self.sequence)
         if self.context > 1:
             cut_again = self.tensor if self.sequence else 1
-            check_context_axis(spec, "context", self.context, cut_again)
+            contexts.check_context_axis(spec, "context", self.context, cut_again)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of a stage, cut as with strategy tensor."""
@@ -182,8 +162,8 @@ class Hybrid(Pipelined):
         rows = rows_of_stage_1(spec, layout, gradients, weights) if data > 1 else stage
         kept, masks = kept_of_block(self.tensor, sequence=self.sequence), 0
         if self.context > 1:
-            kept = kept_of_cut_sequences(spec, self.context, self.tensor, kept)
-            masks = mask_bytes(spec, self.context)
+            kept = contexts.kept_of_cut_sequences(spec, self.context, self.tensor, kept)
+            masks = contexts.mask_bytes(spec, self.context)
         cut_stage = replace(
             stage,
             buffer_bytes=int(min(rows.buffer_bytes, weights * gradients)),
@@ -238,27 +218,21 @@ class Hybrid(Pipelined):
         own = each * (uncut + cut / self.tensor)
         tied = each * cuts.ends.shared / self.tensor
         over = f"/{self.context}" if self.context > 1 else ""
-        formula = f"{part.blocks(spec)} A{over}, first stage: + A{over}, last stage: + A{over}"
-        formula += f" + 12 T{over}"
         if part.sequence:
             payload += each * uncut / data
-            formula = formula.replace(",", " + R,", 1)
         else:
             payload += each * cuts.partial * part.layers / spec.model.num_layers / data
+        blocks = f"{part.blocks(spec)} A{over}" + " + R" * part.sequence
+        formula = f"{blocks}, first stage: + A{over}, last stage: + A{over} + 12 T{over}"
         gathered = own * widths(spec.precision).weight / each if self.zero_stage else 0.0
         reduced = own if data > 1 else 2 * own
         cut_in = self.context * (self.tensor if part.sequence else 1)
         pieces = self.pieces(spec, layout)
+        messages = part.messages(spec, pieces)
         return (
-            *along(
-                layout,
-                TENSOR,
-                f"2(n-1)/n ({formula})",
-                2 * payload,
-                part.messages(spec, pieces),
-            ),
+            *along(layout, TENSOR, f"2(n-1)/n ({formula})", 2 * payload, messages),
             *self.sends_between_stages(spec, layout, rank, tied / data, cut_in),
-            *sent_along(
+            *contexts.sent_along(
                 spec,
                 layout,
                 layers=part.layers,
@@ -272,7 +246,7 @@ class Hybrid(Pipelined):
 
     def _part(self, spec: RunSpec, layout: Layout, rank: int) -> Part:
         """The layers of this rank's stages."""
-        place, stages = layout.coordinate(rank)[PIPELINE], self.schedule_of(spec, layout).stages
+        place, (stages, _) = layout.coordinate(rank)[PIPELINE], self.scheduled(spec, layout)
         return Part(*stages.held_by(place), sequence=self.sequence and self.tensor > 1)
 
     def build(self, parts: Parts) -> Trainable:
@@ -284,4 +258,6 @@ class Hybrid(Pipelined):
 
 def _product(sizes: Mapping[str, int]) -> str:
     """Axes with their sizes: `pipeline 2 x tensor 2 x data 1`."""
-    return " x ".join(f"{axis} {size}" for axis, size in sizes.items())
+    order = (PIPELINE, TENSOR, CONTEXT, DATA)
+    named = [axis for axis in order if axis != CONTEXT or sizes.get(axis, 1) > 1]
+    return " x ".join(f"{axis} {sizes[axis]}" for axis in named)

@@ -36,9 +36,9 @@ from pipeline.machine.limits import free_port
 from pipeline.machine.processes import Child
 from pipeline.models.gpt2 import model as gpt2
 from pipeline.models.transformers.experts import imbalance
-from pipeline.parallel import counted, state
+from pipeline.parallel import counted
+from pipeline.parallel.cut import Held, cut_of, held, holders, rows_of
 from pipeline.parallel.cut import cut as real_cut
-from pipeline.parallel.cut import cut_of, held, holders, rows_of
 from pipeline.parallel.group import ALONE
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.reduction import MeanBucket
@@ -49,7 +49,7 @@ from pipeline.precision.native import MasterWeights, Precision
 from pipeline.strategies.expert.step import ExpertAxis
 from pipeline.strategies.local_sgd.step import LocalStepper
 from pipeline.strategies.parameter_server.step import LateStar, Star
-from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.plan import Stages
 from pipeline.strategies.pipeline_parallel.stages import Stage
 from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 from pipeline.strategies.sharded.rows import RowBucket
@@ -141,7 +141,7 @@ def main(strategy: str, world: int, tokens: Path, out: Path, environment: dict[s
         }
         (out / f"{case.name}.rank{rank}.json").write_text(json.dumps(about))
         if case.weights_wanted:
-            weights = {name: whole(p.detach(), p) for name, p in loop.model.named_parameters()}
+            weights = {name: whole(p) for name, p in loop.model.named_parameters()}
             if rank == 0:
                 save_file(weights, out / f"{case.name}.safetensors")
         del loop
@@ -255,7 +255,7 @@ def unusual(case: Case) -> Iterator[None]:
 real_norm = torch.nn.utils.get_total_norm
 real_all_reduce = dist.all_reduce
 real_clip = torch.nn.utils.clip_grad_norm_
-real_placed_as, real_reduced = state.placed_as, Stepper.reduced
+real_fill, real_reduced = Held.fill, Stepper.reduced
 
 
 def one_run(parameter: Any, dim: int, runs: int, ranks: Any) -> Any:
@@ -390,7 +390,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "same_shard": {P + "mesh.Layout.batch_slice": lambda self, rank, n: real_slice(self, 0, n)},
     "local_norm": {"torch.nn.utils.get_total_norm": lambda *given: own_norm(*given)},
     "no_reduction": {SHARDED + "step.ring_reduce_scatter": lambda *given: own_piece(*given)},
-    "same_part": {P + "state.placed_as": lambda *given: first_part(*given)},
+    "same_part": {P + "cut.Held.fill": lambda self, read: first_rows(self, read)},
     "partial_kept": {
         ANNOTATED + "AnnotatedStepper.reduce_gradients": lambda self: keep_partial(self)
     },
@@ -410,8 +410,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no_enter": {TENSOR + "TensorAxis.enter": lambda self, x: x},
     "no_leave": {TENSOR + "TensorAxis.total": lambda self, x: x.clone()},
     "part_norm": {
-        TENSOR + "TensorStepper.clip": Stepper.clip,
-        EXPERT + "ExpertStepper.clip": Stepper.clip,
+        TENSOR + "whole_norm": lambda parameters, ranks: norm_here(parameters),
+        EXPERT + "whole_norm": lambda parameters, ranks: norm_here(parameters),
+        EXPERT + "norm_over": lambda parameters: norm_here(parameters),
         STAGES + "step.PipelineStepper.clip": Stepper.clip,
     },
     "recomputed_unmasked": {"pipeline.models.gpt2.model.attend": unmasked_again},
@@ -443,8 +444,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "untied": {STAGES + "step.ends_of": lambda layout, rank: None},
     "tied_twice": {STAGES + "stages.StagedModel.owned": lambda self, name: True},
     "twice": {STAGES + "step.PipelineStepper.accumulate": first_half_twice},
-    "stage_order": {STAGES + "schedule.Stages.layers_of": backwards},
-    "layers_unread": {STAGES + "schedule.Stages.layers_of": first_evenly},
+    "stage_order": {STAGES + "plan.Stages.layers_of": backwards},
+    "layers_unread": {STAGES + "plan.Stages.layers_of": first_evenly},
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {
         SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
@@ -573,19 +574,20 @@ def gather_once(self: Any, precision: Any) -> None:
             module.register_parameter(name, whole)
 
 
-def first_part(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Give all ranks the rows of the first, where rows are cut over the last axis."""
-    from torch.distributed.tensor import DTensor
-
-    if not (isinstance(like, DTensor) and like.placements[-1].is_shard(0)):
-        return real_placed_as(like, value)
-    rows = value.chunk(like.device_mesh.size(len(like.placements) - 1))[0]
-    return DTensor.from_local(rows, like.device_mesh, like.placements)
+def first_rows(self: Held, read: Any) -> None:
+    """Give all ranks the rows of the first, where rows are cut."""
+    apart = self.part.dim() and len(self.part) < self.shape[0]
+    real_fill(self, lambda at, shape: read((0, *at[1:]) if apart else at, shape))
 
 
 def own_norm(gradients: list[Any]) -> torch.Tensor:
     """The norm over this rank's shards, as if there were no others."""
     return real_norm([gradient.to_local() for gradient in gradients])
+
+
+def norm_here(parameters: list[torch.Tensor]) -> torch.Tensor:
+    """The norm of what this rank has, as if it had all."""
+    return real_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def own_piece(whole: torch.Tensor, group: Any) -> torch.Tensor:

@@ -46,10 +46,10 @@ from pipeline import strategies
 from pipeline.corpus.batches import Batches
 from pipeline.cost.traffic import ALL_TO_ALL
 from pipeline.errors import UnsupportedError
+from pipeline.parallel.counted import wire_bytes
 from pipeline.parallel.mesh import DATA, PIPELINE, REPLICA
 from pipeline.parallel.state import read_whole
 from pipeline.parallel.types import SavedState
-from pipeline.parallel.wire import Call
 from pipeline.planner.memory import predict, predict_sent, sent_between_nodes
 from pipeline.resolved import resolve
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
@@ -373,7 +373,7 @@ def evenly(runs: Runs, case: Case, axis: str) -> float:
     total = 0.0
     for run in runs.ranks(case):
         for one in (each for each in run["sent"]["collectives"] if each["axis"] == axis):
-            total += Call(one["kind"], axis, one["ranks"], one["payload_bytes"]).wire_bytes or 0
+            total += wire_bytes(one["kind"], one["payload_bytes"], one["ranks"]) or 0
             if one["kind"] == ALL_TO_ALL:
                 assert 0 < one["wire_bytes"] < one["payload_bytes"]
     return total / runs.world

@@ -18,8 +18,6 @@ rule metrics:
             *files("pipeline/strategies/*/plan.py"),
             "pipeline/models/__init__.py",
             "pipeline/parallel/mesh.py",
-            "pipeline/strategies/pipeline_parallel/schedule.py",
-            "pipeline/parallel/wire.py",
             "pipeline/schemas/metrics.schema.json",
             "pipeline/schemas/yardstick.schema.json",
         ],

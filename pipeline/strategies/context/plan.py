@@ -19,12 +19,7 @@ from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Layout, axis_siz
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
-from pipeline.strategies.sharded.plan import (
-    Sharded,
-    block_and_rest,
-    gathered_by_fsdp,
-    shards_by_fsdp,
-)
+from pipeline.strategies.sharded import plan as sharded
 from pipeline.study.spec import RunSpec, WorldSpec
 
 PIECES = 2
@@ -124,20 +119,21 @@ class Context(Strategy):
     @property
     def split(self) -> str:
         """Positions, and under ZeRO what its stage shards."""
-        more = f"; {Sharded(self.zero_stage).split} over all ranks" if self.zero_stage else ""
-        return f"activations, by positions of each sequence{more}"
+        what = "activations, by positions of each sequence"
+        more = sharded.Sharded(self.zero_stage).split if self.zero_stage else ""
+        return f"{what}; {more} over all ranks" if more else what
 
     def check(self) -> None:
         """Besides what FSDP2 needs of torch."""
         super().check()
         if self.zero_stage:
-            Sharded(self.zero_stage).check()
+            sharded.Sharded(self.zero_stage).check()
 
     def check_precision(self, name: str) -> None:
         """Besides, what FSDP2 trains in."""
         super().check_precision(name)
         if self.zero_stage:
-            Sharded(self.zero_stage).check_precision(name)
+            sharded.Sharded(self.zero_stage).check_precision(name)
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, context), neighbours along the latter; StudyError where they do not fit."""
@@ -152,19 +148,19 @@ class Context(Strategy):
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the model's sequences are not cut, or not into equal pieces."""
-        check_context_axis(spec, "ranks", dict(self.layout(spec.world).axes)[CONTEXT])
+        check_context_axis(spec, "ranks", self.layout(spec.world).size(CONTEXT))
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Its tokens' share of activations, and keys and values of all tokens."""
-        size, wide = dict(layout.axes)[CONTEXT], widths(spec.precision).wide_gradients
+        size, wide = layout.size(CONTEXT), widths(spec.precision).wide_gradients
         kept, several = kept_of_cut_sequences(spec, size), layout.num_processes > 1
         averaged = Footprint(
             buffer_bytes=min(BUCKET_BYTES, gradients) if wide and several else 0,
             holds_gradients=several and not wide,
         )
         if self.zero_stage:
-            sizes = spec.model.num_layers, *block_and_rest(spec.model)
-            averaged = shards_by_fsdp(spec, self.zero_stage, layout.averaging, *sizes)
+            sizes = spec.model.num_layers, *sharded.block_and_rest(spec.model)
+            averaged = sharded.shards_by_fsdp(spec, self.zero_stage, layout.averaging, *sizes)
         return replace(
             averaged,
             activation_share=kept,
@@ -178,8 +174,9 @@ class Context(Strategy):
         """Keys and values along the context axis, and over all ranks an all-reduce, or shards."""
         payload, formula, buckets = 2.0 * gradients, "2 G", max(1.0, gradients / BUCKET_BYTES)
         if self.zero_stage:
-            sizes = block_and_rest(spec.model)
-            payload, formula, buckets = gathered_by_fsdp(spec, self.zero_stage, gradients, *sizes)
+            payload, formula, buckets = sharded.gathered_by_fsdp(
+                spec, self.zero_stage, gradients, *sharded.block_and_rest(spec.model)
+            )
         return sent_along(
             spec,
             layout,

@@ -18,14 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeline.parallel.group import Group, mesh_of
+from pipeline.parallel.group import Group, across, mesh_of
 from pipeline.parallel.mesh import CONTEXT, DATA
 from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.plan import PIECES
-from pipeline.strategies.tensor import step as tensor
-from pipeline.strategies.tensor.step import TensorAxis, across
+from pipeline.strategies.tensor.step import OwnPositions, TensorAxis
 
 
 class ContextAxis(TensorAxis):
@@ -40,6 +39,13 @@ class ContextAxis(TensorAxis):
         """This rank's tokens of (sequences, context, ...)."""
         pieces = whole.chunk(PIECES * self.size, dim=1)
         return torch.cat([pieces[piece] for piece in self.pieces], dim=1)
+
+    def own_positions(self, positions: Tensor) -> Tensor:
+        """(sequences, context) or, of text in one piece, (tokens of a rank,) -> (..., tokens)."""
+        if positions.dim() > 1:
+            return self.own(positions)  # documents may begin on another rank
+        whole = torch.arange(self.size * len(positions), device=positions.device)
+        return self.own(whole.unsqueeze(0)).squeeze(0)
 
     def gather(self, part: Tensor) -> Tensor:
         """Whole sequences (sequences, context, ...) of this rank's tokens of each."""
@@ -71,7 +77,7 @@ class ContextAxis(TensorAxis):
         `inner` makes the output of such, the mask is one of whole sequences or None.
         """
         ours = torch.cat((k.transpose(1, 2), v.transpose(1, 2)))
-        k, v = across(ours, self, "gather", "scatter").transpose(1, 2).chunk(2)
+        k, v = across(ours, self.gather, self.scatter).transpose(1, 2).chunk(2)
         outputs = []
         for piece, queries in zip(self.pieces, q.chunk(PIECES, dim=2), strict=True):
             start = piece * queries.shape[2]
@@ -97,33 +103,18 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
     return lowest.triu(start + 1)  # row 0 is position `start`, and sees all up to itself
 
 
-class OwnPositions(tensor.OwnPositions):
-    """The embedding of positions, whole on every rank, of this rank's tokens alone.
-
-    Of its part of those, where sequence parallelism has cut the embedding before.
-    """
-
-    axis: ContextAxis
-
-    def __init__(self, layer: nn.Embedding | tensor.OwnPositions, axis: ContextAxis) -> None:
-        any_layer: Any = layer
-        super().__init__(any_layer, axis)
-        self.part_of = layer.own if isinstance(layer, tensor.OwnPositions) else axis.same
-
-    def own(self, positions: Tensor) -> Tensor:
-        """(sequences, context) or, of text in one piece, (tokens of a rank,) -> (..., tokens)."""
-        if positions.dim() == 1:
-            whole = torch.arange(self.axis.size * len(positions), device=positions.device)
-            return self.part_of(self.axis.own(whole.unsqueeze(0)).squeeze(0))
-        return self.part_of(self.axis.own(positions))  # documents may begin on another rank
-
-
 def cut_sequences(model: nn.Module, axis: ContextAxis) -> None:
     """Have a model take this rank's tokens of each sequence, and borders of whole ones."""
     any_model: Any = model
     name = any_model.tensor_cuts.positions
     places: Any = model.get_submodule(name)
-    model.set_submodule(name, OwnPositions(places, axis))
+
+    def own(positions: Tensor) -> Tensor:
+        tokens = axis.own_positions(positions)
+        # Sequence parallelism has cut the embedding before: then its part of those.
+        return places.own(tokens) if isinstance(places, OwnPositions) else tokens
+
+    model.set_submodule(name, OwnPositions(places.weight, own))
     any_model.wrap_attention(axis.attend)
 
 
@@ -141,24 +132,20 @@ class ContextStepper(Stepper):
         group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
         self.axis = ContextAxis(mesh[CONTEXT].get_group())
         cut_sequences(parts.model, self.axis)
-        self.norm_of_shards: Callable[[list[Tensor]], Tensor] | None = None
-        if zero_stage:
-            from pipeline.strategies.sharded import step as sharded  # loads FSDP2
-
-            self.norm_of_shards = sharded.norm_of
-            both = mesh_of(parts.layout.joined(DATA, CONTEXT))
-            root = sharded.shard(parts.model, both, parts, reshard=zero_stage == 3)
-            prepared = parts.prepare(narrow=False)
-            super().__init__(prepared, group, accumulating=lambda: sharded.without_reduction(root))
-        else:
+        if not zero_stage:
             super().__init__(parts.prepare(), group, **averaged(parts))
+            return
+        from pipeline.strategies.sharded import step as sharded  # loads FSDP2
+
+        both = mesh_of(parts.layout.joined(DATA, CONTEXT))
+        root = sharded.shard(parts.model, both, parts, reshard=zero_stage == 3)
+        super().__init__(
+            parts.prepare(narrow=False),
+            group,
+            accumulating=lambda: sharded.without_reduction(root),
+            norm=sharded.norm_of,
+        )
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Passes over this rank's tokens."""
         return super().accumulate(self.axis.cut(microbatches))
-
-    def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm of the whole, of which ranks may have shards."""
-        if self.norm_of_shards is None:
-            return super().clip(parameters)
-        return self.clip_by(self.norm_of_shards(parameters), parameters)

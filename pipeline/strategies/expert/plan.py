@@ -15,16 +15,8 @@ from typing import Any
 from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, HALVES, Traffic, ring
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import (
-    BUCKET_BYTES,
-    DATA,
-    EXPERT,
-    Degrees,
-    Layout,
-    axis_size,
-    nearest,
-    no_data_axis,
-)
+from pipeline.parallel import mesh
+from pipeline.parallel.mesh import DATA, EXPERT, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -59,9 +51,9 @@ class Expert(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, expert), neighbours along the latter; StudyError where they do not fit."""
-        size = axis_size("expert", EXPERT, self.ranks, world)
+        size = mesh.axis_size("expert", EXPERT, self.ranks, world)
         if self.zero_stage and size == world.size:
-            raise StudyError(f"expert option zero_stage 1: {no_data_axis(EXPERT, size)}")
+            raise StudyError(f"expert option zero_stage 1: {mesh.no_data_axis(EXPERT, size)}")
         return Layout.of(world, (DATA, world.size // size), (EXPERT, size))
 
     def knobs(self, degrees: Degrees) -> dict[str, Any] | None:
@@ -72,7 +64,7 @@ class Expert(Strategy):
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError for a model without experts, or ranks that do not divide them."""
-        size, mixture = dict(self.layout(spec.world).axes)[EXPERT], models.experts(spec.model)
+        size, mixture = self.layout(spec.world).size(EXPERT), models.experts(spec.model)
         if mixture is None:
             raise StudyError(
                 f"{spec.run_id}: strategy expert cuts the experts of a mixture, which "
@@ -80,7 +72,7 @@ class Expert(Strategy):
                 f"{self.example}, or a strategy such as ddp"
             )
         if mixture.count % size:
-            near = nearest(size, math.gcd(mixture.count, spec.world.size))
+            near = mesh.nearest(size, math.gcd(mixture.count, spec.world.size))
             raise StudyError(
                 f"{spec.run_id}: {size} expert ranks do not divide {mixture.count} experts; the "
                 f"nearest option ranks that divides these and {spec.world.size} ranks is {near}"
@@ -93,8 +85,8 @@ class Expert(Strategy):
         keeps more.
         """
         cut, everyone = _share_of_experts(spec), layout.num_processes
-        share = 1 - cut + cut / dict(layout.axes)[EXPERT]
-        bucket = min(BUCKET_BYTES, share * gradients)
+        share = 1 - cut + cut / layout.size(EXPERT)
+        bucket = min(mesh.BUCKET_BYTES, share * gradients)
         reduced = Footprint(buffer_bytes=int(bucket) if everyone > 1 else 0)
         owned = share
         if self.zero_stage:
@@ -116,7 +108,7 @@ class Expert(Strategy):
         the routing: the formula is the mean over the ranks where a token's experts are as likely on
         any of them, and no routing makes that mean more than n/(n-1) times as large.
         """
-        size, mixture = dict(layout.axes)[EXPERT], models.experts(spec.model)
+        size, mixture = layout.size(EXPERT), models.experts(spec.model)
         assert mixture is not None
         zero, width = bool(self.zero_stage), widths(spec.precision)
         # An all-reduce of gradients, or half of one and then half of one of as many weights.
@@ -142,7 +134,8 @@ class Expert(Strategy):
             sent += ring(2 * rest, size)
             leaving += ring(2 * rest, size) * layout.leaves_node(rank, line)
             return (Traffic(EXPERT, formula, sent, messages, ALL_TO_ALL, leaving=leaving),)
-        everyone, buckets = ring(each * rest, layout.num_processes), max(1.0, rest / BUCKET_BYTES)
+        everyone = ring(each * rest, layout.num_processes)
+        buckets = max(1.0, rest / mesh.BUCKET_BYTES)
         others = stated.format("G - E" if zero else "(G - E)")
         return (
             Traffic(EXPERT, f"(n-1)/n {formula}", sent, messages, ALL_TO_ALL, leaving=leaving),
@@ -152,9 +145,9 @@ class Expert(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the experts along the expert axis, average in the backward pass."""
-        from pipeline.strategies.expert.step import ExpertStepper
+        from pipeline.strategies.expert.step import expert_step
 
-        return ExpertStepper(parts, zero_stage=self.zero_stage)
+        return expert_step(parts, zero_stage=self.zero_stage)
 
 
 def _share_of_experts(spec: RunSpec) -> float:

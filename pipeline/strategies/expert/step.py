@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeline.parallel.cut import cut, cut_of
-from pipeline.parallel.group import Group, buckets, mesh_of
+from pipeline.parallel.group import Group, across, buckets, mesh_of
 from pipeline.parallel.mesh import DATA, EXPERT
 from pipeline.parallel.reduction import MeanBucket, Reduction
 from pipeline.parallel.step import Stepper, norm_over, whole_norm
 from pipeline.parallel.types import Parts
 from pipeline.strategies.sharded.rows import RowBucket, ShardedOptimiser
-
-T = TypeVar("T")
 
 
 class ExpertAxis:
@@ -63,23 +61,10 @@ class ExpertAxis:
         return (back.view(len(x), count, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
 
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, axis: ExpertAxis, given: list[int], taken: list[int]
-    ) -> Tensor:
-        ctx.back = partial(axis.exchange, given=taken, taken=given)
-        return axis.exchange(rows, given, taken)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.back(gradients[0]), None, None, None
-
-
 def exchanged(rows: Tensor, axis: ExpertAxis, given: list[int], taken: list[int]) -> Tensor:
     """`ExpertAxis.exchange`, whose backward pass gives the gradients back."""
-    arrived: Tensor = _Exchange.apply(rows, axis, given, taken)  # type: ignore[no-untyped-call]
-    return arrived
+    there = partial(axis.exchange, given=given, taken=taken)
+    return across(rows, there, partial(axis.exchange, given=taken, taken=given))
 
 
 def cut_experts(model: nn.Module, axis: ExpertAxis) -> None:
@@ -94,31 +79,31 @@ def cut_experts(model: nn.Module, axis: ExpertAxis) -> None:
         experts.forward = uncompiled(routed)
 
 
-def by_holders(parts: Parts, replicas: dist.ProcessGroup, make: Callable[..., T]) -> list[T]:
+def by_holders(
+    parts: Parts, replicas: dist.ProcessGroup
+) -> list[tuple[list[nn.Parameter], dist.ProcessGroup]]:
     """Buckets of experts, which their replicas hold, and of all else, which everyone does.
 
-    In the order of a backward pass. `make` gets parameters, ranks, by how many a sum of gradients
-    is divided, and whether they are of experts. A rank's experts have had the tokens of all ranks
-    of the axis: the sum over these is there, and is divided by the number of all ranks too.
+    In the order of a backward pass. A rank's experts have had the tokens of all ranks of the axis:
+    the sum over these is there, and is divided by the number of all ranks too.
     """
     everyone = dist.group.WORLD
     assert everyone is not None
     backwards = list(parts.model.parameters())[::-1]
     place = {parameter: number for number, parameter in enumerate(backwards)}
     members = [
-        (some, ranks, everyone.size(), of_experts)
+        (some, ranks)
         for ranks, of_experts in ((everyone, False), (replicas, True))
         for some in buckets(p for p in backwards if (cut_of(p) is not None) == of_experts)
     ]
-    return [make(*each) for each in sorted(members, key=lambda each: place[each[0][-1]])]
+    return sorted(members, key=lambda each: place[each[0][-1]])
 
 
 def averaged(parts: Parts, replicas: dist.ProcessGroup) -> Reduction:
     """Mean gradients, those of experts over their replicas alone; see `reduction.mean_of`."""
-    narrow = parts.precision.reduced
-    return Reduction(
-        by_holders(parts, replicas, lambda some, ranks, n, _: MeanBucket(some, ranks, narrow, n))
-    )
+    narrow, count = parts.precision.reduced, parts.layout.num_processes
+    members = by_holders(parts, replicas)
+    return Reduction(MeanBucket(some, ranks, narrow, count) for some, ranks in members)
 
 
 def shard_optimiser(parts: Parts, replicas: dist.ProcessGroup) -> ShardedOptimiser:
@@ -126,35 +111,25 @@ def shard_optimiser(parts: Parts, replicas: dist.ProcessGroup) -> ShardedOptimis
 
     Of experts they are rows of each one's matrices, of a router with fewer rows than ranks columns.
     """
-
-    def bucket(some: Any, ranks: dist.ProcessGroup, count: int, of_experts: bool) -> RowBucket:
+    rows = []
+    for some, ranks in by_holders(parts, replicas):
+        of_experts = cut_of(some[0]) is not None
         dims = [int(of_experts or (p.dim() > 1 and len(p) < ranks.size())) for p in some]
         axes = (DATA,) if of_experts else (DATA, EXPERT)
-        return RowBucket(some, ranks, parts.precision, count=count, dims=dims, axes=axes)
+        count = parts.layout.num_processes
+        rows.append(RowBucket(some, ranks, parts.precision, count=count, dims=dims, axes=axes))
+    return ShardedOptimiser(parts, rows)
 
-    return ShardedOptimiser(parts, by_holders(parts, replicas, bucket))
 
-
-class ExpertStepper(Stepper):
-    """The shared step over cut experts."""
-
-    def __init__(self, parts: Parts, *, zero_stage: int) -> None:
-        """Cut the experts along the expert axis, average over all ranks. Collective."""
-        group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
-        self.axis, replicas = ExpertAxis(mesh[EXPERT].get_group()), mesh[DATA].get_group()
-        cut_experts(parts.model, self.axis)
-        if zero_stage:
-            parts.materialise()
-            rows = shard_optimiser(parts, replicas)
-            prepared = parts.prepared(rows)
-            super().__init__(prepared, group, reduction=rows.reduction, sharded=rows)
-        else:
-            prepared = parts.prepare()
-            super().__init__(prepared, group, reduction=averaged(parts, replicas))
-
-    def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm of the whole: those of experts, or all rows, are added over ranks."""
-        if self.sharded is None:
-            return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        return self.clip_by(norm_over(None, gradients), parameters)
+def expert_step(parts: Parts, *, zero_stage: int) -> Stepper:
+    """The shared step over cut experts, whose gradients are averaged over all ranks. Collective."""
+    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+    axis, replicas = ExpertAxis(mesh[EXPERT].get_group()), mesh[DATA].get_group()
+    cut_experts(parts.model, axis)
+    if not zero_stage:
+        prepared, norm = parts.prepare(), partial(whole_norm, ranks=axis.ranks)
+        return Stepper(prepared, group, reduction=averaged(parts, replicas), norm=norm)
+    parts.materialise()
+    rows = shard_optimiser(parts, replicas)
+    prepared = parts.prepared(rows)
+    return Stepper(prepared, group, reduction=rows.reduction, sharded=rows, norm=norm_over)

@@ -1,1 +1,1 @@
-"""Pipelines: plan.py and schedule.py are arithmetic, stages.py cuts a model, step.py runs it."""
+"""Pipelines: plan.py is their arithmetic, stages.py cuts a model, step.py runs it."""

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from pipeline.parallel.cut import cut_of
+from pipeline.parallel.cut import held
 from pipeline.parallel.state import whole
 from pipeline.parallel.types import Phases
-from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.plan import Stages
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, WEIGHTS
 
 
@@ -39,34 +39,24 @@ class StagedModel:
             [p for name in names for p in model.get_submodule(name).parameters()]
             for names in (self.cuts.before, self.cuts.after)
         )
-        place = {id(p): last for p in after} | {id(p): first for p in before}
+        place = dict.fromkeys(after, last) | dict.fromkeys(before, first)
         for stage in range(stages.count):
             for layer in stages.layers_of(stage):
-                place |= {id(p): stages.rank_of(stage) for p in blocks[layer].parameters()}
-        self.entries: dict[str, tuple[tuple[int, ...], int]] = {}
-        for name, p in model.named_parameters():
-            shape = list(p.shape)
-            if (cut := cut_of(p)) is not None:
-                shape[cut.dim] = cut.length
-            self.entries[name] = tuple(shape), place[id(p)]
-        shared = {id(p) for p in before} & {id(p) for p in after} if first != last else set()
-        kept = {id(p) for p in before} if rank == first else set()
-        kept |= {id(p) for p in after} if rank == last else set()
-        self._free(kept)
-        self.tied = [name for name, p in model.named_parameters() if id(p) in shared]
-
-    def _free(self, kept: set[int]) -> None:
-        """Drop what this rank runs nothing of; a module whose weights are kept anyway stays."""
-        blocks = self.model.blocks
-        own = {layer for s in self.stages.of_rank(self.rank) for layer in self.stages.layers_of(s)}
+                place |= dict.fromkeys(blocks[layer].parameters(), stages.rank_of(stage))
+        self.entries = {name: (held(p, p).shape, place[p]) for name, p in model.named_parameters()}
+        # What this rank runs nothing of goes; a module whose weights are kept anyway stays.
+        own = {layer for s in stages.of_rank(rank) for layer in stages.layers_of(s)}
         for layer in set(range(len(blocks))) - own:
             blocks[layer] = Absent()
+        kept = {*(before if rank == first else ()), *(after if rank == last else ())}
         for end in (*self.cuts.before, *self.cuts.after):
             # Inner ones first: a tied weight may lie in one of several, whose name it keeps.
-            inside = list(self.model.get_submodule(end).named_modules(prefix=end))
+            inside = list(model.get_submodule(end).named_modules(prefix=end))
             for name, module in reversed(inside):
-                if not {id(p) for p in module.parameters(recurse=False)} <= kept:
-                    self.model.set_submodule(name, Absent())
+                if not kept.issuperset(module.parameters(recurse=False)):
+                    model.set_submodule(name, Absent())
+        shared = {*before} & {*after} if first != last else set()
+        self.tied = [name for name, p in model.named_parameters() if p in shared]
 
     def stage(self, number: int, autocast: Callable[[], AbstractContextManager[Any]]) -> Stage:
         """One of this rank's stages as a module."""
@@ -96,7 +86,7 @@ class StagedModel:
         own = dict(self.model.named_parameters())
         dtype = next(iter(own.values())).dtype
         for name, (shape, owner) in self.entries.items():
-            mine = whole(own[name].detach(), own[name]) if name in own else None
+            mine = whole(own[name]) if name in own else None
             sent = mine if mine is not None and self.owned(name) else None
             if sent is None:
                 sent = torch.empty(shape, dtype=dtype, device=device)

@@ -8,20 +8,14 @@ the stages, may lie besides.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import (
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
+from torch.distributed import pipelining
 
 from pipeline.cost.schedule import ONE_STAGE
 from pipeline.parallel.collectives import collective
@@ -29,22 +23,20 @@ from pipeline.parallel.cut import cut_of
 from pipeline.parallel.group import Group, mesh_of
 from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Layout
 from pipeline.parallel.reduction import mean_of
-from pipeline.parallel.state import sha256_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
-from pipeline.strategies.pipeline_parallel.plan import Pipelined
-from pipeline.strategies.pipeline_parallel.schedule import Stages, check_name, pieces
+from pipeline.strategies.pipeline_parallel.plan import Pipelined, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers
 from pipeline.study.profiling import FORWARD
 
 SCHEDULES: dict[str, Any] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-    "interleaved": ScheduleInterleaved1F1B,
-    "zero_bubble": ScheduleInterleavedZeroBubble,
+    "gpipe": pipelining.ScheduleGPipe,
+    "1f1b": pipelining.Schedule1F1B,
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+    "zero_bubble": pipelining.ScheduleInterleavedZeroBubble,
 }
 
 
@@ -70,7 +62,7 @@ class PipelineStepper(Stepper):
         `sequence`: as with strategy tensor. `zero_stage`: over data, 1 to shard the optimiser's
         state, 2 to shard weights and gradients too, but for the passes of a step. Collective.
         """
-        layout, sizes = parts.layout, dict(parts.layout.axes)
+        layout = parts.layout
         # Context ranks have means over tokens of their own, as data ranks have: their axes are one.
         joined = layout.joined(DATA, CONTEXT)
         group, mesh = Group.join(layout), mesh_of(joined)
@@ -78,16 +70,15 @@ class PipelineStepper(Stepper):
         [(both, ranks)] = [axis for axis in joined.axes if axis[0] not in (PIPELINE, TENSOR)]
         self.data = mesh[both].get_group() if ranks > 1 else None
         self.cut_over: TensorAxis | None = None
-        if sizes.get(TENSOR, 1) > 1:
+        if layout.size(TENSOR) > 1:
             self.cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
             cut_layers(parts.model, self.cut_over)
         self.context: ContextAxis | None = None
-        if sizes.get(CONTEXT, 1) > 1:
+        if layout.size(CONTEXT) > 1:
             self.context = ContextAxis(mesh_of(layout)[CONTEXT].get_group())
             cut_sequences(parts.model, self.context)
         any_model: Any = parts.model
-        chunks = check_name(knobs.schedule, knobs.chunks)
-        stages = Stages(sizes[PIPELINE], chunks, len(any_model.blocks), tuple(knobs.layers))
+        stages = knobs.stages(layout.size(PIPELINE), len(any_model.blocks))
         place = layout.coordinate(group.rank)[PIPELINE]
         self.knobs, self.staged = knobs, StagedModel(parts.model, stages, place)
         autocast = parts.precision.autocast
@@ -98,7 +89,14 @@ class PipelineStepper(Stepper):
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
         reduction = sharded = None
         if zero_stage == 2:
-            self.shard(parts, mesh[both])
+            # As torchtitan does. torch's stages know such a module: its weights are gathered by the
+            # first forward pass of a step and stay, gradients add up whole, and after the last
+            # micro-batch the schedule has them reduced and scattered, and the weights freed.
+            from pipeline.strategies.sharded.step import shard  # needs more of torch
+
+            with self.cut_over.carried(parts.model) if self.cut_over else nullcontext():
+                for stage in self.own_stages.values():
+                    shard(stage, mesh[both], parts, reshard=False)
             prepared = parts.prepare(narrow=False)
         elif zero_stage and self.data is not None:
             parts.materialise()
@@ -122,20 +120,6 @@ class PipelineStepper(Stepper):
         self._scale = self._total = torch.zeros((), device=self.device)
         self._whole = 1
         """Number of micro-batches by which the loss of one is divided; weights are so already."""
-
-    def shard(self, parts: Parts, data: DeviceMesh) -> None:
-        """Cut each stage over the data axis by FSDP2, as torchtitan does. Collective.
-
-        torch's stages know such a module: its weights are gathered by the first forward pass of a
-        step and stay, gradients add up whole, and after the last micro-batch the schedule has them
-        reduced and scattered, and the weights freed.
-        """
-        from pipeline.strategies.sharded.step import shard  # needs more of torch
-
-        carried = nullcontext() if self.cut_over is None else self.cut_over.carried(parts.model)
-        with carried:
-            for stage in self.own_stages.values():
-                shard(stage, data, parts, reshard=False)
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
@@ -254,12 +238,9 @@ class PipelineStepper(Stepper):
         """
         return self.staged.owned(name) and super().is_first_with(name, {*axes, PIPELINE})
 
-    def close(self) -> str:
-        """Hash the final weights of all stages and leave the group of ranks."""
-        self.complete()
-        digest = sha256_of(self.staged.weights(self.pipeline, self.device))
-        self.group.leave()
-        return digest
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Names and whole weights of all stages. Collective."""
+        return self.staged.weights(self.pipeline, self.device)
 
     def mean(self, part: Tensor) -> Tensor:
         """The last stage's loss, as a mean over all tokens. Collective, outside of the clock."""

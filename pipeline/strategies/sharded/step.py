@@ -137,7 +137,7 @@ def norm_of(parameters: list[Tensor]) -> Tensor:
     """The L2 norm of the gradients over the shards of all ranks."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     rows = rows_of(parameters[0])
-    return total_norm(gradients) if rows is None else norm_over(rows.ranks, gradients)
+    return total_norm(gradients) if rows is None else norm_over(parameters, rows.ranks)
 
 
 @contextmanager

@@ -15,16 +15,8 @@ from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, refuse
 from pipeline.models import FP32
-from pipeline.parallel.mesh import (
-    BUCKET_BYTES,
-    DATA,
-    TENSOR,
-    Degrees,
-    Layout,
-    axis_size,
-    nearest,
-    no_data_axis,
-)
+from pipeline.parallel import mesh
+from pipeline.parallel.mesh import DATA, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -119,7 +111,7 @@ def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool)
         if count % ranks:
             raise StudyError(
                 f"{spec.run_id}: {ranks} tensor ranks do not divide {count} {what}; the nearest "
-                f"option {option} is {nearest(ranks, count)}, or set model.{key}"
+                f"option {option} is {mesh.nearest(ranks, count)}, or set model.{key}"
             )
 
 
@@ -173,12 +165,12 @@ class Tensor(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, tensor), neighbours along the latter; StudyError where they do not fit."""
-        size = axis_size("tensor", TENSOR, self.ranks, world)
+        size = mesh.axis_size("tensor", TENSOR, self.ranks, world)
         refuse(StudyError, f"tensor option zero_stage {self.zero_stage}: ", [
             (self.zero_stage == 1,
              f"strategy hybrid has it beside {size} tensor ranks; use that with pipeline 1, tensor "
              f"{size}, zero_stage 1, or set zero_stage to 2"),
-            (self.zero_stage and size == world.size, no_data_axis(TENSOR, size)),
+            (self.zero_stage and size == world.size, mesh.no_data_axis(TENSOR, size)),
         ])  # fmt: skip
         return Layout.of(world, (DATA, world.size // size), (TENSOR, size))
 
@@ -197,16 +189,16 @@ class Tensor(Strategy):
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where the tensor axis does not divide heads, or sequences to be cut."""
-        size = dict(self.layout(spec.world).axes)[TENSOR]
+        size = self.layout(spec.world).size(TENSOR)
         check_tensor_axis(spec, "ranks", size, sequence=self.sequence)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Weights of products are cut; norms, positions and the biases of rows are not."""
-        size = dict(layout.axes)[TENSOR]
+        size = layout.size(TENSOR)
         share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
         wide, several = widths(spec.precision).wide_gradients, layout.data_parallel > 1
         kept_of_all = Footprint(
-            buffer_bytes=int(min(BUCKET_BYTES, share * gradients)) if wide and several else 0,
+            buffer_bytes=int(min(mesh.BUCKET_BYTES, share * gradients)) if wide and several else 0,
             holds_gradients=several and not wide,
             weight_share=share,
             gradient_share=share,
@@ -234,7 +226,7 @@ class Tensor(Strategy):
 
         With cut sequences also the gradients of what no axis cuts.
         """
-        data, size = layout.data_parallel, dict(layout.axes)[TENSOR]
+        data, size = layout.data_parallel, layout.size(TENSOR)
         tokens, part = spec.global_batch_tokens // data, self._part(spec)
         cuts, parameters = models.axis_cuts(spec.model), models.num_parameters(spec.model)
         uncut = parameters - cuts.parameters if self.sequence else cuts.partial
@@ -263,6 +255,6 @@ class Tensor(Strategy):
 
     def build(self, parts: Parts) -> Trainable:
         """Cut the layers along the tensor axis, wrap what is left along the data axis."""
-        from pipeline.strategies.tensor.step import TensorStepper
+        from pipeline.strategies.tensor.step import tensor_step
 
-        return TensorStepper(parts, sequence=self.sequence, zero_stage=self.zero_stage)
+        return tensor_step(parts, sequence=self.sequence, zero_stage=self.zero_stage)

@@ -18,17 +18,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F
 
-from pipeline.parallel.cut import NAME, Cut, cut, cut_of
-from pipeline.parallel.group import Group, flattened, mesh_of, ring_reduce_scatter, unflatten
+from pipeline.parallel.cut import NAME, cut, cut_of
+from pipeline.parallel.group import (
+    Group,
+    Sending,
+    across,
+    flattened,
+    mesh_of,
+    ring_reduce_scatter,
+    unflatten,
+)
 from pipeline.parallel.mesh import DATA, TENSOR
 from pipeline.parallel.reduction import averaged
 from pipeline.parallel.step import Stepper, whole_norm
-from pipeline.parallel.types import Parts, Prepared
-
-NOTHING: Mapping[Any, Tensor] = {}
+from pipeline.parallel.types import Parts
 
 
 class TensorAxis:
@@ -66,7 +71,7 @@ class TensorAxis:
         dist.reduce_scatter_tensor(own, parts, group=self.ranks)
         return own
 
-    def add_uncut(self, model: nn.Module, rows: Mapping[Any, Tensor] = NOTHING) -> None:
+    def add_uncut(self, model: nn.Module, rows: Mapping[Any, Tensor]) -> None:
         """Add up the gradients of what is whole on all ranks, where each saw some tokens alone.
 
         Or, of what is `partial`, some heads alone. Where this rank has `rows` of them, of these.
@@ -90,9 +95,9 @@ class TensorAxis:
                 setattr(shards[name], NAME, made)
         self.partial = {shards[name] for name, p in before.items() if p in self.partial}
 
-    def same(self, x: Tensor) -> Tensor:
-        """The tensor as it is."""
-        return x.view_as(x)
+    def own_positions(self, positions: Tensor) -> Tensor:
+        """(..., context) -> those of this rank's tokens (..., tokens)."""
+        return positions.chunk(self.size, dim=-1)[self.ranks.rank()]
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all ranks, on each of them."""
@@ -100,35 +105,22 @@ class TensorAxis:
 
     def enter(self, x: Tensor) -> Tensor:
         """The input of a column cut: unchanged, or gathered where sequences are cut."""
-        return across(x, self, *(("gather", "scatter") if self.sequence else ("same", "sum")))
+        if self.sequence:
+            return across(x, self.gather, self.scatter)
+        return across(x, as_it_is, self.sum)
 
     def leave(self, x: Tensor) -> Tensor:
         """The sum over all ranks, of this rank's tokens where sequences are cut."""
-        return across(x, self, "scatter", "gather") if self.sequence else self.total(x)
+        return across(x, self.scatter, self.gather) if self.sequence else self.total(x)
 
     def total(self, x: Tensor) -> Tensor:
         """The whole sum, in the memory of `x`; the backward pass hands its gradient on as it is."""
-        return across(x, self, "add", "same")
+        return across(x, self.add, as_it_is)
 
 
-class _Across(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
-        ctx.axis, ctx.back = axis, back
-        if there == "add":
-            ctx.mark_dirty(x)  # it is in place, which autograd has to know
-        out: Tensor = getattr(axis, there)(x)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return getattr(ctx.axis, ctx.back)(gradients[0]), None, None, None
-
-
-def across(x: Tensor, axis: TensorAxis, there: str, back: str) -> Tensor:
-    """One method of the axis on the way there, and on the gradient's way back its conjugate."""
-    out: Tensor = _Across.apply(x, axis, there, back)  # type: ignore[no-untyped-call]
-    return out
+def as_it_is(x: Tensor) -> Tensor:
+    """The same tensor, where nothing has to be sent."""
+    return x.view_as(x)
 
 
 class Entry:
@@ -188,7 +180,9 @@ class VocabularyEmbedding(nn.Module):
         super().__init__()
         self.axis = axis
         self.weight = cut(layer.weight, 0, 1, axis.ranks)
-        [(self.start, _)] = Cut(0, layer.num_embeddings, 1, axis.ranks).spans()
+        made = cut_of(self.weight)
+        assert made is not None
+        [(self.start, _)] = made.spans()
 
     def forward(self, ids: Tensor) -> Tensor:
         """(...) -> (..., width)."""
@@ -197,15 +191,14 @@ class VocabularyEmbedding(nn.Module):
 
 
 class OwnPositions(nn.Module):
-    """The embedding of positions, whole on every rank, of this rank's tokens alone."""
+    """The embedding of positions, whole on every rank, of this rank's tokens alone.
 
-    def __init__(self, layer: nn.Embedding, axis: TensorAxis) -> None:
+    `own` gives of (..., context) those of its tokens.
+    """
+
+    def __init__(self, weight: nn.Parameter, own: Sending) -> None:
         super().__init__()
-        self.axis, self.weight = axis, layer.weight
-
-    def own(self, positions: Tensor) -> Tensor:
-        """(..., context) -> those of this rank's tokens (..., tokens)."""
-        return positions.chunk(self.axis.size, dim=-1)[self.axis.ranks.rank()]
+        self.weight, self.own = weight, own
 
     def forward(self, positions: Tensor) -> Tensor:
         """(..., context) -> (..., this rank's tokens, width)."""
@@ -263,41 +256,32 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
                 setattr(module, name, output.bias)
     if axis.sequence:
         places: Any = model.get_submodule(cuts.positions)
-        model.set_submodule(cuts.positions, OwnPositions(places, axis))
+        model.set_submodule(cuts.positions, OwnPositions(places.weight, axis.own_positions))
     any_model.first_column = embedding.start
     any_model.cross_entropy = partial(vocabulary_cross_entropy, axis, embedding.start)
 
 
-class TensorStepper(Stepper):
-    """The shared step over cut layers."""
+def tensor_step(parts: Parts, *, sequence: bool, zero_stage: int) -> Stepper:
+    """The shared step over cut layers; gradients are averaged along the data axis. Collective.
 
-    def __init__(self, parts: Parts, *, sequence: bool, zero_stage: int) -> None:
-        """Cut the layers along the tensor axis, average along the data axis. Collective."""
-        group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
-        self.axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
-        cut_layers(parts.model, self.axis)
-        if zero_stage:
-            prepared, reducing = self.shard(parts, mesh[DATA], reshard=zero_stage == 3)
-        else:
-            prepared = parts.prepare()
-            several = parts.layout.data_parallel > 1
-            reducing = averaged(parts, mesh[DATA].get_group()) if several else {}
-        add_uncut = partial(self.axis.add_uncut, parts.model)
-        super().__init__(prepared, group, reduce=add_uncut, **reducing)
-
-    def shard(
-        self, parts: Parts, data: DeviceMesh, *, reshard: bool
-    ) -> tuple[Prepared, dict[str, Any]]:
-        """Cut what a rank has once more along the data axis, by FSDP2. Collective.
-
-        Parts are then torch's DTensors, which carry their `Cut` over the tensor axis as before.
-        """
+    `zero_stage`: 0, or 2 or 3 where FSDP2 cuts what a rank has once more along the data axis. Parts
+    are then torch's DTensors, which carry their `Cut` over the tensor axis as before.
+    """
+    group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
+    axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
+    cut_layers(parts.model, axis)
+    along_axis: dict[str, Any] = {
+        "reduce": partial(axis.add_uncut, parts.model, {}),
+        "norm": partial(whole_norm, ranks=axis.ranks),
+    }
+    if zero_stage:
         from pipeline.strategies.sharded.step import shard, without_reduction  # loads FSDP2
 
-        with self.axis.carried(parts.model):
-            root = shard(parts.model, data, parts, reshard=reshard)
-        return parts.prepare(narrow=False), {"accumulating": lambda: without_reduction(root)}
-
-    def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm of the whole: parts are added over ranks, the rest counts once."""
-        return self.clip_by(whole_norm(parameters, self.axis.ranks), parameters)
+        with axis.carried(parts.model):
+            root = shard(parts.model, mesh[DATA], parts, reshard=zero_stage == 3)
+        prepared = parts.prepare(narrow=False)
+        return Stepper(prepared, group, accumulating=lambda: without_reduction(root), **along_axis)
+    prepared = parts.prepare()
+    several = parts.layout.data_parallel > 1
+    averaging = averaged(parts, mesh[DATA].get_group()) if several else {}
+    return Stepper(prepared, group, **averaging, **along_axis)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.cost.schedule import order
 from pipeline.errors import RecordError
 from pipeline.metrics.build import read_all
 from pipeline.metrics.headline import missing, not_profiled
@@ -27,7 +28,7 @@ from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step
 from pipeline.strategies import load
-from pipeline.strategies.pipeline_parallel.schedule import CHUNKS, Schedule, Stages
+from pipeline.strategies.pipeline_parallel import plan
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import BACKWARD, FORWARD, IN_STEP, WEIGHTS
 from pipeline.study.spec import RunSpec, WorldSpec
@@ -157,16 +158,18 @@ def test_the_loss_is_drawn_over_bytes_where_steps_differ() -> None:
     assert "Sent so far" not in words(draw("loss_step", alike))
 
 
-def lines_of(schedule: Schedule, backward: float = 2.0) -> dict[int, list[Pass]]:
+def lines_of(schedule: str, ranks: int, count: int, backward: float = 2.0) -> dict[int, list[Pass]]:
     """The passes of each rank in the order that it runs them; a forward pass takes one second."""
-    seconds = {FORWARD: 1.0, BACKWARD: backward, WEIGHTS: backward}
-    ranks = range(schedule.stages.ranks)
-    return {r: [(*one, seconds[one[0]]) for one in schedule.passes(r)] for r in ranks}
+    seconds, chunks = {FORWARD: 1.0, BACKWARD: backward, WEIGHTS: backward}, plan.CHUNKS[schedule]
+    return {
+        rank: [(*one, seconds[one[0]]) for one in order(schedule, ranks, chunks, count, rank)]
+        for rank in range(ranks)
+    }
 
 
 def gpipe(count: int) -> dict[int, list[Pass]]:
     """Two stages."""
-    return lines_of(Schedule("gpipe", Stages(2, 1, 2), count))
+    return lines_of("gpipe", 2, count)
 
 
 @pytest.mark.parametrize(
@@ -182,10 +185,9 @@ def gpipe(count: int) -> dict[int, list[Pass]]:
     ],
 )
 def test_equal_stages_have_the_bubble_of_the_formula(name, ranks, count, expected) -> None:
-    schedule = Schedule(name, Stages(ranks, CHUNKS[name], ranks * CHUNKS[name]), count)
-    passes = lines_of(schedule, backward=1.0 if name == "zero_bubble" else 2.0)
+    passes = lines_of(name, ranks, count, backward=1.0 if name == "zero_bubble" else 2.0)
     assert bubble(passes) == pytest.approx(expected)
-    assert schedule.bubble == pytest.approx(expected)
+    assert plan.bubble(name, ranks, plan.CHUNKS[name], count) == pytest.approx(expected)
 
 
 def test_a_longer_last_stage_lengthens_it() -> None:

@@ -11,7 +11,7 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from pipeline.errors import StudyError
-from pipeline.parallel.cut import NAME, ROWS_NAME, Box, Cut, RowRange, held, span
+from pipeline.parallel.cut import NAME, ROWS_NAME, Box, Cut, RowRange, held, span, view
 from pipeline.parallel.mesh import DATA, TENSOR, Layout
 from tests.parity.cases import Case
 from tests.shards import cuts
@@ -115,9 +115,8 @@ def test_the_boxes_of_all_ranks_are_the_whole(dim, runs, size, data) -> None:
         own = held(part, owner)
         assert own.shape == (15, 18) and own.axes == ({TENSOR, DATA} if data else {TENSOR})
         for box in own.boxes:
-            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
-            times[place] += 1
-            again[place] = box.of(own.part)
+            view(times, box.offsets, box.shape).add_(1)
+            view(again, box.offsets, box.shape).copy_(box.of(own.part))
     assert times.eq(1).all()
     assert torch.equal(again, whole)
 
@@ -134,9 +133,9 @@ def test_rows_of_each_of_the_experts_of_a_rank_are_boxes_of_the_whole(data) -> N
         own = held(experts.movedim(1, 0)[start : start + count], owner)
         assert own.shape == whole.shape
         for box in own.boxes:
-            place = tuple(slice(o, o + n) for o, n in zip(box.offsets, box.shape, strict=True))
-            assert again[place].eq(-1).all()
-            again[place] = box.of(own.part)
+            place = view(again, box.offsets, box.shape)
+            assert place.eq(-1).all()
+            place.copy_(box.of(own.part))
     assert torch.equal(again, whole)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.models.build import build_model, deferred_model
-from pipeline.parallel.cut import cut_of
+from pipeline.parallel.cut import cut_of, view
 from pipeline.parallel.state import capture, materialise, restore
 from pipeline.parallel.types import Trainable, slot_name, weight_name
 from pipeline.precision import make_precision
@@ -80,8 +80,7 @@ def test_a_rank_reads_what_it_holds_and_no_more(trainable, tmp_path, monkeypatch
     trainable.load(checkpoint.Saved(tmp_path, 1))
     shards = trainable.shards()
     for piece in shards.pieces:
-        ends = zip(piece.offsets, piece.numbers.shape, strict=True)
-        box = tensors[piece.name][tuple(slice(start, start + n) for start, n in ends)]
+        box = view(tensors[piece.name], piece.offsets, piece.numbers.shape)
         assert torch.equal(piece.numbers, box), piece.name
     kept = sum(piece.numbers.numel() for piece in shards.pieces)
     assert kept <= sum(numbers) <= 1.25 * kept

@@ -209,8 +209,6 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {}, {"world": sized(6)},
      "4 ranks, the world has 6; .* pipeline 1 x tensor 2 x data 3"),
     ("hybrid", {"tensor": 4}, {}, "4 tensor ranks do not divide 2 .* option tensor is 2"),
-    ("pipeline_parallel", {}, {"world": sized(4)},
-     "4 pipeline ranks x 1 chunks are 4 stages, .* 2 layers"),
     ("pipeline_parallel", {"schedule": "zero_bubble"}, {"world": sized(2), "compile": True},
      "set compile to false, or schedule to 1f1b"),
     ("pipeline_parallel", {"schedule": "zero_bubble"},

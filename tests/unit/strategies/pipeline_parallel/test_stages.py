@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.models.build import build_model
-from pipeline.strategies.pipeline_parallel.schedule import Stages
+from pipeline.strategies.pipeline_parallel.plan import Stages
 from pipeline.strategies.pipeline_parallel.stages import StagedModel
 from pipeline.study.spec import ModelSpec
 

@@ -11,10 +11,9 @@ from torch.distributed import _functional_collectives as functional
 
 from pipeline.cost.traffic import ring
 from pipeline.parallel.collectives import collective, heard_by
-from pipeline.parallel.counted import Counted, kind_of, payload_bytes
+from pipeline.parallel.counted import Call, Counted, kind_of, payload_bytes, tallied, wire_bytes
 from pipeline.parallel.mesh import Layout
 from pipeline.parallel.types import NOT_PROFILED, Phases
-from pipeline.parallel.wire import Call, axis_of, tallied
 from pipeline.training.clock import Clock
 from pipeline.training.phases import PhaseTimer
 from tests.ranks import group_alone
@@ -24,32 +23,27 @@ GRID = Layout((("data", 2), ("tensor", 4)), 8, "cpu", "gloo")
 
 def test_a_ring_of_four_sends_three_quarters_twice_in_an_all_reduce() -> None:
     assert ring(1000, 4) == 750
-    assert Call("all_reduce", "data", 4, 1000).wire_bytes == 1500
-    assert Call("all_gather", "data", 4, 1000).wire_bytes == 750
-    assert Call("send", "data", 2, 1000).wire_bytes == 1000
-    assert Call("receive", "data", 2, 1000).wire_bytes == 0
-    assert Call("of the future", "data", 2, 1000).wire_bytes is None
+    assert wire_bytes("all_reduce", 1000, 4) == 1500
+    assert wire_bytes("all_gather", 1000, 4) == 750
+    assert wire_bytes("of the future", 1000, 2) is None
 
 
 def test_an_axis_is_where_ranks_differ() -> None:
-    assert axis_of(GRID, (4, 5, 6, 7)) == "tensor"
-    assert axis_of(GRID, (1, 5)) == "data"
-    assert axis_of(GRID, range(8)) == "data x tensor"
+    assert GRID.axis_of((4, 5, 6, 7)) == "tensor"
+    assert GRID.axis_of((1, 5)) == "data"
+    assert GRID.axis_of(range(8)) == "data x tensor"
 
 
 def test_calls_of_one_kind_and_axis_are_added_up() -> None:
-    calls = [Call("all_reduce", "data", 2, 8), Call("send", "data", 2, 3)]
+    calls = [Call("all_reduce", "data", 2, 8, 8, 4), Call("send", "data", 2, 3, 3, 0)]
     first, second = tallied([*calls, calls[0]])
     assert first == {
         "kind": "all_reduce", "axis": "data", "ranks": 2,
-        "count": 2, "payload_bytes": 16, "wire_bytes": 16, "between_nodes_bytes": 0,
+        "count": 2, "payload_bytes": 16, "wire_bytes": 16, "between_nodes_bytes": 8,
     }  # fmt: skip
     assert (second["kind"], second["count"], second["wire_bytes"]) == ("send", 1, 3)
-    (unknown,) = tallied([Call("of the future", "data", 2, 8)])
+    (unknown,) = tallied([Call("of the future", "data", 2, 8, None, None)])
     assert unknown["wire_bytes"] is unknown["between_nodes_bytes"] is None
-    near, far = (Call("send", "pipeline", 2, 5, leaves_node=leaves) for leaves in (False, True))
-    [both] = tallied([near, far, far])
-    assert (both["wire_bytes"], both["between_nodes_bytes"]) == (15, 10)
 
 
 @pytest.mark.parametrize(
