@@ -68,13 +68,15 @@ class Hybrid(Pipelined):
         In the reverse order with stages inside a node. StudyError unless they fit the world.
         """
         self.rank_stages()
-        sizes = {PIPELINE: self.pipeline, TENSOR: self.tensor, CONTEXT: self.context}
+        sizes = {PIPELINE: self.pipeline, TENSOR: self.tensor}
+        sizes |= {CONTEXT: self.context} if self.context > 1 else {}
         sizes[DATA] = self.data or max(1, world.size // math.prod(sizes.values()))
         if (ranks := math.prod(sizes.values())) != world.size:
-            near, left = dict[str, int](), world.size
+            near, left = dict(sizes), world.size
             for axis in (TENSOR, PIPELINE, CONTEXT):
-                near[axis] = mesh.nearest(sizes[axis], left)
-                left //= near[axis]
+                if axis in sizes:
+                    near[axis] = mesh.nearest(sizes[axis], left)
+                    left //= near[axis]
             raise StudyError(
                 f"strategy hybrid: {_product(sizes)} are {ranks} ranks, the world has "
                 f"{world.size}; the nearest layout is {_product(near | {DATA: left})}"
@@ -82,7 +84,7 @@ class Hybrid(Pipelined):
         if self.zero_stage > 1:
             self._check_fsdp(sizes[DATA] * self.context)
         order = (PIPELINE, DATA, CONTEXT, TENSOR)
-        axes = [(axis, sizes[axis]) for axis in order if axis != CONTEXT or self.context > 1]
+        axes = [(axis, sizes[axis]) for axis in order if axis in sizes]
         return Layout.of(world, *(axes if self.inside == TENSOR else reversed(axes)))
 
     def _check_fsdp(self, data: int) -> None:
@@ -258,6 +260,4 @@ class Hybrid(Pipelined):
 
 def _product(sizes: Mapping[str, int]) -> str:
     """Axes with their sizes: `pipeline 2 x tensor 2 x data 1`."""
-    order = (PIPELINE, TENSOR, CONTEXT, DATA)
-    named = [axis for axis in order if axis != CONTEXT or sizes.get(axis, 1) > 1]
-    return " x ".join(f"{axis} {sizes[axis]}" for axis in named)
+    return " x ".join(f"{axis} {size}" for axis, size in sizes.items())

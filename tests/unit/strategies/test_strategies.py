@@ -176,6 +176,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {"context": 3}, {},
      "pipeline 2 x tensor 2 x context 3 x data 1 are 12 ranks, the world has 8; the nearest layout "
      "is pipeline 2 x tensor 2 x context 2 x data 1"),
+    ("hybrid", {"pipeline": 1, "context": 2}, {"world": sized(2)},
+     "nearest layout is pipeline 1 x tensor 2 x context 1 x data 1"),
     ("hybrid", {"context": 2, "sequence": True}, {"model": {"context": 90}},
      "2 context ranks with 2 pieces each beside 2 tensor ranks do not divide 90 tokens of a"),
     ("hybrid", {"pipeline": 1, "context": 2, "zero_stage": 2}, {},
