@@ -1,9 +1,9 @@
 """Open an archive that anyone may have made, and compare what was rebuilt from it.
 
 First its names and sizes are checked, then its checksums. Only what `layout.EXPECTED` names is
-accepted, and only what a rebuild needs is written, so nothing in an archive can choose where it
-goes. All is checked in a folder of its own before that takes its place, so that a bad archive
-leaves what was there before.
+accepted, what no rebuild needs is not written, and a record of no run of its study is refused, so
+nothing in an archive can choose where it goes. All is checked in a folder of its own before that
+takes its place, so that a bad archive leaves what was there before.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def _extreme(intervals: Sequence[Interval], least: bool = True) -> Interval:
     """The least or the greatest of several, with the bounds of that.
 
     The lower bound of the greatest errs more often than each: a decision on that side is corrected
-    for their number by `Outcome.p_value`.
+    for their number by `decide`.
     """
     of: Callable[..., float] = min if least else max
     hows = "; ".join(dict.fromkeys(one.how for one in intervals))

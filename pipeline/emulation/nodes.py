@@ -35,9 +35,7 @@ def program(name: str) -> str:
     """Path of a program of iproute2, which users often lack on their PATH; LaunchError without."""
     path = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
     if path is None:
-        raise LaunchError(
-            f"there is no {name}; install iproute2 or set cluster.network to loopback"
-        )
+        raise LaunchError(f"there is no {name}; install iproute2")
     return path
 
 

@@ -192,6 +192,11 @@ class Results:
         besides those that are `declared`. Profiled runs, which are shorter, are held against the
         timed ones where their rows are made.
         """
+        if unknown := sorted({*compares} - {*FIELDS}):
+            raise ComparisonError(
+                f"{what} compares {unknown[0]!r}, which is no field of equal work; use one of "
+                + ", ".join(FIELDS)
+            )
         table = self.table
         compared = (table["status"] == "ok") & table["cell"].notna() & (table["level"] != "profile")
         ran = table.loc[compared, ["cell", "nodes", "scaling", "data_devices", *FIELDS]]

@@ -111,25 +111,30 @@ class Family(Protocol):
 
 
 @cache
-def families() -> dict[str, Family]:
-    """All families by name."""
-    names = sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
-    return {name: cast(Family, import_module(f"{__name__}.{name}.arithmetic")) for name in names}
+def names() -> list[str]:
+    """Names of all families."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/arithmetic.py"))
+
+
+@cache
+def _family(name: str) -> Family:
+    return cast(Family, import_module(f"{__name__}.{name}.arithmetic"))
 
 
 def family(model: ModelSpec) -> Family:
-    """The model's family; raises StudyError for an unknown one."""
-    if (found := families().get(model.family)) is None:
+    """The model's family, of which alone the module is imported; StudyError for an unknown one."""
+    if model.family not in names():
         raise StudyError(
             f"model family {model.family[:80]!r} has no folder in pipeline/models; use one of "
-            + ", ".join(families())
+            + ", ".join(names())
         )
-    return found
+    return _family(model.family)
 
 
 def examples() -> dict[str, ModelSpec]:
     """Small models of all families by name, which the parity suite trains."""
-    return {name: model for own in families().values() for name, model in own.examples().items()}
+    every = map(_family, names())
+    return {name: model for own in every for name, model in own.examples().items()}
 
 
 def example() -> ModelSpec:

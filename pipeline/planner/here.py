@@ -100,6 +100,8 @@ class Calibration:
         if (known := self.operators.get(operator)) is not None:
             return known
         alike = [o for o in self.operators if (o.kind, o.dtype) == (operator.kind, operator.dtype)]
+        if operator.kind == "backward":  # whole, or in two halves
+            alike = [one for one in alike if one.sizes[-1] == operator.sizes[-1]]
         if not alike:
             raise StudyError(
                 f"the calibration has no {operator.kind} in {operator.dtype}; run "
@@ -153,10 +155,12 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         )
     work = work_of(run)
     traffic = _traffic(run)
-    halves = calibration.total(work.halves)
+    # The first stage has no gradients of inputs, and does not split.
+    split = max(0.0, calibration.total(work.halves))
+    halves = [split * (stage > 0) for stage in range(len(work.stages))]
     stages = [
-        seconds + _resumed(seconds + halves, traffic, run, work.pieces, calibration)
-        for seconds in map(calibration.total, work.stages)
+        seconds + _resumed(seconds + more, traffic, run, work.pieces, calibration)
+        for seconds, more in zip(map(calibration.total, work.stages), halves, strict=True)
     ]
     slowest = max(stages)
     gradients = widths(spec.precision).gradient * models.num_parameters(spec.model)
@@ -169,7 +173,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
-    backward = [2 * each + halves for each in forward]
+    backward = [2 * each + more for each, more in zip(forward, halves, strict=True)]
     if spec.workload.recompute:
         share = spec.recomputed_share
         for place, stage in enumerate(work.stages):

@@ -43,7 +43,7 @@ class Operator:
         size = float(math.prod(self.sizes))
         if self.kind == "attention":
             return size * self.sizes[2]
-        return size / self.sizes[-1] if self.kind in ("embedding", "update") else size
+        return size / self.sizes[-1] if self.kind in ("embedding", "update", "backward") else size
 
 
 Counted = Counter[Operator]

@@ -152,19 +152,20 @@ class Predictor:
         """The step; None where it cannot be predicted, Refused for a device that is not known."""
         if self.calibration is None and job.ep == 1:
             return predict(job, Constants())
+        run = None
         with suppress(StudyError):
-            if (run := self.run_of(job, cell)) is None:
-                return None
-            if self.calibration is not None:
+            run = self.run_of(job, cell)
+            if run is not None and self.calibration is not None:
                 return here.predict(run, self.calibration)
-            # The model has no axis of experts: the strategy says what a rank sends along it. What
-            # leaves a node is a mean over the ranks of the first one.
-            ranks = range(min(job.gpus, job.gpus_per_node))
-            of_ranks = zip(*(predict_sent(run, rank) for rank in ranks), strict=True)
-            sent = [replace(one[0], leaving=fmean(each.leaving or 0 for each in one))
-                    for one in of_ranks]  # fmt: skip
-            return predict(job, Constants(), sent)
-        return None
+        if run is None or self.calibration is not None:
+            return None
+        # The model has no axis of experts: the strategy says what a rank sends along it. What
+        # leaves a node is a mean over the ranks of the first one.
+        ranks = range(min(job.gpus, job.gpus_per_node))
+        of_ranks = zip(*(predict_sent(run, rank) for rank in ranks), strict=True)
+        sent = [replace(one[0], leaving=fmean(each.leaving or 0 for each in one))
+                for one in of_ranks]  # fmt: skip
+        return predict(job, Constants(), sent)
 
     def steps(
         self, job: Job, cell: Mapping[str, Any], strategy: Strategy

@@ -19,7 +19,7 @@ from pipeline.emulation import links
 from pipeline.emulation.dilation import awake, dilate, places
 from pipeline.emulation.nodes import Nodes
 from pipeline.emulation.pacing import VARIABLE, Pacer
-from pipeline.machine.processes import at_once
+from pipeline.machine.processes import at_once, stay_with
 from pipeline.models import FP32, num_parameters
 from pipeline.parallel.mesh import divisors
 from pipeline.resolved import ResolvedRun
@@ -73,7 +73,9 @@ def _on_nodes(
     if world.link is not None:
         dilation = dilate(world, len(cores))
         own = places(world.nodes, world.cores_per_node or 1, cores)
+        parent = os.getppid()
         nodes = Nodes(own, world.link, dilation)
+        stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
 
     def rank_times(meeting: str, rank: int) -> list[dict[str, Any]]:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE

@@ -72,8 +72,6 @@ def _meet() -> dict[str, str]:
         store.set("server", f"{address} {port}")
     # `get` waits until a rank has written the value.
     server_address, server_port = store.get("server").decode().split()
-    # As torch's Gloo was told, else the address's own.
-    interface = os.environ.get(addresses.INTERFACE) or addresses.interface_of(address)
     variables = {
         "HOROVOD_RANK": rank,
         "HOROVOD_SIZE": size,
@@ -84,7 +82,7 @@ def _meet() -> dict[str, str]:
         "HOROVOD_HOSTNAME": HOST.format(rank // local_size),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": server_address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": server_port,
-        "HOROVOD_GLOO_IFACE": interface,
+        "HOROVOD_GLOO_IFACE": _interface(address),
     }
     return {key: str(value) for key, value in variables.items()}
 
@@ -102,3 +100,11 @@ def _own_address(store: PrefixStore, rank: int, size: int) -> str:
     if addresses.is_loopback(own) and elsewhere:
         return addresses.source_address(elsewhere[0])
     return own
+
+
+def _interface(address: str) -> str:
+    """Network interface for Horovod's Gloo: as torch's Gloo was told, else the address's own."""
+    for name in ("HOROVOD_GLOO_IFACE", addresses.INTERFACE):
+        if os.environ.get(name):
+            return os.environ[name]
+    return addresses.interface_of(address)

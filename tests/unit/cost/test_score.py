@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
+from copy import deepcopy
 from itertools import permutations
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from pipeline.cost import bars
 from pipeline.cost.constants import Constants, content
-from pipeline.cost.points import FAMILY, fastest, kind_of
+from pipeline.cost.points import FAMILY, fastest, kind_of, predict_row
 from pipeline.cost.score import (
     by_source,
     errors_by,
@@ -20,6 +21,7 @@ from pipeline.cost.score import (
     points,
     scored,
     sets,
+    source_of,
     suspect,
 )
 from pipeline.files import marks
@@ -166,13 +168,21 @@ def test_a_variant_of_a_device_states_what_differs(hardware, link) -> None:
     assert of["link_gb_s"] == link and set(of) == set(Constants().device("H100"))
 
 
-def test_no_set_is_predicted_with_a_constant_derived_from_it() -> None:
+def test_no_set_is_predicted_with_a_constant_derived_from_it(monkeypatch) -> None:
+    """Its predictions stay as they are whatever such a constant is."""
     for source in by_source():
-        for device, entry in content()["devices"].items():
-            without = Constants(source).device(device)
-            for name, constant in entry["constants"].items():
+        rows = [row for row in points() if source_of(row) == source]
+        before = [predict_row(row, Constants(source)) for row in rows]
+        other, changed = deepcopy(content()), 0
+        for entry in (*other["devices"].values(), *other["profiles"].values()):
+            for constant in entry["constants"].values():
                 if source in constant["from"]:
-                    assert without[name] == constant["without"][source]
+                    constant["value"], changed = 1.5 * constant["value"] + 1, changed + 1
+        with monkeypatch.context() as patched:
+            patched.setattr("pipeline.cost.constants.content", lambda other=other: other)
+            assert [predict_row(row, Constants(source)) for row in rows] == before
+            if changed:
+                assert [predict_row(row, Constants()) for row in rows] != before
 
 
 def test_what_was_left_out_is_the_default_or_the_value_without() -> None:

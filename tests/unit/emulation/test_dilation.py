@@ -1,10 +1,11 @@
-"""How far time is stretched, and which cores a node gets: arithmetic."""
+"""How far time is stretched, which cores a node gets, and which are kept awake."""
 
 import os
 
 import pytest
 
-from pipeline.emulation.dilation import dilate, pinned, places
+from pipeline.emulation import dilation
+from pipeline.emulation.dilation import awake, dilate, pinned, places
 from pipeline.study.spec import WorldSpec
 
 
@@ -73,3 +74,11 @@ def test_pinning_holds_for_a_while() -> None:
     with pinned([core]):
         assert os.sched_getaffinity(0) == {core}
     assert os.sched_getaffinity(0) == before
+
+
+def test_no_core_is_kept_awake_under_a_quota_which_that_would_use_up(monkeypatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(dilation, "Child", lambda work, **_: started.append(work))
+    monkeypatch.setattr(dilation, "cpu_quota", lambda: 2.0)
+    with awake([0, 1]):
+        assert not started

@@ -91,6 +91,22 @@ def test_an_exchange_is_counted_by_its_pieces(monkeypatch: pytest.MonkeyPatch) -
     ]  # fmt: skip
 
 
+def test_a_message_is_sent_by_one_and_leaves_a_node_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 of two nodes of two ranks sends 12 bytes to each of its neighbours, and gets some."""
+    layout = Layout((("data", 1), ("pipeline", 4)), 2, "cpu", "gloo")
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2, 3])
+    monkeypatch.setattr(dist, "get_global_rank", lambda group, peer: peer)
+    counted = Counted(layout, 1)
+    with counted.step():
+        for way, peer in (("send", 0), ("send", 2), ("receive", 2)):
+            counted.message(way, world(), [torch.ones(1), torch.ones(2)], peer)
+    assert counted._steps[0].noted == [
+        Call("send", "pipeline", 2, 12, 12, 0),
+        Call("send", "pipeline", 2, 12, 12, 12),
+        Call("receive", "pipeline", 2, 12, 0, 0),
+    ]
+
+
 def test_a_library_that_torch_does_not_see_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
     counted = Counted(GRID, 0)

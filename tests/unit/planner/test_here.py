@@ -188,6 +188,11 @@ def test_a_backward_pass_in_two_halves_costs_the_host_time(runs, calibration) ->
                for each in (2e-3, 1e-3)]  # fmt: skip
     free, dear = (of(runs, one, "pipe-4", options=options).computation for one in seconds)
     assert dear - free == pytest.approx(4 * 1e-3)  # micro-batches
+    # Of another number of groups that of as many parts, to scale.
+    halved = replace(calibration, operators={split: 2e-3, whole: 1e-3})
+    fewer = [replace(one, sizes=(1, one.sizes[1])) for one in (split, whole)]
+    groups = split.sizes[0]
+    assert [halved.seconds(one) * groups for one in fewer] == pytest.approx([2e-3, 1e-3])
 
 
 def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(

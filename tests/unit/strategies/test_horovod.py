@@ -1,4 +1,4 @@
-"""Horovod: usable or why not, the job that a rank joins, and the search of its settings."""
+"""Horovod: usable or why not, the job that a rank joins, what a resume sends, its search."""
 
 import importlib.util
 import json
@@ -12,11 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline.errors import LaunchError, UnsupportedError
 from pipeline.machine import addresses as network
 from pipeline.machine.limits import free_port
 from pipeline.parallel.mesh import DATA, Layout
+from pipeline.parallel.step import Stepper
 from pipeline.strategies import load
 from pipeline.strategies.horovod import job
 from pipeline.strategies.horovod.plan import (
@@ -138,6 +140,33 @@ def test_a_loopback_is_taken_only_where_all_ranks_are_on_it(monkeypatch, others,
     monkeypatch.setattr(network, "source_address", ROUTES.__getitem__)
     store: Any = Store(others)
     assert job._own_address(store, 0, 2) == expected
+
+
+def test_gloo_uses_the_interface_that_torch_s_gloo_was_told(monkeypatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+    assert job._interface("127.0.0.1") == "ib0"
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth7")
+    assert job._interface("127.0.0.1") == "eth7"
+
+
+def test_a_resume_sends_weights_and_nothing_of_the_optimiser(monkeypatch) -> None:
+    """`broadcast_object` pickles, which ends at 2 GiB; every rank has read the state by then."""
+    hvd = pytest.importorskip("horovod.torch", reason=f"Horovod is {why_unusable()}")
+    step = pytest.importorskip("pipeline.strategies.horovod.step")
+    sent: list[str] = []
+
+    def broadcast(named: list[tuple[str, torch.Tensor]], root: int) -> None:
+        sent.extend(name for name, _ in named)
+
+    monkeypatch.setattr(hvd, "broadcast_parameters", broadcast)
+    for name in ("broadcast_object", "broadcast_optimizer_state"):
+        refused = lambda *_, **__: pytest.fail("the optimiser is sent")  # noqa: E731
+        monkeypatch.setattr(hvd, name, refused)
+    monkeypatch.setattr(Stepper, "load", lambda self, state: sent.append(f"read {state}"))
+    stepper = step.HorovodStepper.__new__(step.HorovodStepper)
+    stepper.model = torch.nn.Linear(2, 1)
+    stepper.load("a state")
+    assert sent == ["read a state", "weight", "bias"]
 
 
 HEAD = (

@@ -19,6 +19,7 @@ from pipeline.launch.calibrate import collectives, measured, operators
 from pipeline.launch.calibrate.operators import STRETCHES
 from pipeline.planner.operators import Operator
 from pipeline.resolved import runs_of
+from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 
 ROOT = Path(__file__).parents[4]
@@ -121,6 +122,17 @@ def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch)
     runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/study.yaml"))
     found = collectives.measured(runs, runs, sorted(os.sched_getaffinity(0)), 1.0)
     assert found == [{"link": "1gbit", "nodes": 4, "ranks": ranks} for ranks in (2, 4)]
+
+
+def test_what_times_collectives_ends_with_the_command_also_in_a_namespace(monkeypatch) -> None:
+    """A process that enters a user namespace is no longer told that its parent has ended."""
+    called: list[object] = []
+    monkeypatch.setattr(collectives, "Nodes", lambda *_: called.append("nodes"))
+    monkeypatch.setattr(collectives, "stay_with", called.append)
+    monkeypatch.setattr(collectives, "at_once", lambda *_: [])
+    (run, *_) = expand(load_study(ROOT / "workflow/config/layouts/study.yaml"))
+    assert collectives._on_nodes(run, [4], [0], 1.0) == []
+    assert called == ["nodes", os.getppid()]
 
 
 def test_a_collective_lasts_from_the_mean_beginning_to_the_last_end() -> None:
