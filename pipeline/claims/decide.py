@@ -137,7 +137,7 @@ def _p_value(outcome: Outcome, effect: Interval, verdict: str, region: Region) -
 def _objection(
     outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
 ) -> str | None:
-    """What speaks against a decision by the interval, besides its own rank tests; or None."""
+    """The objection to a decision by the interval, besides its own rank tests; or None."""
     if outcome.beside is not None:
         value, how = outcome.beside
         if within(value, value, region) != verdict:

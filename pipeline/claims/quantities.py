@@ -46,7 +46,7 @@ RATE = "tokens_per_second"
 
 @dataclass(frozen=True)
 class Metric:
-    """What a test has to know of a metric, besides how it is measured."""
+    """Facts about a metric that a test needs, besides how it is measured."""
 
     words: str = ""
     unit: str = ""

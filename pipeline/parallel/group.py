@@ -20,7 +20,7 @@ from pipeline.parallel.mesh import BUCKET_BYTES, Layout
 
 T = TypeVar("T", bound=Tensor)
 Sending = Callable[[Tensor], Tensor]
-"""What a collective makes of this rank's tensor."""
+"""A collective: this rank's tensor to its result."""
 
 
 @dataclass(frozen=True)

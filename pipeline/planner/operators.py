@@ -57,7 +57,7 @@ class Work:
     update: Counted
     pieces: int
     halves: Counted = field(default_factory=Counter)
-    """What a micro-batch's backward pass takes more where it is split in two."""
+    """The surplus of a micro-batch's backward pass where it is split in two."""
 
     @property
     def operators(self) -> set[Operator]:
