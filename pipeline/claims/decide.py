@@ -150,6 +150,11 @@ def _objection(
         off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
         ends = outcome.bent(off) if outcome.bent else (effect.low / off, effect.high * off)
         if within(*ends, region) != verdict:
+            if outcome.bent:
+                if not all(map(math.isfinite, ends)):
+                    return "and with steps as far off as emulated ones may be it could be any"
+                least, most = map(significant, ends)
+                return f"and with steps as far off as emulated ones may be it is {least} to {most}"
             return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
     # about claims of more or less than 1 alone; the band of `slightly` ends there too.

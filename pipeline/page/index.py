@@ -113,7 +113,9 @@ def _row(claim: Claim, study: str, one: Mapping[str, Any] | None) -> dict[str, A
         "predicted_low": model.low,
         "predicted_high": model.high,
         "prediction": model.line,
-        "why": f"{one['why']}; {one['scale']}" if one else f"made on {claim.made_at}",
+        "why": "; ".join([one["why"], *one["notes"], one["scale"]])
+        if one
+        else f"made on {claim.made_at}",
         "about": claim.shared_effect or question(claim),
         "shown": effect_text(one or {"effect": None}),
         "expected": model.shown,

@@ -195,6 +195,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for one in tested
         ],
         "published": any(one.get("published") for one in tested),
+        "replayed": any("replayed bubble" in one["why"] for one in tested),
         "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],
         "untested_claims": f"{len(untested)} of {plural(len(verdicts), 'claim')}",
     }  # fmt: skip
@@ -207,10 +208,13 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
     stands before the colon.
     """
     texts = {one["why"] for one in untested}
-    heads = Counter(text.partition(": ")[0] for text in texts if ": " in text)
+    # A colon within braces is one of a setting.
+    parts = {text: text.partition(": ")[0] for text in texts}
+    head_of = {text: text if "{" in part else part for text, part in parts.items()}
+    heads = Counter(head for text, head in head_of.items() if text != head)
     claims_of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for one in untested:
-        head = one["why"].partition(": ")[0]
+        head = head_of[one["why"]]
         claims_of[head if heads[head] > 1 else one["why"]].append(one)
     return sorted(claims_of.items(), key=lambda item: -len(item[1]))
 

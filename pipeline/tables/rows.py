@@ -192,6 +192,8 @@ def sends(results: Results) -> pd.DataFrame:
     to other nodes.
     """
     keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
+    # Of ranks that send as much, the one from which most leaves the node.
+    leading = [*order, "between_nodes_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
     both = _axes(results, "predicted_sent_bytes").rename(columns=names)
     for prefix, names in (
@@ -200,7 +202,8 @@ def sends(results: Results) -> pd.DataFrame:
     ):
         counted = _axes(results, prefix).rename(columns=names)[[*keys, *names.values()]]
         both = both.merge(counted, on=keys, how="left")
-    most = both.sort_values(order, ascending=False, kind="stable").drop_duplicates([*KEYS, "axis"])
+    both = both.sort_values(leading, ascending=False, kind="stable")
+    most = both.drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
     columns = ["strategy", "axis", "rank", "formula", *order, "between_nodes_bytes"]

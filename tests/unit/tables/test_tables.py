@@ -314,6 +314,15 @@ def test_the_rank_that_sends_most_stands_beside_its_formula() -> None:
     assert list(shown["Between nodes"]) == ["16", "32"]
 
 
+def test_of_ranks_that_send_as_much_the_one_beyond_its_node_stands_there() -> None:
+    """In a ring over nodes of several ranks the last one of each node alone sends to another."""
+    table = metrics(counted=True)
+    table.loc[table["metric"].astype(str) == "sent_bytes:data", "value"] = 1000.0
+    frame, _ = made("sends", table)
+    assert list(frame["rank"]) == [1, 3]
+    assert list(frame["between_nodes_bytes"]) == [16, 32]
+
+
 def test_older_records_have_the_formula_alone() -> None:
     _, shown = made("sends", metrics(counted=False))
     columns = ("Counted", "Between nodes", "Ratio", "Calls")
