@@ -310,8 +310,8 @@ def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
     whys = ("needs a GPU: x", "needs a GPU: y", "needs a GPU: x", "b", "b", "a: b")
     found = facts.by_reason([untested | {"why": why} for why in whys])
     assert [(why, len(own)) for why, own in found] == [("needs a GPU", 3), ("b", 2), ("a: b", 1)]
-    whys = tuple(f"no cell with axes = {{'data': {count}}}" for count in (2, 4))
-    assert len(facts.by_reason([untested | {"why": why} for why in whys])) == 2
+    settings = [f"no cell with axes = {{'data': {count}}}" for count in (2, 4)]
+    assert len(facts.by_reason([untested | {"why": why} for why in settings])) == 2
 
 
 def test_publications_under_test_are_cited() -> None:
