@@ -50,7 +50,7 @@ class Metric:
 
     words: str = ""
     unit: str = ""
-    """That in which a claim may state it as it is."""
+    """A unit makes a claim on the plain value possible, without a ratio."""
     is_time: bool = False
     """A time, or what follows from one, which emulated nodes may bend."""
     any_speed: bool = False

@@ -182,7 +182,7 @@ def pipelined(
 ) -> float:
     """Seconds of `accum` micro-batches through stages whose passes take so long, by replay.
 
-    Between two stages passes a `message` of so many seconds, beside the passes of either.
+    A message between two stages takes `message` seconds, during which both may run other passes.
     Many micro-batches are replayed for `ROUNDS`; each of the others takes what one of the last
     round does, or the slowest rank's passes. So does a part of one, and what rounds of an
     interleaved schedule do not divide.

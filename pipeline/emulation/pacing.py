@@ -48,7 +48,7 @@ SMALL_SECONDS = 1e-3
 
 
 def slowness_of(node: int, count: int, link: LinkSpec, seed: str) -> Callable[[int], float] | None:
-    """How much longer a node of `count` computes in each step than a plain one, which is None.
+    """Factor by which a node of `count` computes longer in each step; None for a plain one.
 
     The last node straggles by the link's condition. Of its jitter each step has a share drawn
     uniformly; `seed` tells one node's draws from another's.

@@ -183,9 +183,8 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     bubble = 0.0
     if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
         # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
-        # of a rank share its passes.
-        # torch runs interleaved stages from a list of actions, in which messages are on their way
-        # beside passes; else a rank waits for each.
+        # of a rank share its passes. With one stage a rank waits for each message; with several,
+        # or a split backward pass, torch sends and receives while passes run.
         waits = degrees.schedule in ONE_STAGE
         sent = exchanged[TENSOR] + exchanged[PIPELINE] * waits
         ahead, back = (
@@ -193,11 +192,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
             for own in (forward, backward)
         )
         whole = partial(pipelined, degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
-        bubble = max(0.0, whole() - computing - sent)
+        free = whole()
+        bubble = max(0.0, free - computing - sent)
         if not waits:
             messages = sum(one.messages for one in traffic if one.axis == PIPELINE)
-            late = whole(message=exchanged[PIPELINE] / messages) - whole()
-            exchanged[PIPELINE] = late
+            exchanged[PIPELINE] = whole(message=exchanged[PIPELINE] / messages) - free
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,

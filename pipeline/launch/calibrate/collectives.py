@@ -75,7 +75,7 @@ def _on_nodes(
         own = places(world.nodes, world.cores_per_node or 1, cores)
         parent = os.getppid()
         nodes = Nodes(own, world.link, dilation)
-        stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
+        stay_with(parent)  # entering a user namespace cancels the signal at its end
 
     def rank_times(meeting: str, rank: int) -> list[dict[str, Any]]:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE

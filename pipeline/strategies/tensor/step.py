@@ -264,8 +264,8 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
 def tensor_step(parts: Parts, *, sequence: bool, zero_stage: int) -> Stepper:
     """The shared step over cut layers; gradients are averaged along the data axis. Collective.
 
-    `zero_stage`: 0, or 2 or 3 where FSDP2 cuts what a rank has once more along the data axis. Parts
-    are then torch's DTensors, which carry their `Cut` over the tensor axis as before.
+    `zero_stage`: with 2 and 3 FSDP2 also cuts a rank's tensors along the data axis; they are then
+    DTensors, which carry their `Cut` over the tensor axis. With 0 it does not.
     """
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
     axis = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
