@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from pipeline.errors import LaunchError
@@ -43,7 +43,9 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
         os.environ.update(settings)
         os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
         if layout.num_processes > 1:
-            os.environ.update(_meet())
+            # Where rank 0 serves it, others may read it until all are in Horovod's job.
+            launcher_store, _, _ = next(iter(rendezvous("env://")))
+            os.environ.update(_meet(launcher_store))
         hvd.init()
     if hvd.size() != layout.num_processes:
         raise LaunchError(
@@ -52,11 +54,10 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
         )
 
 
-def _meet() -> dict[str, str]:
+def _meet(launcher_store: Store) -> dict[str, str]:
     """Agree through torchrun's store on a rendezvous server, a thread of rank 0."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    launcher_store, _, _ = next(iter(rendezvous("env://")))
     store = PrefixStore("samestep/horovod", launcher_store)
     address = _own_address(store, rank, size)
     if rank == 0:

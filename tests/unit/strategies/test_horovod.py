@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import weakref
 from contextlib import nullcontext
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -112,6 +113,27 @@ def test_another_job_than_the_spec_s_is_an_error(
     with nullcontext() if said is None else pytest.raises(LaunchError, match=said):
         job.join(layout, {"HOROVOD_CYCLE_TIME": "5"})
     assert begun == ["5"] * (said is None and not running)
+
+
+def test_the_store_that_rank_0_serves_outlives_the_meeting(monkeypatch) -> None:
+    """Else a rank that reads it last finds nobody, and rank 0 waits for that rank."""
+    stores, alive = [Store(["127.0.0.1", "127.0.0.1"])], list[bool]()
+    stores[0].set("server", "127.0.0.1 9")
+    served = weakref.ref(stores[0])
+    horovod = SimpleNamespace(
+        is_initialized=lambda: False,
+        size=lambda: 2,
+        init=lambda: alive.append(served() is not None),
+    )
+    for name, module in (("horovod", SimpleNamespace(torch=horovod)), ("horovod.torch", horovod)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(job, "rendezvous", lambda _: iter([(stores.pop(), 0, 2)]))
+    monkeypatch.setattr(job, "PrefixStore", lambda _, store: store)
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    job.join(Layout(((DATA, 2),), 2, "cpu", "gloo"), {})
+    assert alive == [True]
 
 
 class Store:
