@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -229,7 +230,10 @@ class Follower:
             # Control-C reaches the whole group, a signal of its own this process alone, and of a
             # broken pipe the workflow knows nothing: no orphan works on.
             if error.args or not isinstance(error, KeyboardInterrupt):
-                child.terminate()
+                # Snakemake's handler of SIGTERM takes a lock that the thread it interrupts may
+                # hold, and then waits for ever. A background job of a script has SIGINT ignored.
+                ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+                child.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
             while child.poll() is None:
                 with suppress(KeyboardInterrupt):
                     child.wait()
