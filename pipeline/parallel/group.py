@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -134,12 +135,47 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
     total = pieces[(rank - 1) % size].clone()
     for step in range(size - 1):
         incoming = torch.empty_like(total)
-        # Not waited for before the receive: all ranks send at once, each to one that does too.
-        sent = dist.isend(total, after, group)
-        dist.recv(incoming, before, group)
-        if sent is not None:
-            sent.wait()
+        # All ranks send at once. Gloo sends when the receiver has said that it is ready, and of two
+        # ranks that word would queue behind this one's own message: so it comes first.
+        messages = dist.irecv(incoming, before, group), dist.isend(total, after, group)
+        for message in messages:
+            if message is not None:
+                message.wait()
         total = incoming.add_(pieces[(rank - 2 - step) % size])
+    return total
+
+
+@collective
+def begin_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
+    """Begin `ring_reduce_scatter`; what is returned waits for it, with the same bits.
+
+    Each rank sends every other one its piece of `whole`, which must not change until then: as many
+    bytes as around the ring, but what comes is kept until it is added. Where several ranks share a
+    node, more of that would leave it than around a ring, which then is gone around at once.
+    Collective.
+    """
+    size, rank = group.size(), group.rank()
+    if size > 2 and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        piece = ring_reduce_scatter(whole, group)
+        return lambda: piece
+    pieces = whole.view(size, -1)
+    others = [(rank + step) % size for step in range(1, size)]  # in the order of the ring's sum
+    there = [dist.get_global_rank(group, other) for other in others]
+    incoming = [torch.empty_like(pieces[rank]) for _ in others]
+    messages = [dist.irecv(piece, at, group) for piece, at in zip(incoming, there, strict=True)]
+    messages += [
+        dist.isend(pieces[other], at, group) for other, at in zip(others, there, strict=True)
+    ]
+
+    def total() -> Tensor:
+        for message in messages:
+            if message is not None:
+                message.wait()
+        first, *rest = (*incoming, pieces[rank])
+        for piece in rest:
+            first.add_(piece)
+        return first
+
     return total
 
 

@@ -448,7 +448,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "layers_unread": {STAGES + "plan.Stages.layers_of": first_evenly},
     "rest_twice": {STAGES + "step.PipelineStepper.clip": with_the_rest_of_all},
     "no_average": {
-        SHARDED + "rows.ring_reduce_scatter": lambda whole, group: own_piece(whole, group)
+        SHARDED + "rows.begin_reduce_scatter": lambda whole, group: partial(own_piece, whole, group)
     },
     "replicas_apart": {
         "torch.distributed.all_reduce": lambda *given, **how: own_replica(*given, **how)

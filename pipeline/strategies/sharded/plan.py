@@ -37,6 +37,7 @@ class Sharded(Strategy):
     """`stage`: what is sharded: 1 the optimiser's state, 2 also gradients, 3 also weights.
 
     `ranks`: over how many neighbours, 0 for all; groups of so many are replicas of each other.
+    `bucket_cap_mb`: under stage 1 gradients and weights travel in buckets of so many MiB in fp32.
     `offload`: under stages 2 and 3 on CUDA all shards lie on the host, where the optimiser steps.
     Where the precision keeps masters, these are the shards, and what is gathered is narrow, under
     stages 2 and 3 by FSDP2's mixed-precision policy.
@@ -48,11 +49,13 @@ class Sharded(Strategy):
         "fp32", "tf32", "bf16", "fp16", "amp_o1", "amp_o2", "bf16_masters", "bf16_reduced"
     )  # fmt: skip
     choices = (("stage", (1, 2, 3)),)
+    ranges = (("bucket_cap_mb", 0.001, 1_000_000),)
     variants = (
         {"stage": 1},
         {"stage": 2},
         {"ranks": 2},
         {"ranks": 2, "stage": 1},
+        {"stage": 1, "bucket_cap_mb": 0.01},
         {"ranks": 2, "stage": 2},
     )
 
@@ -61,6 +64,7 @@ class Sharded(Strategy):
     stage: int = 3
     ranks: int = 0
     offload: bool = False
+    bucket_cap_mb: float = BUCKET_BYTES / 2**20
 
     @property
     def cuts_weights(self) -> bool:
@@ -83,6 +87,11 @@ class Sharded(Strategy):
                  "stage 1 keeps whole weights on the device; set stage to 2 or 3; leave it out"),
                 (self.ranks, f"not offered beside ranks {self.ranks}; leave it out"),
             ])  # fmt: skip
+        if self.stage > 1 and self.bucket_cap_mb != Sharded.bucket_cap_mb:
+            raise StudyError(
+                f"sharded option bucket_cap_mb {self.bucket_cap_mb} does nothing under stage "
+                f"{self.stage}, which has a message for each block; leave it out, or set stage to 1"
+            )
         ranks = self.ranks or world.size
         if ranks == world.size:
             return super().layout(world)
@@ -131,7 +140,8 @@ class Sharded(Strategy):
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         if self.stage == 1:
             share = 1 / dict(layout.axes)[DATA]
-            rows = rows_of_stage_1(spec, layout, gradients)
+            bucket = self.bucket_cap_mb * 2**20
+            rows = rows_of_stage_1(spec, layout, gradients, bucket_bytes=bucket)
             return replace(rows, optimiser_share=share, master_share=share)
         ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
         kept = shards_by_fsdp(spec, self.stage, ranks, layers, *block_and_rest(spec.model))
@@ -145,7 +155,7 @@ class Sharded(Strategy):
         """Weights are gathered, gradients reduced and scattered, their shards all-reduced."""
         shards = 2 * gradients / dict(layout.axes)[DATA]
         if self.stage == 1:
-            groups = max(1.0, gradients / BUCKET_BYTES)
+            groups = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
             weights = widths(spec.precision).weight * models.num_parameters(spec.model)
             total = gradients + weights
             data = along(layout, DATA, "(n-1)/n (G + W)", total, groups, halves=True)
@@ -160,7 +170,7 @@ class Sharded(Strategy):
         from pipeline.strategies.sharded import step
 
         if self.stage == 1:
-            return step.shard_optimiser(parts)
+            return step.shard_optimiser(parts, self.bucket_cap_mb * 2**20)
         return step.shard_weights(parts, reshard=self.stage == 3, offload=self.offload)
 
 
@@ -171,27 +181,34 @@ def block_and_rest(model: ModelSpec) -> tuple[int, int]:
 
 
 def rows_of_stage_1(
-    spec: RunSpec, layout: Layout, gradients: float, share: float = 1.0, owned: float = 0.0
+    spec: RunSpec,
+    layout: Layout,
+    gradients: float,
+    share: float = 1.0,
+    owned: float = 0.0,
+    bucket_bytes: float = BUCKET_BYTES,
 ) -> Footprint:
     """Memory under stage 1 besides weights and gradients, of which a rank has this share.
 
     `owned`: share that its rows are of all, 0 for an equal one of what the data ranks have.
-    Rows of its gradients, and of fp32 weights where there are no masters; a bucket in the order of
-    the ranks while it is reduced; then all that is gathered. `gradients`: bytes of all of them.
+    Rows of its gradients, and of fp32 weights where there are no masters; buckets in the order of
+    the ranks while they are reduced, on a CPU with what comes from each other rank; then all that
+    is gathered. `gradients`: bytes of all of them.
     """
     width, whole, gradients = widths(spec.precision), gradients, share * gradients
     weights = share * width.weight * models.num_parameters(spec.model)
     axes = dict(layout.axes)
     rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
     rows *= 1 if width.weight < FP32 else 2
-    bucket = min(BUCKET_BYTES, gradients)
+    bucket = min(2 * bucket_bytes, gradients)  # two of them on their way
+    pieces = bucket * (1 - 1 / axes[DATA])
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
     # copy of that: blocks of so many sizes never fit one another's.
     heap = layout.device == "cpu"
     return Footprint(
         buffer_bytes=0 if heap else int(bucket),
         holds_gradients=heap,
-        gathered_bytes=int(rows + (bucket + 2 * weights if heap else 0)),
+        gathered_bytes=int(rows + (bucket + pieces + 2 * weights if heap else 0)),
     )
 
 

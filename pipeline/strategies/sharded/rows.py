@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from torch.optim import Optimizer
 
 from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
-from pipeline.parallel.group import buckets, ring_reduce_scatter
-from pipeline.parallel.mesh import DATA
+from pipeline.parallel.group import begin_reduce_scatter, buckets
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA
 from pipeline.parallel.reduction import Reduction
 from pipeline.parallel.types import Parts
 from pipeline.precision.native import Precision, narrow
@@ -28,9 +29,9 @@ class RowBucket:
     It becomes a view of its padded rows, so that one operator spreads what was gathered. Where the
     precision narrows weights, `own` are the masters of these rows, and narrow ones are gathered.
     `replicas` are the ranks that have the same rows, None where this one alone has. `count`, where
-    it is given, divides the sum of gradients in place of the number of ranks. Rows lie along
-    the dims `dims` of the parameters, all the first if none are given; the ranks are those along
-    `axes` of the mesh.
+    it is given, divides the sum of gradients in place of the number of ranks. Rows lie along the
+    dims `dims` of the parameters, all the first if none are given; the ranks are those along `axes`
+    of the mesh. `earlier` is a bucket that must have arrived before this one is sent.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class RowBucket:
         self.gradient = torch.zeros_like(self.own)
         self.padded, self.gradients = list[Tensor](), list[Tensor]()
         self.rows = list[nn.Parameter]()
-        self._sent: tuple[Tensor | None, Tensor, Any] | None = None
+        self._mean_of: Callable[[], Tensor] | None = None  # waits for what is on its way
+        self.earlier: RowBucket | None = None
         self._coming: tuple[Tensor, Any] | None = None
         pieces = torch.split(self.own, self.sizes), torch.split(self.gradient, self.sizes)
         for parameter, dim, run, own, gradient in zip(
@@ -85,6 +87,8 @@ class RowBucket:
     @collective
     def reduce(self) -> None:
         """Begin to give every rank its rows of the mean gradient; the whole one is dropped."""
+        if self.earlier is not None:
+            self.earlier.settle()
         gradients: Any = [parameter.grad for parameter in self.parameters]
         if any(self.dims):
             pairs = zip(gradients, self.dims, strict=True)
@@ -95,31 +99,34 @@ class RowBucket:
         flat = flat.to(self.reduced_as or flat.dtype)
         for parameter in self.parameters:
             parameter.grad = None
-        wide, work, kept = flat.dtype == self.gradient.dtype, None, None
         if flat.device.type == "cpu":
-            mean = ring_reduce_scatter(flat, self.ranks)
-            mean = self.gradient.copy_(mean) if wide else mean
+            mean_of = begin_reduce_scatter(flat, self.ranks)
         else:
-            mean, kept = self.gradient if wide else flat.new_empty(len(self.own)), flat
+            same = flat.dtype == self.gradient.dtype
+            mean = self.gradient if same else flat.new_empty(len(self.own))
             work = dist.reduce_scatter_tensor(mean, flat, group=self.ranks, async_op=True)
+            mean_of = partial(_waited, work, mean, flat)
         if self.replicas is not None:
             # On a GPU another stream than that of the backward pass waits for the sums.
             with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
-                if work is not None:
-                    work.wait()
+                mean = mean_of()
                 work = dist.all_reduce(mean, group=self.replicas, async_op=True)
-        self._sent = kept, mean, work
+            mean_of = partial(_waited, work, mean, flat)
+        self._mean_of = mean_of
 
+    @collective
     def reduced(self) -> None:
         """Wait for the rows' gradients and hand them to the rows."""
-        if self._sent is not None:
-            (_, mean, work), self._sent = self._sent, None
-            if work is not None:
-                work.wait()
-            if mean is not self.gradient:
-                self.gradient.copy_(mean)
+        self.settle()
         for rows, gradient in zip(self.rows, self.gradients, strict=True):
             rows.grad = gradient
+
+    def settle(self) -> None:
+        """Wait for the mean gradient of this rank's rows, if it is on its way."""
+        if self._mean_of is not None:
+            mean, self._mean_of = self._mean_of(), None
+            if mean is not self.gradient:
+                self.gradient.copy_(mean)
 
     def gather(self) -> None:
         """Begin to gather the rows of all ranks."""
@@ -148,10 +155,21 @@ def row_buckets(
     ranks: dist.ProcessGroup,
     replicas: dist.ProcessGroup | None = None,
     axes: tuple[str, ...] = (DATA,),
+    bucket_bytes: float = BUCKET_BYTES,
 ) -> list[RowBucket]:
     """Buckets of all parameters as DDP has them; ranks and axes as of a `RowBucket`."""
-    members = buckets(list(parts.model.parameters())[::-1])
-    return [RowBucket(some, ranks, parts.precision, replicas, axes=axes) for some in members]
+    members = buckets(list(parts.model.parameters())[::-1], bucket_bytes)
+    rows = [RowBucket(some, ranks, parts.precision, replicas, axes=axes) for some in members]
+    # At most two are on their way at once: each needs as much memory again.
+    for earlier, bucket in zip(rows, rows[2:], strict=False):
+        bucket.earlier = earlier
+    return rows
+
+
+def _waited(work: Any, mean: Tensor, _sent: Tensor) -> Tensor:
+    """`mean` once the work is done, until when what is sent is kept."""
+    work.wait()
+    return mean
 
 
 class ShardedOptimiser(Optimizer):

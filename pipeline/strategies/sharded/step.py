@@ -33,11 +33,13 @@ from pipeline.parallel.types import Parts
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 
 
-def shard_optimiser(parts: Parts) -> ShardedStepper:
+def shard_optimiser(parts: Parts, bucket_bytes: float) -> ShardedStepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
     replicas = mesh[REPLICA].get_group() if REPLICA in dict(parts.layout.axes) else None
-    rows = ShardedOptimiser(parts, row_buckets(parts, mesh[DATA].get_group(), replicas))
+    ranks = mesh[DATA].get_group()
+    buckets = row_buckets(parts, ranks, replicas, bucket_bytes=bucket_bytes)
+    rows = ShardedOptimiser(parts, buckets)
     return ShardedStepper(parts.prepared(rows), group, sharded=rows, reduction=rows.reduction)
 
 

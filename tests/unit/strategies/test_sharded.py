@@ -1,7 +1,6 @@
 """What ranks of ZeRO send, and when: this process is one of many, or the only one."""
 
 from collections.abc import Iterator
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,7 +96,9 @@ def test_updated_rows_travel_while_the_next_forward_pass_runs(monkeypatch) -> No
 
     With one bucket for each weight.
     """
-    monkeypatch.setattr("pipeline.strategies.sharded.rows.buckets", partial(buckets, fp32_bytes=1))
+    monkeypatch.setattr(
+        "pipeline.strategies.sharded.rows.buckets", lambda all_, _: buckets(all_, 1)
+    )
     chosen, events = strategies.load("sharded", {"stage": 1}), list[str]()
     real = dist.all_gather_into_tensor
 
