@@ -22,6 +22,7 @@ def test_a_study_on_claims_comes_to_its_verdicts(tmp_path: Path) -> None:
         "study": f"small-{NAME}",
         "claims": [*load_study(find_study(NAME)).claims],
         "repeats": 1,
+        "profile": None,
         "workload": {"steps": 3, "untimed_steps": 1},
         "cluster": {"network": "loopback", "threads_per_rank": 1, **dict.fromkeys(emulated)},
     }
@@ -29,6 +30,6 @@ def test_a_study_on_claims_comes_to_its_verdicts(tmp_path: Path) -> None:
     project.run("--cores", "2", "claims")
     results = project.folder / "results" / str(small["study"])
     runs = [read_record(Path(path).parent) for path in results.glob("runs/*/*/r0/run.json")]
-    assert len(runs) == 8
+    assert len(runs) == 12
     assert {run.status for run in runs} == {"ok"}, [run.run["reason"] for run in runs]
     assert json.loads((results / "claims/verdicts.json").read_text())["verdicts"]

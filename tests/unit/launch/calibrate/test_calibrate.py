@@ -119,7 +119,7 @@ def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch)
         return [{"nodes": run.world.nodes, "ranks": ranks} for ranks in groups]
 
     monkeypatch.setattr(collectives, "_on_nodes", on_nodes)
-    runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/study.yaml"))
+    runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/annotations.yaml"))
     found = collectives.measured(runs, runs, sorted(os.sched_getaffinity(0)), 1.0)
     assert found == [{"link": "1gbit", "nodes": 4, "ranks": ranks} for ranks in (2, 4)]
 
