@@ -15,7 +15,7 @@ from pipeline.claims.worlds import APEX, BACKENDS
 from pipeline.documents import read_document
 from pipeline.errors import ClaimError, StudyError, refuse
 from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, REPLICA, TENSOR
-from pipeline.schemas import describe, first_error
+from pipeline.schemas import validate
 from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
 
@@ -43,9 +43,7 @@ def load_claims(*paths: Path) -> list[Claim]:
 
 def parse(content: Any, where: Path | str) -> list[Claim]:
     """The claims of a file's mapping, whose ids may stand twice; raises ClaimError."""
-    error = first_error(content, "claims")
-    if error is not None:
-        raise ClaimError(f"{where} {describe(error)}; see claims.schema.yaml")
+    validate(content, "claims", where, ClaimError, "see claims.schema.yaml")
     if content.get("reference", reference.ids()[0]) not in reference.ids():
         raise ClaimError(
             f"{where}: no published figures of {content['reference'][:80]!r}; use one of "

@@ -15,7 +15,7 @@ from pathlib import Path
 from pipeline.documents import read_document
 from pipeline.errors import LaunchError
 from pipeline.machine.inherited import INTERFACES, reserved
-from pipeline.schemas import describe, first_error
+from pipeline.schemas import validate
 
 SITE_FILE = Path("workflow/site.yaml")
 APPTAINER, PYXIS, NO_RUNTIME = "apptainer", "pyxis", "none"
@@ -112,8 +112,7 @@ def load_site(path: Path = SITE_FILE) -> Site:
             "workflow/site.example.yaml to it and fill in what the cluster wants"
         )
     content = read_document(path, "site file", LaunchError)
-    if (error := first_error(content, "site")) is not None:
-        raise LaunchError(f"site file {path} {describe(error)}; correct it")
+    validate(content, "site", f"site file {path}", LaunchError, "correct it")
     container = content.pop("container")
     flat = content | container
     lists = {name: tuple(flat.get(name, ())) for name in ("before", "binds", "options")}

@@ -69,6 +69,7 @@ AGAIN = {
     "record": "run the training again",
     "spec": "run snakemake again",
     "step": "run the training again",
+    "tokens": "run snakemake again, which writes it",
     "verdicts": "run `python -m pipeline claims` again",
     "yardstick": "run `python -m pipeline yardstick` again",
 }
@@ -170,44 +171,25 @@ def _some_of(keys: Iterable[object]) -> str:
 
 
 def first_error(instance: object, name: str) -> ValidationError | None:
-    """The most telling error of `instance` by the schema `name`; None where it fits.
-
-    Where a constant key names one of several forms, it is that of the form that is meant:
-    jsonschema says of such a value only that it fits none of them.
-    """
-    error: ValidationError | None = best_match(validator(name).iter_errors(instance))
-    while error is not None and error.validator == "oneOf" and error.context:
-        forms: dict[int, list[ValidationError]] = {}
-        for one in error.context:
-            forms.setdefault(int(one.schema_path[0]), []).append(one)
-        meant = [
-            errors for errors in forms.values() if all(one.validator != "const" for one in errors)
-        ]
-        if len(meant) != 1:
-            wrong = [one for one in error.context if one.validator == "const"]
-            if len(wrong) == len(forms):
-                known = [one.validator_value for one in wrong]
-                return ValidationError(
-                    f"expected one of {', '.join(map(str, known))}", validator="enum",
-                    validator_value=known, instance=wrong[0].instance,
-                    path=wrong[0].absolute_path,
-                )  # fmt: skip
-            return error
-        error = best_match(meant[0]) or error
-    return error
+    """The most telling error of `instance` by the schema `name`; None where it fits."""
+    known = validator(name)
+    # To ask for errors alone takes longer, and most have none.
+    return None if known.is_valid(instance) else best_match(known.iter_errors(instance))
 
 
 def validate(
-    instance: object, name: str, where: str | Path, kind: type[SamestepError] = RecordError
+    instance: object,
+    name: str,
+    where: str | Path,
+    kind: type[SamestepError] = RecordError,
+    fix: str | None = None,
 ) -> None:
     """Raise an error of this kind unless `instance` fits the schema `name`; `where` is the file.
 
-    The fix is that of `AGAIN`: nobody is to edit what the product wrote.
+    Without `fix` it is that of `AGAIN`: nobody is to edit what the product wrote.
     """
-    # To ask for errors alone takes longer, and most have none.
-    error = None if validator(name).is_valid(instance) else first_error(instance, name)
-    if error is not None:
-        raise kind(f"{where} {describe(error)}; {AGAIN[name]}")
+    if (error := first_error(instance, name)) is not None:
+        raise kind(f"{where} {describe(error)}; {fix or AGAIN[name]}")
 
 
 def read(path: Path, name: str, made_by: str) -> dict[str, Any]:

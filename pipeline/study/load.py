@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, refuse, without_fix
-from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validator
+from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validate, validator
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import RunSpec
@@ -49,8 +50,7 @@ def load_points(path: Path) -> PointsStudy | None:
 
 def check_points(content: Mapping[str, Any], where: Path | str) -> PointsStudy:
     """The study of points of a mapping; raises StudyError naming the key, value and rule."""
-    if (error := first_error(content, "points")) is not None:
-        raise StudyError(f"{where} {describe(error)}; see points.schema.yaml")
+    validate(content, "points", where, StudyError, "see points.schema.yaml")
     _check_text("title", content["title"], where)
     try:
         day = date.fromisoformat(content["date"])
@@ -78,53 +78,46 @@ def load_study(path: Path) -> Study:
     return check_study(extended(read_document(path, "study file", StudyError), path), path)
 
 
-def extended(
-    content: Any, path: Path, below: tuple[Path, ...] = (), above: str | None = None
-) -> Any:
+def extended(content: Any, path: Path) -> Any:
     """The content of a study file over that of the study which its key `extends` names.
 
     See `_merged`. Relative paths become paths from the working folder, and files that `model` names
-    are read (`model_files`). Content that is no mapping is returned as it is. `below` are the files
-    that extend this one, and `above` is the name in the first. Raises StudyError where there is no
-    such study, where one extends itself, or where one has the name of a study that it extends.
+    are read (`model_files`). Content that is no mapping is returned as it is. Raises StudyError
+    where there is no such study, where one extends itself, or where the first has no name or that
+    of a study that it extends.
     """
     if not isinstance(content, dict):
         return content
-    # Paths of a study in full are from the working folder already, and its files were read.
-    if path.name != RESOLVED:
-        folder = path.parent.resolve()
-        content = _from_here(content, folder)
-        if isinstance(model := content.get("model"), dict):
-            content["model"] = with_files(model, folder, extends="extends" in content)
-    if "extends" not in content:
-        return content
-    name = content["extends"]
-    if not isinstance(name, str):
-        raise StudyError(f"{path}: extends {name!r} is no name of a study; see workflow/config")
-    if not below and "study" not in content:
-        raise StudyError(
-            f"{path}: it extends {name!r} and has no name of its own, so its runs would replace "
-            "those of that study; add the key `study`"
-        )
-    try:
-        base = find_study(name, path.parent).resolve()
-        files = (*below, path.resolve())
-    except (OSError, ValueError, RuntimeError) as error:
-        # RuntimeError: a symlink that leads to itself, before Python 3.13.
-        raise StudyError(f"{path}: extends {name[:80]!r} is no path ({error})") from None
-    if base in files:
-        raise StudyError(f"{path}: extends {name!r} comes back to itself; extend another study")
-    above = content["study"] if not below else above
-    extends = read_document(base, "study file", StudyError)
-    if isinstance(extends, dict) and extends.get("study") == above:
-        raise StudyError(
-            f"{files[0]}: it has the name of the study {above!r} that it extends, so its runs "
-            "would replace those; give it another name"
-        )
-    whole = extended(extends, base, files, above)
-    if not isinstance(whole, dict):
-        raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
-    return _merged(whole, content)
+    name, parts, files = content.get("study"), [_in_place(content, path)], list[Path]()
+    while "extends" in content:
+        given = content["extends"]
+        extends = f"{path}: extends {given!r}"
+        if not isinstance(given, str):
+            raise StudyError(f"{extends} is no name of a study; see workflow/config")
+        if "study" not in parts[0]:
+            raise StudyError(
+                f"{path}: it extends {given!r} and has no name of its own, so its runs would "
+                "replace those of that study; add the key `study`"
+            )
+        try:
+            base = find_study(given, path.parent).resolve()
+            files.append(path.resolve())
+        except (OSError, ValueError, RuntimeError) as error:
+            # RuntimeError: a symlink that leads to itself, before Python 3.13.
+            raise StudyError(f"{path}: extends {given[:80]!r} is no path ({error})") from None
+        if base in files:
+            raise StudyError(f"{extends} comes back to itself; extend another study")
+        content = read_document(base, "study file", StudyError)
+        if not isinstance(content, dict):
+            raise StudyError(f"{path}: extends {base}, which is no mapping; extend a study")
+        if content.get("study") == name:
+            raise StudyError(
+                f"{files[0]}: it has the name of the study {name!r} that it extends, so "
+                "its runs would replace those; give it another name"
+            )
+        path = base
+        parts.append(_in_place(content, path))
+    return reduce(_merged, reversed(parts))
 
 
 def _merged(whole: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,14 +145,20 @@ def _without_nulls(mapping: Mapping[str, Any], known: Collection[str]) -> dict[s
     return {key: v for key, v in mapping.items() if v is not None or key not in known}
 
 
-def _from_here(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The content of a study file in `folder`, its relative paths taken from the working folder.
+def _in_place(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The content of the study file `path`, its relative paths taken from the working folder.
 
     The name of a data set or a tokeniser is a path where such a folder is there, else one of the
-    hub; that of a tokeniser without revision is always a path.
+    hub; that of a tokeniser without revision is always a path. Files that `model` names are read.
     """
+    made, folder = dict(content), path.parent.resolve()
+    # Paths of a study in full are from the working folder already, and its files were read.
+    if path.name == RESOLVED:
+        return made
+    if isinstance(model := content.get("model"), dict):
+        made["model"] = with_files(model, folder, extends="extends" in content)
     if folder == Path.cwd():
-        return dict(content)
+        return made
 
     def moved(path: Any, *, is_path: bool = True) -> Any:
         if not isinstance(path, str) or not path.strip() or Path(path).is_absolute():
@@ -167,7 +166,6 @@ def _from_here(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         place = folder / path
         return os.path.relpath(place) if is_path or place.is_dir() else path
 
-    made = dict(content)
     for part in ("corpus", "tokenizer"):
         if not isinstance(own := content.get(part), dict):
             continue
@@ -188,12 +186,10 @@ def find_study(given: str, folder: Path = Path()) -> Path:
     path = folder / given
     shipped = shipped_studies() | {one.parent.name: one for one in CONFIG.glob(f"*/{POINTS}")}
     try:
-        if path.is_file() or path.suffix or "/" in given:
+        if (path.exists() and not path.is_dir()) or path.suffix or "/" in given:
             return path
         if given in shipped:
             return shipped[given]
-        if path.exists() and not path.is_dir():
-            return path
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StudyError(f"{given[:80]!r} is no path of a study ({reason})") from None
@@ -235,8 +231,7 @@ def results_folder(study_file: Path, *, of_points: bool = False) -> Path:
 def check_study(content: Any, where: Path | str) -> Study:
     """The study of a mapping; raises StudyError unless it fits and every run is possible."""
     _refuse_points(content, where)
-    error = first_error(content, "config")
-    if error is not None:
+    if (error := first_error(content, "config")) is not None:
         mend = f"see {SCHEMA_FILE.name}"
         if error.validator == "required" and not error.path:
             mend = "state it, or `extends: smoke`, which has all that a study needs"
@@ -277,9 +272,7 @@ def load_spec(path: Path) -> RunSpec:
     The workflow writes it, so whatever is wrong, the fix is to have it written again.
     """
     content = read_made(path, "run spec", StudyError, "snakemake")
-    error = first_error(content, "spec")
-    if error is not None:
-        raise StudyError(f"run spec {path} {describe(error)}; {AGAIN['spec']}")
+    validate(content, "spec", f"run spec {path}", StudyError)
     try:
         return RunSpec.from_dict(content)
     except StudyError as fault:
