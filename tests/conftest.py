@@ -121,7 +121,7 @@ def loaded(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def small_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real token shards of a small text that this function writes."""
-    from pipeline.corpus.build import TokensSpec, build
+    from pipeline.corpus.build import build
 
     folder = tmp_path_factory.mktemp("tokens")
     words = "the quick brown fox jumps over a lazy dog while seven wizards box".split()
@@ -134,5 +134,5 @@ def small_tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model_vocab_size": 300,
         "min_tokens": 129,
     }
-    build(TokensSpec.from_dict(spec), folder / "tokens", 1)
+    build(spec, folder / "tokens", 1)
     return folder / "tokens"

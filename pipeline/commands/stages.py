@@ -36,12 +36,13 @@ def tokens(args: argparse.Namespace) -> None:
 
     `python -m pipeline tokens --spec FILE --out DIR`
     """
-    from pipeline.corpus.build import TokensSpec, build
+    from pipeline.corpus.build import build
     from pipeline.documents import read_made
     from pipeline.machine.limits import usable_cores
+    from pipeline.schemas import validate
 
-    content = read_made(args.spec, "tokens spec", CorpusError, "snakemake")
-    spec = TokensSpec.from_dict(content, args.spec)
+    spec = read_made(args.spec, "tokens spec", CorpusError, "snakemake")
+    validate(spec, "tokens", f"tokens spec {args.spec}", CorpusError)
     manifest = build(spec, args.out, args.num_proc or len(usable_cores()))
     print(
         f"tokens: {manifest.num_documents} documents, {manifest.num_characters} characters, "

@@ -7,9 +7,8 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +24,25 @@ from pipeline.corpus.sources import Source, source_of
 from pipeline.documents import read_made
 from pipeline.errors import CorpusError, SamestepError
 from pipeline.files import made_folder, sha256_of_file
-from pipeline.schemas import describe, first_error
 
 _WORK_PREFIX = ".work-"
 SETTINGS_FILE = "tokenizer_config.json"
 """Beside a tokeniser that exists: names its end-of-text token."""
 
 
-@dataclass(frozen=True)
-class TokensSpec:
-    """Input of `tokens`: the study's sections and the limits that its model and batch set.
-
-    `min_tokens` is global_batch * context + 1, the least that one batch needs.
-    """
-
-    corpus: Mapping[str, Any]
-    tokenizer: Mapping[str, Any]
-    context: int
-    model_vocab_size: int
-    min_tokens: int
-
-    @classmethod
-    def from_dict(cls, data: Any, where: Path | str = "") -> TokensSpec:
-        """Raises CorpusError naming the file `where`, the key, value and rule."""
-        error = first_error(data, "tokens")
-        if error is not None:
-            what = f"tokens spec {where}".rstrip()
-            raise CorpusError(f"{what} {describe(error)}; run snakemake again, which writes it")
-        return cls(**data)
-
-
-def build(spec: TokensSpec, folder: Path, num_threads: int) -> Manifest:
+def build(spec: Mapping[str, Any], folder: Path, num_threads: int) -> Manifest:
     """Make `folder`: shards and tokenizer.json, then manifest.json last.
 
-    What an earlier run left is removed first. Raises CorpusError, leaving no final name behind.
+    `spec` is that of `pipeline.study.expansion.tokens_spec`. What an earlier run left is removed
+    first. Raises CorpusError, leaving no final name behind.
     """
     from unittest import mock  # asyncio comes with it, and `check` makes no tokens
 
-    source = source_of(spec.corpus)
+    source = source_of(spec["corpus"])
     _check_kept(spec, folder)
-    # A tokeniser of the hub is fetched.
-    own = spec.tokenizer["kind"] != "pretrained" or Path(spec.tokenizer["name"]).is_dir()
-    offline = source.is_local and own
+    tokenizer = spec["tokenizer"]
+    is_fetched = tokenizer["kind"] == "pretrained" and not Path(tokenizer["name"]).is_dir()
+    offline = source.is_local and not is_fetched
     try:
         with made_folder(folder):
             # The manifest first: without it nothing counts as whole.
@@ -119,7 +95,7 @@ def _settings(work: Path, offline: bool, num_threads: int) -> dict[str, str]:
     }
 
 
-def _make(spec: TokensSpec, source: Source, work: Path, num_threads: int) -> Manifest:
+def _make(spec: Mapping[str, Any], source: Source, work: Path, num_threads: int) -> Manifest:
     """Everything but the final names: shards and tokeniser lie in `work`."""
     # Imported here, when the environment is set, which libraries read once.
     from pipeline.corpus.encode import encode
@@ -127,21 +103,21 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_threads: int) -> Man
     from pipeline.corpus.tokenisers import make_tokeniser
 
     store = store_text(source, work / "text.arrow")
-    tokeniser = make_tokeniser(spec.tokenizer, store, work / "hub")
-    tokeniser.check_fits(spec.model_vocab_size)
+    tokeniser = make_tokeniser(spec["tokenizer"], store, work / "hub")
+    tokeniser.check_fits(spec["model_vocab_size"])
     tokeniser.tokenizer.save(str(work / TOKENIZER_FILE))
     dtype = smallest_dtype(tokeniser.vocab_size)
     shards = write_shards(work, dtype, encode(store, tokeniser, dtype, num_threads))
     num_tokens = sum(shard.num_tokens for shard in shards)
-    if num_tokens < spec.min_tokens:
+    if num_tokens < spec["min_tokens"]:
         raise CorpusError(
-            f"the corpus has {num_tokens} tokens; expected at least {spec.min_tokens}, one batch "
-            f"of sequences of {spec.context} and one more; lower workload.global_batch or "
+            f"the corpus has {num_tokens} tokens; expected at least {spec['min_tokens']}, one "
+            f"batch of sequences of {spec['context']} and one more; lower workload.global_batch or "
             "model.context, or use a larger corpus"
         )
     noted = {
         part: {"contents": contents(paths)} if paths else {}
-        for part, paths in local_files(spec.corpus, spec.tokenizer).items()
+        for part, paths in local_files(spec["corpus"], spec["tokenizer"]).items()
     }
     return Manifest(
         schema_version=SCHEMA_VERSION,
@@ -168,16 +144,11 @@ def _make(spec: TokensSpec, source: Source, work: Path, num_threads: int) -> Man
     )
 
 
-def _check_kept(spec: TokensSpec, folder: Path) -> None:
+def _check_kept(spec: Mapping[str, Any], folder: Path) -> None:
     """Raise CorpusError where what is read lies where `build` removes what was made before."""
-    read = [Path(path) for path in spec.corpus.get("paths", ())]
-    if spec.tokenizer["kind"] == "pretrained":
-        read.append(Path(spec.tokenizer["name"], TOKENIZER_FILE))
-    for path in read:
-        is_inside = False
-        with suppress(OSError, ValueError, RuntimeError):  # it is refused where it is read
-            is_inside = path.exists() and path.resolve().parent == folder.resolve()
-        if is_inside:
+    for path in map(Path, chain(*local_files(spec["corpus"], spec["tokenizer"]).values())):
+        # What is absent, or can be no path, is refused where it is read.
+        if path.exists() and path.resolve().parent == folder.resolve():
             raise CorpusError(
                 f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
                 "give another folder"

@@ -9,7 +9,7 @@ import yaml
 from tokenizers import Tokenizer, models
 
 from pipeline.__main__ import main
-from pipeline.corpus.build import TokensSpec, build
+from pipeline.corpus.build import build
 from pipeline.study.expansion import tokens_spec
 from pipeline.study.load import load_study
 
@@ -40,7 +40,7 @@ def test_a_text_that_changed_since_its_tokens_were_made_is_said(study, capsys) -
     study |= {"corpus": text, "tokenizer": {"kind": "char"}}
     assert check(study) == 0 and capsys.readouterr().err == ""
     spec = tokens_spec(load_study(Path("my study.yaml"))) | {"min_tokens": 9}
-    build(TokensSpec.from_dict(spec), Path("results/cluster-check/tokens"), 1)
+    build(spec, Path("results/cluster-check/tokens"), 1)
     Path("c.txt").unlink()  # what was read is not needed again
     assert check(study) == 0 and capsys.readouterr().err == ""
     for name in ("a.txt", "b.txt"):
@@ -90,7 +90,7 @@ def test_a_folder_whose_content_changed_is_no_longer_what_it_was(study, capsys, 
     study["corpus"] = hub
     assert check(study) == 0 and capsys.readouterr().err == ""
     spec = tokens_spec(load_study(Path("my study.yaml"))) | {"min_tokens": 9}
-    build(TokensSpec.from_dict(spec), Path("results/cluster-check/tokens"), 1)
+    build(spec, Path("results/cluster-check/tokens"), 1)
     assert check(study) == 0 and capsys.readouterr().err == ""
     text = Path(file).read_text()
     Path(file).write_text(f"{text}\n")

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from pipeline.corpus import encode, text_store
-from pipeline.corpus.build import TokensSpec, build
+from pipeline.corpus.build import build
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import CorpusError
 from tests.programs import ran
@@ -42,7 +42,7 @@ def tokens_of(folder: Path) -> list[int]:
 
 
 def make(spec: dict[str, Any], folder: Path, num_threads: int = 1) -> Manifest:
-    return build(TokensSpec.from_dict(spec), folder, num_threads)
+    return build(spec, folder, num_threads)
 
 
 def json_spec(tmp_path: Path, strings: object, **changes: Any) -> dict[str, Any]:

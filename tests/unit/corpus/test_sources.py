@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.corpus import python_docs
-from pipeline.corpus.sources import Source, source_of
-from pipeline.corpus.texts import PIECE_CHARACTERS
+from pipeline.corpus.sources import PIECE_CHARACTERS, Source, source_of
 from pipeline.errors import CorpusError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from pipeline.corpus import encode, sources, texts
+from pipeline.corpus import encode, sources
 from pipeline.corpus.encode import token_ids, whole_documents
-from pipeline.corpus.sources import Source
-from pipeline.corpus.texts import read_strings, split_document
+from pipeline.corpus.sources import Source, read_strings, split_document
 from pipeline.errors import CorpusError
 
 
@@ -29,13 +28,13 @@ def test_reads_what_json_wrote_whatever_the_chunk(
     path = tmp_path_factory.mktemp("json") / "a.json"
     path.write_text(json.dumps(strings, indent=indent, ensure_ascii=ascii_only), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(texts, "CHUNK_CHARACTERS", chunk)
+        patch.setattr(sources, "CHUNK_CHARACTERS", chunk)
         assert list(read_strings(path)) == strings
 
 
 def test_does_not_read_ahead_of_what_is_asked(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    path.write_text('["first", ' + " " * texts.CHUNK_CHARACTERS + "broken")
+    path.write_text('["first", ' + " " * sources.CHUNK_CHARACTERS + "broken")
     strings = read_strings(path)
     assert next(strings) == "first"
     with pytest.raises(CorpusError):
