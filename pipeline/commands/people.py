@@ -299,16 +299,12 @@ def compare(args: argparse.Namespace) -> int:
     if all(is_run):
         of_sets = argparse.Namespace(out=args.out, times=args.times)
         options.check_mode(of_sets, "two runs", "losses")
-        lines, same = layouts.parting(pair, args.losses)
-        print("\n".join(lines))
-        return 0 if same else 1
-    times = args.times or "ignore"
-    compared = sets.compare(pair, args.losses)
-    print(compared.summary())
-    if args.out is not None:
-        compared.write(times, args.out)
-        print(f"table: {args.out / 'compare.md'}")
-    return 0 if compared.equal(times) else 1
+        lines, is_equal = layouts.parting(pair, args.losses)
+    else:
+        lines, is_equal = sets.compare(pair, args.losses, args.times == "interval", args.out)
+        lines += [f"table: {args.out / 'compare.md'}"] if args.out else []
+    print("\n".join(lines))
+    return 0 if is_equal else 1
 
 
 @enter(

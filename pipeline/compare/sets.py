@@ -1,26 +1,25 @@
-"""Two result sets held against one another by cell, nodes and repeat, as lines of text."""
+"""Two result sets held against one another by cell, nodes and repeat, as lines of text.
+
+Step times are held against a margin by simultaneous intervals of all cells. Each run counts once,
+by the median of its timed steps. The ratio of a cell is that of the geometric means over its runs,
+with Welch's t interval on the logarithms. All cells' intervals hold together with `CONFIDENCE`
+(Bonferroni), so a rerun of m cells is not called different because one of m intervals fails by
+chance. A cell is the same only where its interval lies inside the margin, and different only where
+it lies outside (two one-sided tests, Schuirmann 1987); else it is undecided.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from pipeline.compare.times import (
-    DIFFERENT,
-    MARGIN,
-    SAME,
-    UNDECIDED,
-    Times,
-    cell_times,
-    pooled,
-    verdict,
-)
 from pipeline.errors import ComparisonError
 from pipeline.files import write_text
 from pipeline.metrics.build import flat
@@ -28,7 +27,7 @@ from pipeline.metrics.facts import mixed
 from pipeline.metrics.format import ratio_interval, scientific
 from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
-from pipeline.metrics.statistics import Interval
+from pipeline.metrics.statistics import CONFIDENCE, Interval
 from pipeline.records import RUN_FILE, read_record
 from pipeline.study.spec import TIMED
 from pipeline.text import markdown, markdown_code, plural, significant
@@ -39,46 +38,23 @@ CellKey = tuple[str, int]
 Runs = Mapping[CellKey, Mapping[int, Run]]
 """The timed runs of a set, by cell and by repeat."""
 
+SAME, DIFFERENT, UNDECIDED = "same", "different", "undecided"
+MARGIN = 0.05
+"""Relative: times this close are called the same."""
+
+Key = TypeVar("Key")
 SERIES = {"loss": "loss", "gradient norm": "grad_norm"}
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Lines on two sets, A and B: one for each cell that both have, then those on all else.
+def compare(
+    folders: tuple[Path, Path], allowed: float, by_times: bool, out: Path | None
+) -> tuple[list[str], bool]:
+    """Lines on two folders `results/<study>`, A and B, and whether they are equal.
 
-    `same` is True where both have the same runs, each ended alike, and no loss and no gradient norm
-    is apart; `num_times_apart` counts the cells whose step times are different.
-    """
-
-    folders: tuple[Path, Path]
-    cells: Sequence[str]
-    beside: Sequence[str]
-    same: bool
-    num_times_apart: int
-
-    def equal(self, times: str) -> bool:
-        """True where nothing that was asked for differs; `times` is `ignore` or `interval`."""
-        return self.same and (times == "ignore" or self.num_times_apart == 0)
-
-    def summary(self) -> str:
-        """Plain lines: what was held against what, each difference, and the outcome."""
-        sides = [f"{name}: {path}" for name, path in zip("AB", self.folders, strict=True)]
-        return "\n".join([*sides, "", *self.cells, "", *self.beside])
-
-    def write(self, times: str, folder: Path) -> None:
-        """Write compare.md below `folder`."""
-        heading = "equal" if self.equal(times) else "**different**"
-        one, other = (markdown_code(str(path)) for path in self.folders)
-        lines = [f"- {markdown(line)}" for line in (*self.cells, *self.beside)]
-        text = [f"# A against B: {heading}\n", f"- A: {one}", f"- B: {other}\n", *lines]
-        write_text(folder / "compare.md", "\n".join(text) + "\n")
-
-
-def compare(folders: tuple[Path, Path], allowed: float) -> Comparison:
-    """Hold two folders `results/<study>` against one another.
-
-    `allowed` is the largest relative difference of a loss or a gradient norm; 0 asks for equal
-    bits. Raises ComparisonError where no run finished in both.
+    Each cell that both have is a line, then comes all else. Equal are sets of the same runs, each
+    ended alike, of which no loss and no gradient norm is apart by more than `allowed`, a relative
+    difference where 0 asks for equal bits, and, if `by_times`, no cell's step times differ.
+    compare.md below `out` says the same. Raises ComparisonError where no run finished in both.
     """
     one, other = _read(folders[0]), _read(folders[1])
     shared = [place for place in one if place in other]
@@ -143,7 +119,15 @@ def compare(folders: tuple[Path, Path], allowed: float) -> Comparison:
         f"{plural(len(times), 'cell')} (same within {100 * MARGIN:g} % in {count[SAME]}, undecided "
         f"in {count[UNDECIDED]})"
     )
-    return Comparison(folders, cells, beside, same and covered, count[DIFFERENT])
+    equal = same and covered and not (by_times and count[DIFFERENT])
+    sides = [f"{name}: {path}" for name, path in zip("AB", folders, strict=True)]
+    if out is not None:
+        heading = f"# A against B: {'equal' if equal else '**different**'}\n"
+        mine, its = (markdown_code(str(path)) for path in folders)
+        lines = [heading, f"- A: {mine}", f"- B: {its}\n"]
+        lines += [f"- {markdown(line)}" for line in (*cells, *beside)]
+        write_text(out / "compare.md", "\n".join(lines) + "\n")
+    return [*sides, "", *cells, "", *beside], equal
 
 
 def _read(folder: Path) -> Runs:
@@ -227,3 +211,88 @@ def _name(place: CellKey) -> str:
 
 def _ratio(ratio: Interval) -> str:
     return ratio_interval(ratio.value, ratio.low, ratio.high)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Step times of a cell: medians over each set's runs in seconds, and the second over the first.
+
+    `ratio` is None where a set has one run, which says nothing about other runs.
+    """
+
+    one: float
+    other: float
+    ratio: Interval | None
+    verdict: str
+
+
+_Contrast = tuple[float, list[tuple[float, int]]]
+"""Difference of two means of logarithms, and the variance and freedom of each mean."""
+
+
+def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict[Key, Times]:
+    """The times of every cell whose two sides have a finished run; intervals hold together."""
+    contrasts = {key: _contrast(*sides) for key, sides in pairs.items() if all(sides)}
+    count = sum(contrast is not None for contrast in contrasts.values())
+    how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
+    times = {}
+    for key, contrast in contrasts.items():
+        one, other = pairs[key]
+        ratio = None
+        steps = [[run.timed_seconds.tolist() for run in side] for side in (one, other)]
+        # The same records on both sides, which have no interval to hold against a margin.
+        if steps[0] == steps[1]:
+            exact = "exact: every step took the same time in both"
+            ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
+        elif contrast is not None:
+            ratio = _interval([contrast], count, min(len(one), len(other)), how)
+        medians = [[np.median(run.timed_seconds) for run in side] for side in (one, other)]
+        a, b = (float(np.median(side)) for side in medians)
+        times[key] = Times(a, b, ratio, verdict(ratio))
+    return times
+
+
+def pooled(cells: Iterable[tuple[Sequence[Run], Sequence[Run]]]) -> Interval | None:
+    """Geometric mean of the cells' ratios, each cell once, with its own interval; None without."""
+    contrasts = [_contrast(*sides) for sides in cells]
+    known = [contrast for contrast in contrasts if contrast is not None]
+    how = f"{100 * CONFIDENCE:g} % for the geometric mean of {len(known)} cells"
+    return _interval(known, 1, len(known), how) if known else None
+
+
+def verdict(ratio: Interval | None) -> str:
+    """Verdict on an interval: inside the margin, outside, or neither."""
+    if ratio is None:
+        return UNDECIDED
+    least, most = 1 / (1 + MARGIN), 1 + MARGIN
+    if ratio.low >= least and ratio.high <= most:
+        return SAME
+    return DIFFERENT if ratio.low > most or ratio.high < least else UNDECIDED
+
+
+def _contrast(one: Sequence[Run], other: Sequence[Run]) -> _Contrast | None:
+    """None where a side has fewer than two runs."""
+    if min(len(one), len(other)) < 2:
+        return None
+    sides = [np.log([np.median(run.timed_seconds) for run in side]) for side in (one, other)]
+    parts = [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in sides]
+    return float(np.mean(sides[1]) - np.mean(sides[0])), parts
+
+
+def _interval(contrasts: Sequence[_Contrast], num_intervals: int, n: int, how: str) -> Interval:
+    """Mean of the contrasts as a ratio; `num_intervals` such intervals hold together."""
+    from scipy.special import stdtrit
+
+    count = len(contrasts)
+    parts = [(variance / count**2, freedom) for _, own in contrasts for variance, freedom in own]
+    total = sum(variance for variance, _ in parts)
+    middle = sum(difference for difference, _ in contrasts) / count
+    reach = 0.0
+    if total > 0:
+        # Degrees of freedom of a sum of variances (Welch & Satterthwaite).
+        combined = total**2 / sum(variance**2 / freedom for variance, freedom in parts)
+        # Both ends of all intervals share what is left of the confidence (Bonferroni).
+        tail = 1 - (1 - CONFIDENCE) / (2 * num_intervals)
+        reach = float(stdtrit(combined, tail)) * math.sqrt(total)
+    low, high = math.exp(middle - reach), math.exp(middle + reach)
+    return Interval(math.exp(middle), low, high, n, how)

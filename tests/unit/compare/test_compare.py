@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.compare.times import DIFFERENT, SAME, UNDECIDED, cell_times, pooled, verdict
+from pipeline.compare.sets import DIFFERENT, SAME, UNDECIDED, cell_times, pooled, verdict
 from pipeline.metrics.statistics import Interval
 from pipeline.records import Step
 from pipeline.text import NONE
