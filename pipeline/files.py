@@ -134,11 +134,10 @@ def cache_folder() -> Path:
 
 def note_made(files: Iterable[Path], metrics: Path) -> None:
     """Note in their folders that a stage has made these files of that table; see `is_made_of`."""
-    made, source = list(files), sha256_of_file(metrics)
-    for folder in sorted({path.parent for path in made}):
-        own = {path.name: [sha256_of_file(path), source] for path in made if path.parent == folder}
-        text = json.dumps(_made(folder) | own, indent=1, sort_keys=True)
-        write_text(folder / _MADE, f"{text}\n")
+    source = sha256_of_file(metrics)
+    for path in [*files]:
+        noted = _made(path.parent) | {path.name: [sha256_of_file(path), source]}
+        write_text(path.parent / _MADE, json.dumps(noted, indent=1, sort_keys=True) + "\n")
 
 
 def is_made_of(path: Path, metrics: Path) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
-
 
 MOST_MEMORY = 2**60
 """Bytes: more than any machine has."""
@@ -53,27 +52,23 @@ def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> 
     stands without an option: two of those are compared, and stay as they are.
     """
 
-    def given(action: argparse.Action) -> list[Path]:
-        value = getattr(args, action.dest, None)
-        return value if isinstance(value, list) else [value] if value is not None else []
+    def given(*types: Callable[[str], Path]) -> Iterator[tuple[argparse.Action, Path]]:
+        for action in parser._actions:
+            if action.type in types and (value := getattr(args, action.dest)) is not None:
+                for one in value if isinstance(value, list) else [value]:
+                    yield action, one
 
-    def is_lost(out: Path, read: Path, reads: argparse.Action, writes: argparse.Action) -> bool:
+    reading = given(path, study, file, folder)
+    for (writes, out), (reads, read) in product(given(new_file, new_folder), reading):
         place, source = out.resolve(), read.resolve()
-        inside = reads.type is folder and place.is_relative_to(source)
-        if inside and not reads.option_strings:
-            return True
-        return out.exists() and (place == source or (inside and writes.type is new_file))
-
-    reading = [action for action in parser._actions if action.type in (path, study, file, folder)]
-    writing = [action for action in parser._actions if action.type in (new_file, new_folder)]
-    for writes, reads in product(writing, reading):
-        for out, read in product(given(writes), given(reads)):
-            if is_lost(out, read, reads, writes):
-                name = (reads.option_strings or [str(reads.metavar)])[0]
-                parser.error(
-                    f"argument {writes.option_strings[0]}: {out} is read too, by {name}, and would "
-                    "be changed; give another name"
-                )
+        is_inside = reads.type is folder and place.is_relative_to(source)
+        is_lost = out.exists() and (place == source or (is_inside and writes.type is new_file))
+        if is_lost or (is_inside and not reads.option_strings):
+            name = reads.option_strings[0] if reads.option_strings else reads.metavar
+            parser.error(
+                f"argument {writes.option_strings[0]}: {out} is read too, by {name}, and would "
+                "be changed; give another name"
+            )
 
 
 def check_mode(args: argparse.Namespace, mode: str, taken: str) -> None:

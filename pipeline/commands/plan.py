@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> None:
     from pipeline.metrics.contrasts import fewest_repeats, largest_family
 
     print(f"{study.name}: {study.title}\n")
-    for line in align([_HEADINGS, *(_row(plan, limit) for plan in plans)]):
-        print(line)
+    rows = [_row(plan, limit) for plan in plans]
+    print("\n".join(align([[*rows[0]], *([*row.values()] for row in rows)])))
     notes = _notes(plans, limit)
     pairs, what = largest_family(study)
     if pairs and study.repeats < (needed := fewest_repeats(pairs)):
@@ -139,23 +139,21 @@ def _auto(args: argparse.Namespace, limit: int | None) -> None:
     print("\n".join(table(choose(study, cluster, precision, calibration))))
 
 
-_HEADINGS = (
-    "cell", "nodes", "ranks", "parameters", "gradients", "optimiser", "buffers", "activations",
-    "loss", "base", "peak", "formula 24", "needed", "verdict", "runs", "worst hours",
-    "worst GPU hours",
-)  # fmt: skip
-
-
-def _row(plan: CellPlan, limit: int | None) -> tuple[str, ...]:
+def _row(plan: CellPlan, limit: int | None) -> dict[str, str]:
+    """What the table has of a cell and node count, by its headings."""
     world, m = plan.spec.world, plan.memory
-    parts = (m.parameters, m.gradients, m.optimiser, m.buffers,
-             m.activations + m.recomputed + m.within, m.logits, m.base, m.peak,
-             plan.formula_bytes, plan.needed_bytes)  # fmt: skip
-    verdict = "-" if limit is None else plan.verdict(limit)
-    hours = (f"{hours:.1f}" for hours in (plan.hours, plan.hours * plan.gpus))
-    return (plan.spec.cell, str(world.nodes), str(world.size),
-            *(f"{part / MEBIBYTE:,.0f}" for part in parts), verdict, str(plan.num_runs),
-            *hours)  # fmt: skip
+    parts = {
+        "parameters": m.parameters, "gradients": m.gradients, "optimiser": m.optimiser,
+        "buffers": m.buffers, "activations": m.activations + m.recomputed + m.within,
+        "loss": m.logits, "base": m.base, "peak": m.peak, "formula 24": plan.formula_bytes,
+        "needed": plan.needed_bytes,
+    }  # fmt: skip
+    return {
+        "cell": plan.spec.cell, "nodes": str(world.nodes), "ranks": str(world.size),
+        **{name: f"{part / MEBIBYTE:,.0f}" for name, part in parts.items()},
+        "verdict": "-" if limit is None else plan.verdict(limit), "runs": str(plan.num_runs),
+        "worst hours": f"{plan.hours:.1f}", "worst GPU hours": f"{plan.hours * plan.gpus:.1f}",
+    }  # fmt: skip
 
 
 def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:

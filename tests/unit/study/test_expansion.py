@@ -1,13 +1,15 @@
-"""Runs besides the timed ones: in real time, and profiled, each the beginning of a timed one."""
+"""Runs besides the timed ones (in real time, profiled), and those that only begin a training."""
 
 from dataclasses import replace
 
 import pytest
 
+from pipeline.errors import StudyError
 from pipeline.resolved import first_runs, resolve, runs_of
 from pipeline.schemas import validate
+from pipeline.study.equal_work import check_equal_work, schedule_text
 from pipeline.study.expansion import every_run, expand, in_real_time, planned_order, profiled
-from pipeline.study.load import check_study
+from pipeline.study.load import check_study, find_study, load_study
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_study
@@ -85,11 +87,15 @@ def test_every_cell_and_node_count_has_a_profiled_run_beside_its_timed_ones() ->
     assert timed == expand(Study.of(make_study()))
 
 
-def test_profiled_runs_may_be_repeated_more_often_than_timed_ones() -> None:
-    profiles = profiled(profiling(repeats=4))
-    ids = {s.run_id for s in profiles if (s.cell, s.world.nodes) == ("dps", 2)}
-    assert ids == {f"fake/dps/n2/p{repeat}" for repeat in range(4)}
-    assert tuple(s for s in profiles if s.repeat == 0) == profiled(profiling())
+def test_profiled_runs_of_all_cells_or_some_may_be_repeated_more_often_than_timed_ones() -> None:
+    once = profiled(profiling())
+    every = profiled(profiling(repeats=4))
+    some = profiled(profiling(repeats=4, cells=["dps"]))
+    assert {s.cell for s in some if s.repeat} == {"dps"}
+    for profiles in (every, some):
+        ids = {s.run_id for s in profiles if (s.cell, s.world.nodes) == ("dps", 2)}
+        assert ids == {f"fake/dps/n2/p{repeat}" for repeat in range(4)}
+        assert tuple(s for s in profiles if s.repeat == 0) == once
 
 
 def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
@@ -101,13 +107,6 @@ def test_a_cell_with_fewer_timed_runs_is_profiled_as_often() -> None:
             sum((r.cell, r.world.nodes) == (cell, 2) for r in runs) for cell in ("sps", "dps")
         ]
         assert tuple(per_cell) == counts
-
-
-def test_only_some_cells_may_be_profiled_often() -> None:
-    study = profiling(repeats=4, cells=["dps"])
-    assert {s.cell for s in profiled(study) if s.repeat} == {"dps"}
-    everywhere = {(s.cell, s.world.nodes) for s in expand(study)}
-    assert {(s.cell, s.world.nodes) for s in profiled(study) if not s.repeat} == everywhere
 
 
 def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
@@ -137,3 +136,40 @@ def test_a_timed_spec_says_nothing_of_profiles_so_that_its_hash_stays() -> None:
     assert "profile" not in spec.to_dict()
     # As it was before there were profiled runs.
     assert spec.sha256() == "2ee48576e7f98f009f918e39fa5422ebbccef7310b5280560405d91c34058e02"
+
+
+BEGIN = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
+
+
+def test_the_first_repeat_of_the_named_runs_trains_to_the_end_and_all_others_begin() -> None:
+    study = Study.of(make_study(beginnings=BEGIN))
+    runs = {run.run_id: run for run in expand(study)}
+    steps = {name: run.workload.steps for name, run in runs.items()}
+    whole = {"fake/single/n1/r0", "fake/dps/n2/r0"}
+    assert {name for name, count in steps.items() if count == 30} == whole
+    assert {count for name, count in steps.items() if name not in whole} == {8}
+    end, begin = runs["fake/single/n1/r0"], runs["fake/single/n1/r1"]
+    assert [end.rate(step) for step in range(8)] == [begin.rate(step) for step in range(8)]
+    assert end.rate(29) == expand(Study.of(make_study()))[0].rate(29)
+
+
+def test_a_beginning_is_equal_work_and_another_length_of_the_schedule_is_not() -> None:
+    study = Study.of(make_study(beginnings=BEGIN))
+    check_equal_work(study)
+    assert len({schedule_text(run) for run in expand(study)}) == 1
+    [plain] = {schedule_text(run) for run in expand(Study.of(make_study()))}
+    assert plain.endswith("length=30 steps=30")
+    content = make_study(beginnings=BEGIN)
+    content["cells"][1]["optimiser"] = {"schedule_steps": 40}
+    with pytest.raises(StudyError, match="schedule"):
+        check_equal_work(Study.of(content))
+
+
+def test_the_laptop_trains_twice_to_the_end_on_text_that_is_new_at_each_step() -> None:
+    study = load_study(find_study("bai2022-laptop"))
+    ends = [run for run in expand(study) if run.workload.steps == study.workload.steps]
+    assert [run.run_id for run in ends] == [
+        "bai2022-laptop/single/n1/r0",
+        "bai2022-laptop/dps/n2/r0",
+    ]
+    assert len(profiled(study)) == 36
