@@ -235,15 +235,17 @@ class WorldSpec:
         return self.nodes if self.network == "real" else 1
 
 
-_LATER = {
-    "": "image_digest objective profile environment",
-    "model": "architecture config pad_vocab_to weights_sha256 weights config_sha256 hub revision",
-    "optimiser": "decay_matrices_only",
-    "workload": "recompute phases",
-    "world": "threads_per_rank link cores_per_node yardstick dilated_for real_time",
-    "objective": "mask_token cls_token sep_token pad_token whole_words reset_positions",
-}
-"""Parts of a spec and those of their fields that came later: earlier specs keep their hashes."""
+_FIRST = ("compile", "schedule_steps")
+"""Fields that the first specs have where they are unset too; without all others hashes stay."""
+
+
+def _stated(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a part of a spec that are set (0 is), lists for tuples."""
+    return {
+        name: [*value] if isinstance(value, tuple) else value
+        for name, value in fields
+        if name in _FIRST or not (value is None or value is False or value == ())
+    }
 
 
 @dataclass(frozen=True)
@@ -330,24 +332,12 @@ class RunSpec:
         return phase.optimiser.rate(step - first, phase.workload.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types; fields of `_LATER` are left out where they are unset."""
-        whole = asdict(self) | {
-            "options": dict(self.options),
-            "environment": dict(self.environment) or None,
-        }
-        if isinstance(self.workload.recompute, tuple):
-            whole["workload"]["recompute"] = [*self.workload.recompute]
-        whole["workload"]["phases"] = [asdict(phase) for phase in self.workload.phases] or None
-        if self.world.link is not None:
-            whole["world"]["link"] = self.world.link.to_dict()
+        """Plain JSON types; fields that are unset are left out, but for those of `_FIRST`."""
+        whole = asdict(self, dict_factory=_stated)
+        if not self.environment:
+            del whole["environment"]
         if self.objective is not None and self.objective.kind == "causal":
             del whole["objective"]["share"]
-        places = [(whole.get(part) or {}, names) for part, names in _LATER.items()]
-        phases = whole["workload"]["phases"] or ()
-        for place, names in [(whole, _LATER[""]), *places, *((p, "learning_rate") for p in phases)]:
-            for name in names.split():
-                if name in place and (place[name] is None or place[name] is False):
-                    del place[name]
         return whole
 
     @classmethod
