@@ -61,10 +61,7 @@ class ResolvedRun:
 
 
 def resolve(spec: RunSpec) -> ResolvedRun:
-    """The run of a spec; raises StudyError where strategy, options and world do not go together.
-
-    For a spec from elsewhere, as a rank and a record have; runs of a study are those of `runs_of`.
-    """
+    """The run of a spec; raises StudyError where strategy, options and world do not go together."""
     strategy = strategies.load(spec.strategy, spec.options)
     return ResolvedRun(spec, strategy, strategy.layout(spec.world), spec.world.network)
 

@@ -1,9 +1,4 @@
-"""The command `plan`: what a study will need, or which layout is predicted to be best.
-
-For each cell and node count: the predicted memory of the largest rank, whether it fits the device,
-and the time in the worst case. `--model` and `--auto` rank layouts by predicted step time. Nothing
-is started and no torch is loaded.
-"""
+"""The command `plan`: what a study will need, or layouts ranked by their predicted step time."""
 
 from __future__ import annotations
 
