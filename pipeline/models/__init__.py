@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -226,11 +226,13 @@ class Experts:
     """Number of experts of a layer, how many a token goes to, and parameters of all of them.
 
     These are the first dim of each of the parameters, in the modules that a model has as `experts`.
+    `balance` is the factor of the router's loss, which is one of all layers together.
     """
 
     count: int
     chosen: int
     parameters: int
+    balance: float
 
 
 class Product(NamedTuple):
@@ -282,7 +284,8 @@ class TensorCuts:
     their input alone, as norms of heads do. `embedding` and `head` are cut over the vocabulary; the
     model calls its own `cross_entropy` on the logits. `positions` embeds the places of a sequence,
     (context,) -> (context, width), which are added to what `embedding` gives; what is between the
-    cut layers works token by token. Without them sequences cannot be cut.
+    cut layers works token by token. Without them sequences cannot be cut. `experts` are parameters
+    of the modules that a model has as `experts`: the dim that is cut, and its runs.
     """
 
     columns: Mapping[str, int]
@@ -291,6 +294,7 @@ class TensorCuts:
     head: str
     positions: str = ""
     partial: tuple[str, ...] = ()
+    experts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -301,7 +305,8 @@ class AxisCuts:
     added up. A block has `entries` inputs
     of column cuts and `exits` outputs of row cuts, of which a recomputation repeats `again`.
     `heads` are what the axis must divide, by the key of the model that sets it: what, how many.
-    `sequences`: may be cut too.
+    `sequences`: may be cut too. Outputs of experts, which have the type of their inputs, are among
+    the `entries`; gradients of `weights` of theirs, in fp32, are added up for each token.
     """
 
     parameters: int
@@ -312,6 +317,7 @@ class AxisCuts:
     again: int
     heads: Mapping[str, tuple[str, int]]
     sequences: bool
+    weights: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 A cut parameter is an ordinary one that holds this rank's part and carries its `Cut`; the optimiser
 needs to know nothing of it. The shards of FSDP2 are torch's DTensors, which know it themselves. A
-tensor may be cut twice: a tensor axis gives a rank its part (`Cut`), and ZeRO's stage 1 cuts the
-rows of that part over the data axis (`RowRange`). Both cuts are exact for lengths that the ranks do
-not divide, where some ranks have one row less, or none. By boxes a checkpoint knows no layout.
+tensor may be cut several times: an expert axis gives a rank its experts and a tensor axis its part
+of each (`Cut`), and ZeRO's stage 1 cuts the rows of that part over the data axis (`RowRange`). All
+cuts are exact for lengths that the ranks do not divide, where some ranks have one row less, or
+none. By boxes a checkpoint knows no layout.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Cut:
     """`dim` of the whole has length `length`, in `runs` equal runs; each is cut over the ranks.
 
     A fused projection to query, key and value has three runs, of which each rank has its heads.
-    `axis` is that of the mesh along which the ranks lie.
+    `axis` is that of the mesh along which the ranks lie. `outer` is the cut, along another dim,
+    that made the "whole" of this one, as experts are cut before the features of each.
     """
 
     dim: int
@@ -52,20 +54,21 @@ class Cut:
     runs: int
     ranks: dist.ProcessGroup
     axis: str = TENSOR
+    outer: Cut | None = None
 
     def part(self, whole: Tensor) -> Tensor:
         """A copy of this rank's part of a tensor that it holds whole; nothing is sent."""
         return torch.cat([whole.narrow(self.dim, *span) for span in self.spans()], self.dim)
 
     def whole(self, part: Tensor) -> Tensor:
-        """The whole of which every rank gives its part. Collective."""
+        """The whole of which every rank gives its part, `outer` undone too. Collective."""
         whole = part.new_zeros(_with(tuple(part.shape), self.dim, self.length))
         before = 0  # of this rank's part, what earlier runs take
         for start, length in self.spans():
             whole.narrow(self.dim, start, length).copy_(part.narrow(self.dim, before, length))
             before += length
         dist.all_reduce(whole, group=self.ranks)  # each number is added to zeros
-        return whole
+        return whole if self.outer is None else self.outer.whole(whole)
 
     def spans(self) -> list[tuple[int, int]]:
         """This rank's part, run by run: first place along `dim` of the whole, and length."""
@@ -79,7 +82,7 @@ def cut(
     parameter: Tensor, dim: int, runs: int, ranks: dist.ProcessGroup, axis: str = TENSOR
 ) -> nn.Parameter:
     """This rank's part of a parameter, as a parameter that knows how it was cut."""
-    made = Cut(dim, parameter.shape[dim], runs, ranks, axis)
+    made = Cut(dim, parameter.shape[dim], runs, ranks, axis, cut_of(parameter))
     part = nn.Parameter(made.part(parameter.detach()))
     setattr(part, NAME, made)
     return part
@@ -92,9 +95,23 @@ def rows_of(tensor: Tensor) -> RowRange | None:
 
 
 def cut_of(tensor: Tensor) -> Cut | None:
-    """The cut of a parameter; None for a whole one."""
+    """The last cut of a parameter; None for a whole one."""
     made: Cut | None = getattr(tensor, NAME, None)
     return made
+
+
+def cuts_of(tensor: Tensor) -> Iterator[Cut]:
+    """All cuts of a parameter, the last one first."""
+    made = cut_of(tensor)
+    while made is not None:
+        yield made
+        made = made.outer
+
+
+def axes_of(tensor: Tensor) -> frozenset[str]:
+    """Axes of the mesh that cut a parameter, or the rows of it; those of FSDP2 are not known."""
+    rows = rows_of(tensor)
+    return frozenset((*(rows.axes if rows else ()), *(made.axis for made in cuts_of(tensor))))
 
 
 def holders(tensor: Tensor) -> list[dist.ProcessGroup]:
@@ -102,7 +119,9 @@ def holders(tensor: Tensor) -> list[dist.ProcessGroup]:
 
     Axes come in the same order on all of them, and none where this rank holds it all.
     """
-    groups = [made.ranks for made in (rows_of(tensor), cut_of(tensor)) if made is not None]
+    rows = rows_of(tensor)
+    groups = [] if rows is None else [rows.ranks]
+    groups += [made.ranks for made in cuts_of(tensor)]
     if hasattr(tensor, "full_tensor"):
         shards: Any = tensor
         places = [n for n, placement in enumerate(shards.placements) if placement.is_shard()]
@@ -167,10 +186,9 @@ def held(tensor: Tensor, like: Tensor) -> Held:
         part, shape = part.movedim(0, rows.dim), rows.shape
         offsets = _with(offsets, rows.dim, rows.start)
     boxes = [Box(offsets, tuple(part.shape), (0,) * part.dim())]
-    cut = cut_of(like)
-    if cut is not None and shape:
+    for cut in cuts_of(like) if shape else ():
         axes.add(cut.axis)
-        boxes = list(_uncut(boxes[0], cut))
+        boxes = [whole for box in boxes for whole in _uncut(box, cut)]
         shape = _with(shape, cut.dim, cut.length)
     return Held(part, shape, tuple(box for box in boxes if 0 not in box.shape), frozenset(axes))
 

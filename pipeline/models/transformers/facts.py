@@ -84,11 +84,12 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             kept["bf16"] = _kept(LanguageModel(spec), ids, False)
         finally:
             torch.set_default_dtype(torch.float32)
-        experts: list[int] | None = None
+        experts: list[float] | None = None
         if model.is_mixture:
             config = model.model.config
             held = sum(p.numel() for one in model.experts for p in one.parameters())
-            experts = [config.num_local_experts, config.num_experts_per_tok, held]
+            chosen, balance = config.num_experts_per_tok, config.router_aux_loss_coef
+            experts = [config.num_local_experts, chosen, held, balance]
         return {
             "parameters": {name: [*p.shape] for name, p in model.named_parameters()},
             "experts": experts,
@@ -181,6 +182,11 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
     groups = getattr(model.model.config, "num_key_value_heads", None) or spec.num_heads
     if groups != spec.num_heads:
         heads["config.num_key_value_heads"] = ("key and value heads", groups)
+    config, of_experts = model.model.config, 0
+    if cuts.experts:
+        parts |= {p for one in model.experts for p in one.parameters()}
+        of_experts = config.num_experts_per_tok
+        heads["config.intermediate_size"] = ("features of an expert", config.intermediate_size)
     called: list[str] = []
     with torch.no_grad(), ExitStack() as hooks:
         for name, module in model.blocks[0].named_modules():
@@ -193,7 +199,9 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
         "parameters": sum(p.numel() for p in parts),
         "ends": [sum(p.numel() for p in some) for some in (embedding, head, embedding & head)],
         "partial": sum(p.numel() for name in partial for p in named[name].parameters()),
-        "entries": len({name.rpartition(".")[0] for name in columns}) // spec.num_layers,
+        "entries": len({n.rpartition(".")[0] for n in columns}) // spec.num_layers
+        + 2 * bool(of_experts),
+        "weights": of_experts,
         "exits": exits,
         # What comes after the last one makes a recomputation go on to it.
         "again": exits - called[-1].endswith(cuts.rows),

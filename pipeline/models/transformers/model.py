@@ -37,6 +37,10 @@ _OFFSET_NORMS = ("Gemma", "Qwen3Next")
 _CUTS = ("colwise", "rowwise", "replicated_with_grad_allreduce")
 """Words of a tensor plan that are followed, in the order of our columns, rows and partial."""
 
+_EXPERTS = "moe_tp_experts"
+_EXPERT_CUTS = {"packed_colwise": (1, 2), "rowwise": (2, 1)}
+"""Its words for a module of experts, and for parameters (experts, out, in) within: dim and runs."""
+
 _ATTENTION = ("sdpa", "eager")
 """torch's own kernels, and attention written out in products, which keeps its scores."""
 
@@ -142,6 +146,10 @@ class LanguageModel(nn.Module):
         if not plan:
             raise StudyError(f"{own} has no tensor plan (base_model_tp_plan), so nothing is cut")
         kinds = {name.rpartition("*.")[2]: kind for name, kind in plan.items()}
+        mixtures = tuple(f"{name}." for name, kind in kinds.items() if kind == _EXPERTS)
+        inside = [n for n, kind in kinds.items() if n.startswith(mixtures) and kind in _EXPERT_CUTS]
+        experts = {n.rpartition(".")[2]: _EXPERT_CUTS[kinds.pop(n)] for n in inside}
+        kinds = {name: kind for name, kind in kinds.items() if kind != _EXPERTS}
         if strange := sorted(set(kinds.values()) - {*_CUTS}):
             raise StudyError(f"the tensor plan of {own} has {strange[0]}, which is not known here")
         columns, rows, partial = (tuple(n for n in kinds if kinds[n] == one) for one in _CUTS)
@@ -160,7 +168,7 @@ class LanguageModel(nn.Module):
             raise StudyError(f"{own} has no plain embedding and output layer: {table}, {head}")
         names = {module: name for name, module in modules.items()}
         return TensorCuts(
-            dict.fromkeys(columns, 1), rows, names[table], names[head], partial=partial
+            dict.fromkeys(columns, 1), rows, names[table], names[head], "", partial, experts
         )
 
     @property
@@ -170,10 +178,6 @@ class LanguageModel(nn.Module):
         What is outside of the model below the head comes after it.
         """
         own, base = type(self.model).__name__, self.model.base_model
-        if self.is_mixture:
-            raise StudyError(
-                f"{own} has a router's loss over all layers, which lie on several stages"
-            )
         plan = _STAGES.get(own) or getattr(self.model.config, "base_model_pp_plan", None)
         if not plan:
             raise StudyError(f"{own} has no pipeline plan (base_model_pp_plan), so no stage is cut")
@@ -198,7 +202,7 @@ class LanguageModel(nn.Module):
         before the first of these layers, and after the last, counts at the ends alone.
         """
         if is_first and is_last:
-            return self.logits
+            return self.outputs
         before, after = _Others(), _Others()
         blocks = self.blocks
         chosen = nn.ModuleList(
@@ -231,6 +235,14 @@ class LanguageModel(nn.Module):
         """
         return _logits(self.model(input_ids=inputs, **self.sides(segments)))
 
+    def outputs(self, inputs: Tensor, segments: Tensor | None = None) -> Any:
+        """What `loss` takes: logits, and of a mixture its router's loss of each sequence."""
+        if not self.is_mixture:
+            return self.logits(inputs, segments)
+        made = self.model(input_ids=inputs, output_router_logits=True, **self.sides(segments))
+        chosen = self.model.config.num_experts_per_tok
+        return made.logits, imbalance(made.router_logits, chosen, len(inputs))
+
     def sides(self, segments: Tensor | None) -> dict[str, Any]:
         """Arguments of the class besides the ids: for two segments types and a mask of the padding.
 
@@ -247,8 +259,14 @@ class LanguageModel(nn.Module):
         """Cross-entropy in nats, a scalar in fp32; targets and weights are (batch, context).
 
         The mean over the tokens, or with weights the weighted sum. Where there are two heads, the
-        first place has target and weight of the second one, which needs weights.
+        first place has target and weight of the second one, which needs weights. That of a router
+        is added, of whose sequences each counts as much as its tokens do.
         """
+        if isinstance(logits, tuple) and self.is_mixture:
+            logits, each = logits
+            balance: Tensor = each.mean() if weights is None else each @ weights.sum(1)
+            share: float = self.model.config.router_aux_loss_coef
+            return self.loss(logits, targets, weights) + share * balance
         if isinstance(logits, tuple):
             logits, follows = logits
             if weights is not None:
@@ -265,18 +283,8 @@ class LanguageModel(nn.Module):
         weights: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """The `loss` of token ids (batch, context), and its router's where that has one.
-
-        The latter is a mean over sequences, each of which counts as much as its tokens do.
-        """
-        if not self.is_mixture:
-            return self.loss(self.logits(inputs, segments), targets, weights)
-        made = self.model(input_ids=inputs, use_cache=False, output_router_logits=True)
-        config = self.model.config
-        each = imbalance(made.router_logits, config.num_experts_per_tok, len(inputs))
-        balance = each.mean() if weights is None else each @ weights.sum(1)
-        share: float = config.router_aux_loss_coef
-        return self.loss(made.logits, targets, weights) + share * balance
+        """The `loss` of token ids (batch, context)."""
+        return self.loss(self.outputs(inputs, segments), targets, weights)
 
 
 @cache

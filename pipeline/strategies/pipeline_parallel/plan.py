@@ -208,10 +208,14 @@ class Pipelined(Strategy):
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError where layers, sequences and schedule do not fit together."""
-        self.scheduled(spec, self.layout(spec.world))
+        stages, _ = self.scheduled(spec, self.layout(spec.world))
         models.family(spec.model).ends(spec.model)  # raises where it has no stages
+        mixture = models.experts(spec.model)
         again, splits = spec.workload.recompute, self.schedule == "zero_bubble"
         refuse(StudyError, f"{spec.run_id}: ", [
+            (mixture and mixture.balance and stages.count > 1,
+             f"{spec.model.architecture} has a router's loss over all layers, which lie on several "
+             "stages; set model.config.router_aux_loss_coef to 0, or use one stage"),
             (splits and spec.compile,
              "schedule zero_bubble splits the backward pass, which torch does not do in compiled "
              "blocks; set compile to false, or schedule to 1f1b"),

@@ -61,7 +61,8 @@ class Part:
         cuts = models.axis_cuts(spec.model)
         block = cuts.entries * norm + cuts.exits * product + self._again(spec, product, norm)
         ends = (self.is_first + self.is_last) * norm * activation
-        return self.layers * block * activation + ends + self.is_last * END_NUMBERS * FP32 * tokens
+        numbers = self.layers * cuts.weights + self.is_last * END_NUMBERS
+        return self.layers * block * activation + ends + numbers * FP32 * tokens
 
     def _again(self, spec: RunSpec, product: float, norm: float) -> float:
         """Bytes that recomputing adds to a block: its first output, or half of that and its inputs.
@@ -76,7 +77,8 @@ class Part:
     def messages(self, spec: RunSpec, pieces: int = 0) -> float:
         """All-reduces of a step: those of its blocks and of the ends, the loss's three small."""
         cuts = models.axis_cuts(spec.model)
-        each = (cuts.entries + cuts.exits) * self.layers + self.is_first + 4 * self.is_last
+        each = (cuts.entries + cuts.exits + bool(cuts.weights)) * self.layers
+        each += self.is_first + 4 * self.is_last
         return each * (pieces or spec.workload.accumulation_steps)
 
     def of_block(self, spec: RunSpec, ranks: int) -> tuple[float, float]:
@@ -94,6 +96,10 @@ class Part:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""
         cuts = models.axis_cuts(spec.model)
         return f"{cuts.entries + cuts.exits + self._again(spec, 1, 1):g}L"
+
+    def router(self, spec: RunSpec) -> str:
+        """The part that gradients of the weights of experts' outputs are; none in dense models."""
+        return " + 4L k T" if models.axis_cuts(spec.model).weights else ""
 
 
 def check_tensor_axis(spec: RunSpec, option: str, ranks: int, *, sequence: bool) -> None:
@@ -233,7 +239,7 @@ class Tensor(Strategy):
         # What FSDP2 has cut over the data axis is added up shard by shard.
         shards, added = (data, " + R/s") if self.zero_stage else (1, " + R")
         payload = part.all_reduced(spec, tokens) + gradients * uncut / parameters / shards
-        formula = f"({part.blocks(spec)} + 2) A + 12 T{added * self.sequence}"
+        formula = f"({part.blocks(spec)} + 2) A{part.router(spec)} + 12 T{added * self.sequence}"
         own = self._share(spec, size) * gradients
         averaged = along(layout, DATA, "2(n-1)/n G", 2 * own, overlap=True)
         if self.zero_stage:

@@ -10,7 +10,7 @@ it, which together send what the all-reduce does.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -116,6 +116,17 @@ class TensorAxis:
     def total(self, x: Tensor) -> Tensor:
         """The whole sum, in the memory of `x`; the backward pass hands its gradient on as it is."""
         return across(x, self.add, as_it_is)
+
+    def weighted(
+        self, run: Callable[..., Tensor], x: Tensor, chosen: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Outputs (tokens, width) of experts of which each rank has some features.
+
+        Tokens, numbers and weights are as in `ExpertAxis.routed`. What each rank makes are parts of
+        a sum, and so are the gradients of their weights (tokens, k), of which the router, whole on
+        every rank, needs the sum.
+        """
+        return self.leave(run(self.enter(x), chosen, self.enter(weights)))
 
 
 def as_it_is(x: Tensor) -> Tensor:
@@ -243,6 +254,10 @@ def cut_layers(model: nn.Module, axis: TensorAxis) -> None:
             model.set_submodule(name, RowLinear(module, axis))
         elif name.endswith(cuts.partial):
             axis.partial.update(module.parameters())
+    for experts in any_model.experts if cuts.experts else ():
+        for name, (dim, runs) in cuts.experts.items():
+            setattr(experts, name, cut(getattr(experts, name), dim, runs, axis.ranks))
+        experts.forward = partial(axis.weighted, experts.forward)
     table: Any = model.get_submodule(cuts.embedding)
     head: Any = model.get_submodule(cuts.head)
     embedding, output = VocabularyEmbedding(table, axis), ColumnLinear(head, axis)
