@@ -129,9 +129,9 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
     return ""
 
 
-def example(name: str) -> ModelSpec:
-    """A small model that the strategy trains."""
-    own = load(name, {}).example
+def example(name: str, options: Mapping[str, Any] | None = None) -> ModelSpec:
+    """A small model that the strategy trains with these options, or its defaults."""
+    own = load(name, options or {}).example
     return models.examples()[own] if own else models.example()
 
 
@@ -142,13 +142,14 @@ def _example(name: str, options: Mapping[str, Any], ranks: tuple[int, ...] = (4,
         with suppress(StudyError):
             load(name, options).layout(world)
             break
+    model = example(name, options)
     return RunSpec(
         study="example",
         cell="example",
         strategy=name,
         precision="fp32",
         world=world,
-        model=example(name) if load(name, {}).example else replace(models.example(), num_layers=12),
+        model=model if model.architecture else replace(model, num_layers=12),
         optimiser=OptimiserSpec("adamw", 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0, "constant", 0),
         workload=WorkloadSpec(16, 4, 3, 1, "strong", 0),
         repeat=0,

@@ -158,8 +158,10 @@ class Strategy(ABC):
     use: ClassVar[str] = ""
     """Reason to choose it: a clause for the table of strategies."""
 
-    example: ClassVar[str] = ""
-    """Name in `models.examples` of a small model that it trains; none where it trains the first."""
+    @property
+    def example(self) -> str:
+        """Name in `models.examples` of a small model that it trains; none for the first of them."""
+        return ""
 
     @property
     def period(self) -> int:

@@ -70,16 +70,21 @@ PRECISIONS = ("fp32", "bf16", "fp16", "amp_o2", "bf16_masters", "apex_o2")
 LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
-EXAMPLES = models.examples()
+EXAMPLES = dict(models.examples())
 ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model.architecture)
 """Classes of transformers, which strategies that cut no model must train."""
-PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert")
+PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert", "Mixtral")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForPreTraining")
 """Trained in narrow numbers too, the latter also in micro-batches."""
 MIXTURE = "MixtralForCausalLM"
 """Trained in fp32, with every setting and in micro-batches: in narrow numbers a token near a tie
-may go to another expert in another layout. `expert` trains it in these too."""
+may go to another expert in another layout. `expert` and `hybrid` train it in these too."""
+UNBALANCED = f"{MIXTURE}-unbalanced"
+"""The same without its router's loss, which no stage could make: beside stages."""
+EXAMPLES[UNBALANCED] = replace(
+    EXAMPLES[MIXTURE], config={**(EXAMPLES[MIXTURE].config or {}), "router_aux_loss_coef": 0.0}
+)
 CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
     "pipeline_parallel": tuple(name for name in ARCHITECTURES if name != MIXTURE),
@@ -106,10 +111,11 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
         {"zero_stage": 2, "sequence": True},
         {"tensor": 1, "context": 2, "zero_stage": 2},
         {"context": 2, "sequence": True},
+        {"expert": 2},
     )
 }
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks, FSDP2
-beside both, over a context axis, and four axes on eight ranks."""
+beside both, over a context axis, and a third axis beside both on eight ranks."""
 STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
 """Settings in which the suite states the layers of each stage, and unequal ones."""
 OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
@@ -132,7 +138,8 @@ MUTATIONS = {
     "own_balance cut_ratio part_norm:2 experts_added:2 no_average:2 stale_rows:2 rows_ratio:2",
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
     "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5 keys_alone:6 "
-    "first_positions:7 not_averaged:7 no_average:8",
+    "first_positions:7 not_averaged:7 no_average:8 experts_added:9 router_alone:9 part_norm:9 "
+    "no_way_back:10 stale_rows:11 rows_ratio:11",
     "local_sgd": "same_shard never_one no_momentum",
     "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
@@ -667,10 +674,12 @@ def case_of(
     **options: Any,
 ) -> Case:
     """A case with as many layers as its layout needs, and a model that the strategy trains."""
-    own = {"architecture": strategies.load(strategy, {}).example or None} | options
-    made = Case(strategy, precision, accumulation, variant=variant, **own)
-    deeper = [replace(made, num_layers=n) for n in LAYERS]
-    return next((case for case in deeper if fits(case, world)), made)
+    made = Case(strategy, precision, accumulation, variant=variant, **options)
+    names = [made.architecture]
+    if "architecture" not in options and (own := strategies.load(strategy, made.options).example):
+        names = [own, UNBALANCED]
+    tried = [replace(made, architecture=name, num_layers=n) for name in names for n in LAYERS]
+    return next((case for case in tried if fits(case, world)), tried[0])
 
 
 @cache
@@ -696,10 +705,12 @@ def mutants(strategy: str) -> list[Case]:
         shown = dict(SHOWN.get(mutation, {}))
         if (strategy, mutation) == ("pipeline_parallel", "untied"):
             shown = SHOWN["padding_read"]
-        elif mutation in RATIOS and strategy in UNTRIED:
+        number = int(variant or 0)
+        own = strategies.load(strategy, settings_of(strategy)[number]).example
+        if mutation in RATIOS and (own or strategy in UNTRIED):
             del shown["architecture"]
         precision = shown.pop("precision", "fp32")
-        case = case_of(strategy, world, int(variant or 0), precision, mutation=mutation, **shown)
+        case = case_of(strategy, world, number, precision, mutation=mutation, **shown)
         found.append(case)
     found += [
         Case(strategy, accumulation=2, change=name, mutation=mutation)

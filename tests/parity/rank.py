@@ -298,7 +298,8 @@ def first_evenly(self: Stages, stage: int) -> range:
 
 def with_the_rest_of_all(self: PipelineStepper, parameters: list[torch.Tensor]) -> torch.Tensor:
     """Every rank of the tensor axis counts what all of them hold."""
-    with mock.patch("pipeline.strategies.pipeline_parallel.step.cut_of", lambda parameter: True):
+    every = frozenset({"tensor", "expert"})
+    with mock.patch("pipeline.strategies.pipeline_parallel.step.axes_of", lambda parameter: every):
         return real_pipeline_clip(self, parameters)
 
 
@@ -437,6 +438,12 @@ WRONG: dict[str, dict[str, Any]] = {
     "experts_added": {
         EXPERT + "MeanBucket": lambda *given: MeanBucket(*given[:3]),
         EXPERT + "RowBucket": lambda *given, **how: RowBucket(*given, **how | {"count": 0}),
+    },
+    # Each tensor rank's router learns of its own features of the experts alone.
+    "router_alone": {
+        TENSOR + "TensorAxis.weighted": lambda self, run, x, chosen, weights: self.leave(
+            run(self.enter(x), chosen, weights)
+        )
     },
     "no_way_back": {EXPERT + "ExpertAxis.exchange": backwards_unsent},
     "over_capacity": {EXPERT + "ExpertAxis.routed": within_capacity},

@@ -373,7 +373,8 @@ def evenly(runs: Runs, case: Case, axis: str) -> float:
     total = 0.0
     for run in runs.ranks(case):
         for one in (each for each in run["sent"]["collectives"] if each["axis"] == axis):
-            total += wire_bytes(one["kind"], one["payload_bytes"], one["ranks"]) or 0
+            even = wire_bytes(one["kind"], one["payload_bytes"], one["ranks"])
+            total += one["wire_bytes"] if even is None else even  # a send's are known
             if one["kind"] == ALL_TO_ALL:
                 assert 0 < one["wire_bytes"] < one["payload_bytes"]
     return total / runs.world

@@ -64,19 +64,8 @@ class Expert(Strategy):
 
     def check_spec(self, spec: RunSpec) -> None:
         """Raise StudyError for a model without experts, or ranks that do not divide them."""
-        size, mixture = self.layout(spec.world).size(EXPERT), models.experts(spec.model)
-        if mixture is None:
-            raise StudyError(
-                f"{spec.run_id}: strategy expert cuts the experts of a mixture, which "
-                f"{spec.model.architecture or spec.model.family} has not; use a model such as "
-                f"{self.example}, or a strategy such as ddp"
-            )
-        if mixture.count % size:
-            near = mesh.nearest(size, math.gcd(mixture.count, spec.world.size))
-            raise StudyError(
-                f"{spec.run_id}: {size} expert ranks do not divide {mixture.count} experts; the "
-                f"nearest option ranks that divides these and {spec.world.size} ranks is {near}"
-            )
+        size = self.layout(spec.world).size(EXPERT)
+        check_expert_axis(spec, "ranks", size, spec.world.size)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Its share of the experts, and one bucket of the reduction.
@@ -84,7 +73,7 @@ class Expert(Strategy):
         Activations are those of tokens that go to all experts alike: where more go to a rank's, it
         keeps more.
         """
-        cut, everyone = _share_of_experts(spec), layout.num_processes
+        cut, everyone = share_of_experts(spec), layout.num_processes
         share = 1 - cut + cut / layout.size(EXPERT)
         bucket = min(mesh.BUCKET_BYTES, share * gradients)
         reduced = Footprint(buffer_bytes=int(bucket) if everyone > 1 else 0)
@@ -102,45 +91,23 @@ class Expert(Strategy):
         )
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
-        """Tokens and outputs along the expert axis, both ways, and all-reduces of the gradients.
-
-        Tokens and outputs travel again in a block that is recomputed. What leaves a rank depends on
-        the routing: the formula is the mean over the ranks where a token's experts are as likely on
-        any of them, and no routing makes that mean more than n/(n-1) times as large.
-        """
-        size, mixture = layout.size(EXPERT), models.experts(spec.model)
-        assert mixture is not None
-        zero, width = bool(self.zero_stage), widths(spec.precision)
-        # An all-reduce of gradients, or half of one and then half of one of as many weights.
-        each = 1 + width.weight / width.reduced if zero else 2.0
-        stated, kind = (
-            ("(n-1)/n ({} + their weights)", HALVES) if zero else ("2(n-1)/n {}", ALL_REDUCE)
-        )
+        """Tokens and outputs along the expert axis, both ways, and all-reduces of the gradients."""
+        zero, width, size = bool(self.zero_stage), widths(spec.precision), layout.size(EXPERT)
         if size == 1:
-            formula = "(n-1)/n (G + W)" if zero else stated.format("G")
-            return along(layout, DATA, formula, each * gradients, overlap=not zero, halves=zero)
-        experts = gradients * _share_of_experts(spec) / size
-        rest = gradients - size * experts
-        times = (4 + 2 * spec.recomputed_share) * spec.model.num_layers
-        tokens = spec.global_batch_tokens // layout.data_parallel
-        rows = tokens * mixture.chosen * spec.model.width * width.stream
-        line = layout.along(EXPERT, rank)
-        away = sum(layout.leaves_node(rank, (rank, peer)) for peer in line if peer != rank)
-        sent, leaving = ring(times * rows, size), times * rows / size * away
-        messages = times * spec.workload.accumulation_steps
-        formula = f"{times / spec.model.num_layers:g}L k A"
-        if layout.data_parallel == size:  # all else is averaged along the same axis
-            formula = f"(n-1)/n ({formula} + 2 (G - E))"
-            sent += ring(2 * rest, size)
-            leaving += ring(2 * rest, size) * layout.leaves_node(rank, line)
-            return (Traffic(EXPERT, formula, sent, messages, ALL_TO_ALL, leaving=leaving),)
-        everyone = ring(each * rest, layout.num_processes)
-        buckets = max(1.0, rest / mesh.BUCKET_BYTES)
-        others = stated.format("G - E" if zero else "(G - E)")
-        return (
-            Traffic(EXPERT, f"(n-1)/n {formula}", sent, messages, ALL_TO_ALL, leaving=leaving),
-            Traffic(f"{DATA} x {EXPERT}", others, everyone, buckets, kind, overlap=not zero),
-            *along(layout, DATA, stated.format("E"), each * experts, overlap=not zero, halves=zero),
+            payload = (1 + width.weight / width.reduced if zero else 2) * gradients
+            formula = "(n-1)/n (G + W)" if zero else "2(n-1)/n G"
+            return along(layout, DATA, formula, payload, overlap=not zero, halves=zero)
+        own = gradients * share_of_experts(spec) / size
+        return sent_along(
+            spec,
+            layout,
+            rank,
+            layers=spec.model.num_layers,
+            pieces=spec.workload.accumulation_steps,
+            experts=own,
+            rest=gradients - size * own,
+            zero=zero,
+            overlap=not zero,
         )
 
     def build(self, parts: Parts) -> Trainable:
@@ -150,7 +117,70 @@ class Expert(Strategy):
         return expert_step(parts, zero_stage=self.zero_stage)
 
 
-def _share_of_experts(spec: RunSpec) -> float:
+def check_expert_axis(spec: RunSpec, option: str, size: int, ranks: int) -> None:
+    """Raise StudyError for a model without experts, or an axis that does not divide them.
+
+    `ranks`: those of the expert axis and of the data axis, together.
+    """
+    mixture = models.experts(spec.model)
+    if mixture is None:
+        raise StudyError(
+            f"{spec.run_id}: strategy {spec.strategy} cuts the experts of a mixture, which "
+            f"{spec.model.architecture or spec.model.family} has not; use a model such as "
+            f"{Expert.example}, or a strategy such as ddp"
+        )
+    if mixture.count % size:
+        near = mesh.nearest(size, math.gcd(mixture.count, ranks))
+        raise StudyError(
+            f"{spec.run_id}: {size} expert ranks do not divide {mixture.count} experts; the "
+            f"nearest option {option} that divides these and {ranks} ranks is {near}"
+        )
+
+
+def sent_along(
+    spec: RunSpec, layout: Layout, rank: int, *, layers: float, pieces: int, experts: float,
+    rest: float, zero: bool, overlap: bool = False,
+) -> Sequence[Traffic]:  # fmt: skip
+    """Tokens and outputs along the expert axis, gradients over it and the data axis.
+
+    Both ways, once more in a block that is recomputed. What leaves a rank depends on the routing:
+    the formula is the mean over the ranks where a token's experts are as likely on any of them, and
+    no routing makes that mean more than n/(n-1) times as large. `experts` and `rest`: bytes of a
+    rank's gradients of its experts and of all else; `zero`: rows of them by stage 1 of ZeRO.
+    """
+    size, mixture = layout.size(EXPERT), models.experts(spec.model)
+    assert mixture is not None
+    width = widths(spec.precision)
+    # An all-reduce of gradients, or half of one and then half of one of as many weights.
+    each = 1 + width.weight / width.reduced if zero else 2.0
+    stated, kind = ("(n-1)/n ({} + their weights)", HALVES) if zero else ("2(n-1)/n {}", ALL_REDUCE)
+    again = 4 + 2 * spec.recomputed_share
+    tokens, times = spec.global_batch_tokens // layout.data_parallel, again * layers
+    rows = tokens * mixture.chosen * spec.model.width * width.stream
+    line = layout.along(EXPERT, rank)
+    away = sum(layout.leaves_node(rank, (rank, peer)) for peer in line if peer != rank)
+    sent, leaving = ring(times * rows, size), times * rows / size * away
+    formula = f"{again:g}L k A"
+    if layout.data_parallel == size:  # all else is averaged along the same axis
+        others = "G - E + their weights" if zero else "2 (G - E)"
+        sent += ring(each * rest, size)
+        leaving += ring(each * rest, size) * layout.leaves_node(rank, line)
+        formula = f"(n-1)/n ({formula} + {others})"
+        return (Traffic(EXPERT, formula, sent, times * pieces, ALL_TO_ALL, leaving=leaving),)
+    both = " x ".join(name for name, _ in layout.axes if name in (DATA, EXPERT))
+    everyone, buckets = ring(each * rest, layout.averaging), max(1.0, rest / mesh.BUCKET_BYTES)
+    others = stated.format("G - E" if zero else "(G - E)")
+    tokens_sent = Traffic(
+        EXPERT, f"(n-1)/n {formula}", sent, times * pieces, ALL_TO_ALL, leaving=leaving
+    )
+    return (
+        tokens_sent,
+        Traffic(both, others, everyone, buckets, kind, overlap=overlap),
+        *along(layout, DATA, stated.format("E"), each * experts, overlap=overlap, halves=zero),
+    )
+
+
+def share_of_experts(spec: RunSpec) -> float:
     """Share of all parameters that are experts'."""
     mixture = models.experts(spec.model)
     return mixture.parameters / models.num_parameters(spec.model) if mixture else 0.0

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pipeline.parallel.cut import cut, cut_of
+from pipeline.parallel.cut import cut, cuts_of
 from pipeline.parallel.group import Group, across, buckets, mesh_of
 from pipeline.parallel.mesh import DATA, EXPERT
 from pipeline.parallel.reduction import MeanBucket, Reduction
@@ -80,43 +80,48 @@ def cut_experts(model: nn.Module, axis: ExpertAxis) -> None:
 
 
 def by_holders(
-    parts: Parts, replicas: dist.ProcessGroup
+    parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup
 ) -> list[tuple[list[nn.Parameter], dist.ProcessGroup]]:
     """Buckets of experts, which their replicas hold, and of all else, which everyone does.
 
     In the order of a backward pass. A rank's experts have had the tokens of all ranks of the axis:
     the sum over these is there, and is divided by the number of all ranks too.
     """
-    everyone = dist.group.WORLD
-    assert everyone is not None
     backwards = list(parts.model.parameters())[::-1]
     place = {parameter: number for number, parameter in enumerate(backwards)}
     members = [
         (some, ranks)
         for ranks, of_experts in ((everyone, False), (replicas, True))
-        for some in buckets(p for p in backwards if (cut_of(p) is not None) == of_experts)
+        for some in buckets(p for p in backwards if is_expert(p) == of_experts)
     ]
     return sorted(members, key=lambda each: place[each[0][-1]])
 
 
-def averaged(parts: Parts, replicas: dist.ProcessGroup) -> Reduction:
+def is_expert(parameter: Tensor) -> bool:
+    """True where an expert axis has cut it."""
+    return any(made.axis == EXPERT for made in cuts_of(parameter))
+
+
+def averaged(parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup) -> Reduction:
     """Mean gradients, those of experts over their replicas alone; see `reduction.mean_of`."""
-    narrow, count = parts.precision.reduced, parts.layout.num_processes
-    members = by_holders(parts, replicas)
+    narrow, count = parts.precision.reduced, everyone.size()
+    members = by_holders(parts, everyone, replicas)
     return Reduction(MeanBucket(some, ranks, narrow, count) for some, ranks in members)
 
 
-def shard_optimiser(parts: Parts, replicas: dist.ProcessGroup) -> ShardedOptimiser:
+def shard_optimiser(
+    parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup
+) -> ShardedOptimiser:
     """ZeRO's stage 1: rows of each parameter over the ranks that hold it, as Megatron-LM has them.
 
     Of experts they are rows of each one's matrices, of a router with fewer rows than ranks columns.
     """
     rows = []
-    for some, ranks in by_holders(parts, replicas):
-        of_experts = cut_of(some[0]) is not None
+    for some, ranks in by_holders(parts, everyone, replicas):
+        of_experts = is_expert(some[0])
         dims = [int(of_experts or (p.dim() > 1 and len(p) < ranks.size())) for p in some]
         axes = (DATA,) if of_experts else (DATA, EXPERT)
-        count = parts.layout.num_processes
+        count = everyone.size()
         rows.append(RowBucket(some, ranks, parts.precision, count=count, dims=dims, axes=axes))
     return ShardedOptimiser(parts, rows)
 
@@ -125,11 +130,13 @@ def expert_step(parts: Parts, *, zero_stage: int) -> Stepper:
     """The shared step over cut experts, whose gradients are averaged over all ranks. Collective."""
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
     axis, replicas = ExpertAxis(mesh[EXPERT].get_group()), mesh[DATA].get_group()
+    everyone = dist.group.WORLD
+    assert everyone is not None
     cut_experts(parts.model, axis)
     if not zero_stage:
         prepared, norm = parts.prepare(), partial(whole_norm, ranks=axis.ranks)
-        return Stepper(prepared, group, reduction=averaged(parts, replicas), norm=norm)
+        return Stepper(prepared, group, reduction=averaged(parts, everyone, replicas), norm=norm)
     parts.materialise()
-    rows = shard_optimiser(parts, replicas)
+    rows = shard_optimiser(parts, everyone, replicas)
     prepared = parts.prepared(rows)
     return Stepper(prepared, group, reduction=rows.reduction, sharded=rows, norm=norm_over)

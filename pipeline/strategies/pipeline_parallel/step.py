@@ -2,8 +2,8 @@
 
 A step's micro-batches pass through the stages in the order of a schedule. Along a data axis
 gradients are averaged bucket by bucket, on the first stage each as soon as its last micro-batch has
-passed back, on the others after it. A tensor axis and a context axis, whose cuts were made before
-the stages, may lie besides.
+passed back, on the others after it. A tensor axis and a context or an expert axis, whose cuts were
+made before the stages, may lie besides.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from torch.distributed import pipelining
 
 from pipeline.cost.schedule import ONE_STAGE
 from pipeline.parallel.collectives import collective
-from pipeline.parallel.cut import cut_of
+from pipeline.parallel.cut import axes_of
 from pipeline.parallel.group import Group, mesh_of
-from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Layout
+from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Layout
 from pipeline.parallel.reduction import mean_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
+from pipeline.strategies.expert.step import ExpertAxis, averaged, cut_experts, shard_optimiser
 from pipeline.strategies.pipeline_parallel.plan import Pipelined, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
@@ -57,18 +58,26 @@ class PipelineStepper(Stepper):
     def __init__(
         self, parts: Parts, knobs: Pipelined, *, sequence: bool = False, zero_stage: int = 0
     ) -> None:
-        """Cut layers and sequences over the axes that do, then keep this rank's stages.
+        """Cut experts, layers and sequences over the axes that do, then keep this rank's stages.
 
         `sequence`: as with strategy tensor. `zero_stage`: over data, 1 to shard the optimiser's
         state, 2 to shard weights and gradients too, but for the passes of a step. Collective.
         """
         layout = parts.layout
-        # Context ranks have means over tokens of their own, as data ranks have: their axes are one.
-        joined = layout.joined(DATA, CONTEXT)
+        # Context and expert ranks have means over tokens of their own, as data ranks have: their
+        # axes are one, but for the gradients of experts.
+        joined = layout.joined(DATA, CONTEXT, EXPERT)
         group, mesh = Group.join(layout), mesh_of(joined)
         self.pipeline = mesh[PIPELINE].get_group()
         [(both, ranks)] = [axis for axis in joined.axes if axis[0] not in (PIPELINE, TENSOR)]
         self.data = mesh[both].get_group() if ranks > 1 else None
+        self.experts: dist.ProcessGroup | None = None
+        replicas: dist.ProcessGroup | None = None
+        if layout.size(EXPERT) > 1:
+            axes = mesh_of(layout)
+            self.experts, replicas = axes[EXPERT].get_group(), axes[DATA].get_group()
+            # Before the tensor axis, which adds up what has come back to the rank of a token.
+            cut_experts(parts.model, ExpertAxis(self.experts))
         self.cut_over: TensorAxis | None = None
         if layout.size(TENSOR) > 1:
             self.cut_over = TensorAxis(mesh[TENSOR].get_group(), sequence, parts.precision.reduced)
@@ -100,13 +109,18 @@ class PipelineStepper(Stepper):
             prepared = parts.prepare(narrow=False)
         elif zero_stage and self.data is not None:
             parts.materialise()
-            rows = row_buckets(parts, self.data, axes=(DATA, CONTEXT))
-            sharded = ShardedOptimiser(parts, rows)
+            if replicas is not None:
+                sharded = shard_optimiser(parts, self.data, replicas)
+            else:
+                rows = row_buckets(parts, self.data, axes=(DATA, CONTEXT))
+                sharded = ShardedOptimiser(parts, rows)
             prepared, reduction = parts.prepared(sharded), sharded.reduction
             self.rows = sharded.rows
         else:
             prepared = parts.prepare()
-            if self.data is not None:
+            if self.data is not None and replicas is not None:
+                reduction = averaged(parts, self.data, replicas)
+            elif self.data is not None:
                 reduction = mean_of(parts, self.data)
         self.ends = ends_of(layout, group.rank)
         super().__init__(
@@ -218,15 +232,13 @@ class PipelineStepper(Stepper):
         """Clip by the norm over all stages; each parameter counts once."""
         own = [p for p in parameters if self.staged.owned(self._names[p]) and p.grad is not None]
         local: list[tuple[Any, Any]] = [(p, getattr(p.grad, "_local_tensor", p.grad)) for p in own]
-        parts = [gradient for p, gradient in local if cut_of(p) is not None]
-        rest = [gradient for p, gradient in local if cut_of(p) is None]
+        # Of what no cut has divided over the ranks of an axis, the first of them counts it for all.
+        others = {axis for axis in (TENSOR, EXPERT) if self.place.get(axis)}
+        counted = [gradient for p, gradient in local if not others - axes_of(p)]
+        squares = torch.nn.utils.get_total_norm(counted).to(self.device).double() ** 2
         tensor = None if self.cut_over is None else self.cut_over.ranks
-        if tensor is not None and tensor.rank() > 0:
-            rest = []  # the first rank of the tensor axis counts what all of them hold
-        squares = torch.zeros((), dtype=torch.float64, device=self.device)
-        for gradients in filter(None, (parts, rest)):
-            squares += torch.nn.utils.get_total_norm(gradients).double() ** 2
-        for axis in (tensor, self.zero, self.pipeline):
+        over_data = self.zero or self.experts
+        for axis in (tensor, over_data, self.pipeline):
             if axis is not None:
                 dist.all_reduce(squares, group=axis)
         return self.clip_by(squares.sqrt().float(), parameters)

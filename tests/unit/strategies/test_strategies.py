@@ -183,6 +183,19 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {"pipeline": 1, "context": 2, "zero_stage": 2}, {},
      "beside 2 context ranks strategy context has it, without a tensor axis; set zero_stage to 1"),
     ("hybrid", {"context": 2}, {"model": vars(LLAMA)}, "a context axis, which family transformers"),
+    ("hybrid", {"expert": 2}, {}, "hybrid cuts the experts of a mixture, which gpt2 has not; use"),
+    ("hybrid", {"expert": 3}, {},
+     "pipeline 2 x tensor 2 x expert 3 x data 1 are 12 ranks, the world has 8; the nearest layout "
+     "is pipeline 2 x tensor 2 x expert 2 x data 1"),
+    ("hybrid", {"pipeline": 1, "expert": 3}, {"model": vars(MIXTURE), "world": sized(6)},
+     "3 expert ranks do not divide 4 experts; the nearest option expert .* and 3 ranks is 1"),
+    ("hybrid", {"expert": 2, "context": 2}, {}, "2: not offered beside 2 context ranks; set cont"),
+    ("hybrid", {"expert": 2, "zero_stage": 2}, {},
+     "expert 2: not offered beside zero_stage 2, .* set zero_stage to 1"),
+    ("hybrid", {"expert": 2}, {"model": vars(MIXTURE)},
+     "a router's loss over all layers, .* stages; set model.config.router_aux_loss_coef to 0, or"),
+    ("tensor", {"ranks": 4}, {"model": vars(replace(MIXTURE, config={"intermediate_size": 42}))},
+     "4 tensor ranks do not divide 42 features of an expert; the nearest option ranks is 3"),
     ("expert", {}, {}, "a mixture, which gpt2 has not; use a model such as MixtralForCausalLM, or"),
     ("expert", {}, {"model": vars(LLAMA)}, "mixture, which LlamaForCausalLM has not; use a"),
     ("expert", {"ranks": 3}, {"model": vars(MIXTURE)},
@@ -285,6 +298,8 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
         ("hybrid", {"context": 2},
          (("pipeline", 2), ("data", 1), ("context", 2), ("tensor", 2)), "context", [0, 2]),
+        ("hybrid", {"expert": 2},
+         (("pipeline", 2), ("data", 1), ("expert", 2), ("tensor", 2)), "expert", [0, 2]),
         ("hybrid", {"inside": "pipeline"}, (("tensor", 2), ("data", 2), ("pipeline", 2)),
          "pipeline", [0, 1]),
     ],
@@ -666,6 +681,22 @@ def test_a_hybrid_with_a_context_axis_alone_is_as_strategy_context(world, recomp
     assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
     assert predict(hybrid).activations == pytest.approx(predict(context).activations)
     assert predict(hybrid).recomputed == pytest.approx(predict(context).recomputed)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_hybrid_with_an_expert_axis_alone_is_as_strategy_expert(zero_stage, recompute) -> None:
+    work, knobs = {"recompute": recompute}, {"pipeline": 1, "tensor": 1, "expert": 2}
+    hybrid, expert = (
+        a_run(name, {**own, "zero_stage": zero_stage}, sized(4), model=vars(MIXTURE), work=work)
+        for name, own in (("hybrid", knobs), ("expert", {}))
+    )
+    one, other = (predict_sent(run, 1) for run in (hybrid, expert))
+    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
+    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
+    assert [s.leaving for s in one] == [s.leaving for s in other]
+    kept = [(one.optimiser, one.activations) for one in (predict(hybrid), predict(expert))]
+    assert kept[0] == pytest.approx(kept[1])
 
 
 def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
