@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pipeline import models, strategies
 from pipeline.models.build import build_model
-from pipeline.parallel.cut import cut_of
+from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.types import Batch
 from pipeline.strategies.expert.step import ExpertAxis, exchanged
 from tests.ranks import fake_group, group_alone, model_of, parts_of
@@ -94,6 +94,26 @@ def test_under_zero_a_rank_updates_a_share_of_each_matrix_of_its_experts() -> No
         else:
             assert rows.shape == (whole.shape[1] // 2, len(whole), whole.shape[2])
             assert torch.equal(rows, whole.movedim(1, 0)[: len(rows)])
+
+
+def test_beside_a_tensor_axis_experts_are_cut_twice() -> None:
+    """Rank 0 of expert 2 x tensor 2: the first two experts, half of each of their runs."""
+    chosen = strategies.load("hybrid", {"pipeline": 1, "expert": 2})
+    plain: Any = build_model(model_of(chosen), 5)
+    whole = plain.experts[0]
+    gate, up = whole.gate_up_proj[:2].chunk(2, dim=1)
+    with fake_group(4):
+        trainable: Any = chosen.build(parts_of(chosen, 4))
+    own = trainable.model.experts[0]
+    assert torch.equal(own.gate_up_proj, torch.cat((gate[:, :24], up[:, :24]), dim=1))
+    assert torch.equal(own.down_proj, whole.down_proj[:2, :, :24])
+    boxes = held(own.gate_up_proj, own.gate_up_proj)
+    assert boxes.shape == whole.gate_up_proj.shape
+    assert sorted(boxes.axes) == ["expert", "tensor"]
+    assert [(box.offsets, box.at) for box in boxes.boxes] == [
+        ((0, 0, 0), (0, 0, 0)),
+        ((0, 48, 0), (0, 24, 0)),
+    ]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "LlamaForCausalLM", "MixtralForCausalLM"])

@@ -519,6 +519,21 @@ def test_fsdp_cuts_what_a_stage_keeps_between_steps_and_sends_what_stage_1_does(
     assert predict_sent(cut) == predict_sent(rows)
 
 
+def test_beside_a_tensor_axis_a_rank_has_its_part_of_its_experts() -> None:
+    """By hand, for the experts of the test below; ZeRO cuts them over data ranks alone."""
+    knobs = {"pipeline": 1, "expert": 2}
+    run = a_run("hybrid", knobs, sized(8), model=vars(MIXTURE), work={"accumulation_steps": 1})
+    count, experts = models.num_parameters(MIXTURE), 2 * 4 * 3 * 32 * 48
+    cut = models.axis_cuts(MIXTURE).parameters - experts
+    rest, own = count - experts - cut / 2, experts / 4
+    held, zero = predict(run), predict(replace(run, options={**knobs, "zero_stage": 1}))
+    assert (held.parameters, held.optimiser) == (4 * (rest + own), 8 * (rest + own))
+    assert zero.optimiser == pytest.approx(8 * (rest / 4 + own / 2), abs=4)
+    sent = {one.axis: one.bytes for one in predict_sent(run)}
+    assert sent["data"] == pytest.approx(2 / 2 * 4 * own)
+    assert sent["data x expert"] == pytest.approx(2 * 3 / 4 * 4 * rest)
+
+
 def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
     """By hand, for 2 layers of 4 experts of 3 x 32 x 48 numbers, 2 of which a token goes to."""
     world = replace(sized(4), nodes=2, ranks_per_node=2)
