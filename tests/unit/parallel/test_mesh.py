@@ -22,15 +22,6 @@ EXPERTS = Layout((("data", 3), ("expert", 2)), 3, "cpu", "gloo")
 FOUR = Layout((("data", 4),), 4, "cpu", "gloo")
 
 
-def test_every_rank_has_a_place_and_the_last_axis_varies_fastest() -> None:
-    assert HYBRID.num_processes == 12
-    assert len({tuple(HYBRID.coordinate(rank).values()) for rank in range(12)}) == 12
-    assert HYBRID.coordinate(0) == {"pipeline": 0, "data": 0, "tensor": 0}
-    assert HYBRID.coordinate(1) == {"pipeline": 0, "data": 0, "tensor": 1}
-    assert HYBRID.coordinate(11) == {"pipeline": 1, "data": 2, "tensor": 1}
-    assert list(HYBRID.coordinate(5)) == ["pipeline", "data", "tensor"]
-
-
 def test_ranks_along_an_axis_differ_on_it_alone() -> None:
     assert HYBRID.along("tensor", 4) == [4, 5]
     assert HYBRID.along("data", 1) == [1, 3, 5]
@@ -40,19 +31,6 @@ def test_ranks_along_an_axis_differ_on_it_alone() -> None:
         groups = {tuple(HYBRID.along(axis, rank)) for rank in range(12)}
         assert len(groups) == 12 // size
         assert sorted(rank for group in groups for rank in group) == list(range(12))
-
-
-def test_neighbouring_axes_are_joined_into_one_of_the_same_ranks() -> None:
-    axes = (("pipeline", 2), ("data", 2), ("context", 2), ("tensor", 2))
-    layout = Layout(axes, 4, "cpu", "gloo")
-    joined = layout.joined("data", "context")
-    assert joined.axes == (("pipeline", 2), ("data x context", 4), ("tensor", 2))
-    for rank, place in ((rank, layout.coordinate(rank)) for rank in range(16)):
-        both = 2 * place["data"] + place["context"]
-        ends = {"pipeline": place["pipeline"], "tensor": place["tensor"]}
-        assert joined.coordinate(rank) == {**ends, "data x context": both}
-    assert (layout.averaging, layout.data_parallel) == (4, 2)
-    assert HYBRID.joined("data", "context") == HYBRID
 
 
 def test_a_ring_leaves_a_node_at_its_last_rank() -> None:

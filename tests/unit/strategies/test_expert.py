@@ -1,54 +1,19 @@
-"""Experts that are cut over ranks: this process is the only one, so all tokens come back to it."""
+"""Experts that are cut over ranks: one that no token reaches, ZeRO's rows, counts of a spec."""
 
-from collections import defaultdict
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from pipeline import models, strategies
 from pipeline.models.build import build_model
 from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.types import Batch
-from pipeline.strategies.expert.step import ExpertAxis, exchanged
-from tests.ranks import fake_group, group_alone, model_of, parts_of
+from pipeline.strategies.expert.step import ExpertAxis
+from tests.ranks import fake_group, parts_of
 
-EXPERT = strategies.load("expert", {"ranks": 1})
 IDS = torch.arange(32).view(2, 16) % 7
-
-
-def test_tokens_that_come_back_are_those_of_the_model_itself() -> None:
-    """Rows of an expert may come in another order than in transformers' own sort."""
-    plain: Any = build_model(model_of(EXPERT), 5)
-    loss = plain(IDS, IDS)
-    loss.backward()
-    with group_alone():
-        trainable: Any = EXPERT.build(parts_of(EXPERT, 1))
-        own = trainable.accumulate([Batch(IDS, IDS)])
-    torch.testing.assert_close(own, loss.detach(), rtol=1e-6, atol=0)
-    for (name, one), other in zip(
-        trainable.model.named_parameters(), plain.parameters(), strict=True
-    ):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-7, msg=name)
-        assert (cut_of(one) is not None) == ("mlp.experts" in name), name
-
-
-def test_a_step_sends_each_token_there_and_back_in_both_passes(monkeypatch) -> None:
-    """Of four layers and two micro-batches; first a number for each expert."""
-    sizes = defaultdict[torch.dtype, list[Any]](list)
-    real = dist.all_to_all_single
-
-    def noted(out: Tensor, rows: Tensor, *given: Any, **named: Any) -> Any:
-        sizes[rows.dtype].append(tuple(rows.shape))
-        return real(out, rows, *given, **named)
-
-    with group_alone():
-        trainable: Any = EXPERT.build(parts_of(EXPERT, 1))
-        monkeypatch.setattr(dist, "all_to_all_single", noted)
-        trainable.step([Batch(IDS, IDS)] * 2)
-    assert sizes == {torch.int64: [(4,)] * 8, torch.float32: [(64, 32)] * 32}
 
 
 def test_a_rank_to_which_no_token_comes_has_gradients_of_zero(monkeypatch) -> None:
@@ -65,22 +30,6 @@ def test_a_rank_to_which_no_token_comes_has_gradients_of_zero(monkeypatch) -> No
     experts = [p for p in trainable.model.parameters() if cut_of(p) is not None]
     assert len(experts) == 8 and all(p.shape[0] == 2 for p in experts)
     assert not any(p.grad.any() for p in experts)
-
-
-def test_gradients_travel_back_the_way_that_rows_came(monkeypatch) -> None:
-    seen: list[tuple[list[int], list[int]]] = []
-
-    def double(self: Any, rows: Tensor, given: Any, taken: Any) -> Tensor:
-        seen.append(([*given], [*taken]))
-        return rows.new_full((sum(taken), *rows.shape[1:]), 2.0)
-
-    monkeypatch.setattr(ExpertAxis, "exchange", double)
-    axis: Any = object.__new__(ExpertAxis)
-    rows = torch.ones(5, 3, requires_grad=True)
-    arrived = exchanged(rows, axis, [1, 4], [2, 0])
-    arrived.sum().backward()
-    assert (arrived.shape, seen) == ((2, 3), [([1, 4], [2, 0]), ([2, 0], [1, 4])])
-    assert rows.grad is not None and rows.grad.eq(2).all()
 
 
 def test_under_zero_a_rank_updates_a_share_of_each_matrix_of_its_experts() -> None:

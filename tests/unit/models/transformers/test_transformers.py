@@ -176,7 +176,6 @@ def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_p
 
 
 IDS = torch.randint(0, 302, (4, 16), generator=torch.Generator().manual_seed(1))
-HALVES = IDS.chunk(2)
 
 
 def assert_same_gradients(spec: ModelSpec, recompute: Any) -> None:
@@ -341,18 +340,6 @@ def test_each_sequence_has_the_loss_of_transformers_and_their_mean_is_trained() 
     torch.testing.assert_close(model(IDS, IDS), plain + 0.1 * balance, rtol=1e-6, atol=0)
     weighed = model(IDS, IDS, torch.ones(IDS.shape)) / IDS.numel()
     torch.testing.assert_close(weighed, model(IDS, IDS), rtol=1e-6, atol=0)
-
-
-def test_halves_of_a_batch_add_up_to_it_which_those_of_transformers_do_not() -> None:
-    model: Any = build_model(MIXTRAL, 0)
-    gradients = []
-    for parts in ((IDS,), HALVES):
-        model.zero_grad()
-        sum(model(ids, ids) / len(parts) for ids in parts).backward()
-        gradients.append([p.grad for p in model.parameters()])
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-7)
-    apart = sum(own_loss(model, ids) for ids in HALVES) / 2 - own_loss(model, IDS)
-    assert abs(apart) > 1e-3
 
 
 def test_a_token_counts_with_its_experts_alone_and_memory_holds_all() -> None:
