@@ -30,10 +30,9 @@ from pipeline.strategies.annotated.search import annotate, chain, search
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.profiling import COMMUNICATION, FORWARD
-from pipeline.study.spec import RunSpec, WorkloadSpec, WorldSpec
 from pipeline.training.placements import alike, propagate
 from tests.parity.cases import Case, settings_of
-from tests.ranks import MODEL, OPTIMISER, fake_group, parts_of
+from tests.ranks import MODEL, fake_group, parts_of
 
 SHAPES = {
     **{f"h.{n}.up.weight": (8, 4) for n in (0, 1)},
@@ -166,10 +165,7 @@ def test_dtensor_sends_what_the_cuts_cost(names) -> None:
         assert found == chain(ONE, SEQUENCES, only).seconds(picks)
 
 
-def test_every_cut_is_one_that_annotations_take() -> None:
-    shapes, axes = models.tensor_shapes(ONE), (("data", 2), ("model", RANKS))
-    for names in ALL:
-        resolve_annotations(annotate(LAYERS, names), axes, shapes)
+def test_a_cut_is_annotated_by_its_weight_its_bias_and_what_goes_in_or_comes_out() -> None:
     assert annotate(LAYERS, ("whole", "whole", "columns", "rows")) == {
         "*.mlp.c_fc.weight": ["model", None],
         "*.mlp.c_fc.bias": ["model"],
@@ -202,17 +198,6 @@ def test_layers_that_ranks_do_not_divide_stay_whole() -> None:
     three = chain(ONE, SEQUENCES, Prices(3, own.product, own.all_reduce, own.gather, 1, 0.0))
     names = [[choice.name for choice in each] for each in three.choices]
     assert names == [["whole", "columns"], ["whole"], ["whole"], ["whole"]]
-
-
-def test_micro_batches_of_one_sequence_are_refused() -> None:
-    """DTensor fails on them in the first view of a batch."""
-    world = WorldSpec(2, 1, "cpu", "gloo", "loopback")
-    work = WorkloadSpec(4, 4, 3, 1, "strong", 0)
-    spec = RunSpec("x", "x", "annotated", "fp32", world, ONE, OPTIMISER, work, 0, 0)
-    strategy = strategies.load("annotated", {"axes": {"data": 0, "model": 2}})
-    with pytest.raises(StudyError, match="takes no micro-batches of one sequence in all"):
-        strategy.check_spec(spec)
-    strategy.check_spec(replace(spec, workload=replace(work, accumulation_steps=2)))
 
 
 class Heard(Phases):

@@ -215,6 +215,9 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("annotated", {"updates": {"h.0.mlp": ["data", None, None]}}, {}, "h.0.mlp: no such tensor"),
     ("annotated", {"axes": {"data": 3}}, {}, "axes data 3 do not make 8"),
     ("annotated", {"axes": 3}, {}, "axes = 3 is no dict"),
+    # DTensor fails on them in the first view of a batch.
+    ("annotated", {}, {"work": {"global_batch": 4, "accumulation_steps": 4}},
+     "takes no micro-batches of one sequence in all"),
     ("pipeline_parallel", {"ranks": 3}, {},
      "3 pipeline ranks do not divide 8 ranks; set .* the nearest that divides these is 2"),
     ("pipeline_parallel", {"schedule": "2f2b"}, {}, "'2f2b' is unknown; use one of gpipe, 1f1b"),
