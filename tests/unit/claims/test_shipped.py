@@ -32,6 +32,9 @@ from tests.fake_records import altered, pick
 
 # Claims of other publications have worlds of their own, in `test_other_papers.py`.
 EACH = pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+OF_EACH_KIND = pytest.mark.parametrize(
+    "claim", {claim.kind: claim for claim in CLAIMS.values()}.values(), ids=lambda one: one.kind
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +59,14 @@ def test_each_verdict_is_reached(world: Evidence, claim: Claim, verdict: str) ->
         assert "tested at that scale" in found.scale or claim.kind in ("memory_formula",)
 
 
-@EACH
+@OF_EACH_KIND
 def test_a_study_without_the_cell_says_which(world: Evidence, claim: Claim) -> None:
     found = judge(claim, without(world, selectors(claim)[0]))
     assert found.verdict == NOT_TESTABLE
     assert "has no" in found.why and found.effect is None and not found.runs
 
 
-@EACH
+@OF_EACH_KIND
 def test_a_cell_that_did_not_run_gives_its_reason(world: Evidence, claim: Claim) -> None:
     table = world.results.table
     for cell in {place.cell for place in world.places(selectors(claim)[0])}:
