@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -10,9 +9,13 @@ from shutil import copytree, ignore_patterns
 from tests.fake_records import make_table, write_table
 from tests.programs import ran
 
-RENDER = """
+STAGES = """
+import sys
 from pathlib import Path
+from pipeline.__main__ import main
 from pipeline.paper.manuscript import render
+stage = ["figure", "--metrics", sys.argv[1], "--out", "figures"]
+print(main([*stage, "peak"]), main([*stage, "typo"]))
 shown = "{% for name in other_figures %}{{ figure(name) }}{% endfor %}"
 print(render(shown, {}, Path("tables")))
 """
@@ -28,22 +31,15 @@ def test_the_figure_of_the_page_on_own_studies_is_one_file(tmp_path: Path) -> No
     (tmp_path / "pipeline/figures/typo.py").write_text(typo)
     metrics = write_table(make_table(repeats=2), tmp_path)
 
-    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return ran(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        )
-
-    stage = ("-m", "pipeline", "figure", "--metrics", str(metrics), "--out", "figures")
-    drawn, empty = python(*stage, "peak"), python(*stage, "typo")
-    assert drawn.returncode == 0, drawn.stderr
-    assert empty.returncode == 2
-    assert "\nerror: figure typo is empty: pipeline/figures/typo.py picks" in empty.stderr
-    assert sorted(path.name for path in (tmp_path / "figures").glob("*.*g")) == [
-        "peak.png",
-        "peak.svg",
-    ]
-    shown = python("-c", RENDER)
-    assert shown.stdout.startswith("![Peak memory of the largest rank"), shown.stderr
-    assert "(figures/peak){#fig:peak" in shown.stdout
+    done = ran(
+        [sys.executable, "-c", STAGES, str(metrics)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    drawn_and_empty, shown = done.stdout.split("\n", 1)
+    assert drawn_and_empty == "0 2", done.stderr
+    assert "\nerror: figure typo is empty: pipeline/figures/typo.py picks" in done.stderr
+    made = sorted(path.name for path in (tmp_path / "figures").glob("*.*g"))
+    assert made == ["peak.png", "peak.svg"]
+    assert shown.startswith("![Peak memory of the largest rank")
+    assert "(figures/peak){#fig:peak" in shown

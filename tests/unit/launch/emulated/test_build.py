@@ -38,7 +38,9 @@ def test_all_is_well_when_every_rank_is(start, codes, status) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_kill_is_told_by_its_signal(start, victim) -> None:
+def test_a_kill_is_told_by_its_signal(start, monkeypatch, victim) -> None:
+    """Of the meeting place or of a rank, though another one says of itself that it failed."""
+    monkeypatch.setattr(build, "GRACE_SECONDS", 0.6)
     started = [start(0, 60), start(0, 60), start(3, 0.3)]
     os.kill(started[victim].pid, signal.SIGKILL)
     assert follow(started) == 128 + signal.SIGKILL
