@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from pipeline import models, strategies
@@ -132,24 +130,6 @@ def both(spec: ModelSpec) -> tuple[Any, Any]:
     theirs = getattr(transformers, str(spec.architecture))(config).eval()
     theirs.load_state_dict(ours.model.state_dict())
     return ours, theirs
-
-
-def test_bert_has_the_logits_and_the_loss_of_transformers_own() -> None:
-    """With the masks of its own data collator, which also pads."""
-    ours, theirs = both(BERT)
-    vocabulary = {f"w{n}": n for n in range(300)} | {"[PAD]": 300, "[MASK]": 301}
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(vocabulary)), pad_token="[PAD]", mask_token="[MASK]"
-    )
-    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3)
-    lines = [{"input_ids": [*range(7 * length, 8 * length)]} for length in (16, 9, 4, 16)]
-    batch = collate(lines)
-    expected, labels = theirs(**batch), batch["labels"]
-    inputs, segments, weights = batch["input_ids"], batch["attention_mask"], (labels >= 0).float()
-    assert weights.sum() > 5 and (segments == 0).any()
-    torch.testing.assert_close(ours.logits(inputs, segments), expected.logits, rtol=1e-5, atol=1e-5)
-    loss = ours(inputs, labels.clamp(min=0), weights, segments) / weights.sum()
-    torch.testing.assert_close(loss, expected.loss, rtol=1e-5, atol=0)
 
 
 def test_berts_two_heads_have_the_logits_and_the_loss_of_transformers_own_with_padding() -> None:
