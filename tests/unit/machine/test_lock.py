@@ -114,8 +114,10 @@ def test_a_stopped_start_of_another_run_is_named(own: Path, tmp_path: Path, caps
     assert f"`kill -CONT {pid}` continues it, `kill -KILL {pid}` ends it" in "".join(lines)
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EIO, errno.ESTALE])
-@pytest.mark.parametrize("calls_before", [0, 2], ids=["at once", "while it waits"])
+@pytest.mark.parametrize(
+    ("number", "calls_before"),
+    [(errno.ENOLCK, 0), (errno.ENOSYS, 0), (errno.EIO, 0), (errno.ESTALE, 2)],
+)
 def test_a_call_that_fails_is_no_lock_of_another(own, monkeypatch, number, calls_before) -> None:
     """A server of files may go while a run waits for another."""
     answers: list[OSError] = [BlockingIOError(errno.EAGAIN, "taken")] * calls_before

@@ -204,7 +204,7 @@ def test_a_line_of_a_log_is_made_fit_to_be_shown(line: str, shown: str) -> None:
 def test_profiled_runs_are_listed_and_a_study_without_claims_has_no_section_of_them(
     tmp_path: Path,
 ) -> None:
-    root = page_results(tmp_path, profile={"steps": 8})
+    root = page_results(tmp_path, profile={"steps": 8}, cells=make_study()["cells"][:3])
     assert stage(root, "page") == 0
     text = (root / "report.html").read_text()
     page = Outline(text)
