@@ -26,9 +26,8 @@ from pipeline.precision import make_precision
 from pipeline.resolved import resolve
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
 from pipeline.study.spec import ATTENTION, ModelSpec, RunSpec, WorkloadSpec, WorldSpec
+from tests.fake_records import shipped
 from tests.ranks import fake_group
 
 SMALL = ModelSpec("gpt2", num_layers=3, width=96, num_heads=3, context=64, vocab_size=1024)
@@ -39,11 +38,6 @@ TOLERANCE = 0.02
 
 def predict(spec: RunSpec, rank: int = 0) -> Memory:
     return memory.predict(resolve(spec), rank)
-
-
-def run_of(study: str, cell: str, nodes: int) -> RunSpec:
-    runs = expand(load_study(Path(f"workflow/config/{study}/study.yaml")))
-    return next(r for r in runs if r.cell == cell and r.world.nodes == nodes)
 
 
 @contextmanager
@@ -76,7 +70,7 @@ def kept_bytes(model: ModelSpec, precision: str, sequences: int, recompute: Any 
 
 def of(model: ModelSpec, precision: str, sequences: int, recompute: Any = False) -> RunSpec:
     """One device that takes so many sequences at once."""
-    spec = replace(run_of("smoke", "single", 1), model=model, precision=precision)
+    spec = replace(shipped("smoke", "single", 1).spec, model=model, precision=precision)
     once = replace(spec.workload, global_batch=sequences, accumulation_steps=1)
     return replace(spec, workload=replace(once, recompute=recompute))
 
@@ -182,7 +176,7 @@ def test_a_context_rank_keeps_keys_and_values_of_the_heads_that_a_tensor_axis_le
 @pytest.mark.parametrize("name", strategies.names())
 def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
     """Inputs of its blocks and one block at a time are less than three blocks and more."""
-    spec = replace(run_of("bai2022", "single", 1), precision="fp32", strategy=name)
+    spec = replace(shipped("bai2022", "single", 1).spec, precision="fp32", strategy=name)
     world = replace(spec.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
     spec = replace(spec, world=world, options={})
     if strategies.load(name, {}).example:
@@ -199,7 +193,7 @@ def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
 
 
 def test_gradients_of_activations_count_where_the_loss_is_smaller() -> None:
-    spec = run_of("smoke", "single", 1)
+    spec = shipped("smoke", "single", 1).spec
     wide = replace(spec, model=replace(SMALL, width=1536, vocab_size=64))
     usual, found = predict(spec), predict(wide)
     assert usual.within < usual.logits and found.within > found.logits
@@ -208,7 +202,7 @@ def test_gradients_of_activations_count_where_the_loss_is_smaller() -> None:
 
 
 def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
-    spec = run_of("bai2022", "single", 1)
+    spec = shipped("bai2022", "single", 1).spec
     adamw = predict(spec)
     lamb = predict(replace(spec, optimiser=replace(spec.optimiser, name="lamb")))
     assert lamb == replace(adamw, buffers=adamw.buffers + 4 * num_parameters(spec.model))
@@ -219,28 +213,28 @@ def test_lamb_has_all_of_its_steps_before_it_takes_one() -> None:
     [("fp32", 4, 4), ("apex_o2", 6, 6), ("bf16_masters", 6, 4)],  # gradients are the masters' own
 )
 def test_narrow_weights_keep_masters_and_their_gradients(precision, weights, gradients) -> None:
-    spec = replace(run_of("bai2022", "single", 1), precision=precision)
+    spec = replace(shipped("bai2022", "single", 1).spec, precision=precision)
     found, count = predict(spec), num_parameters(spec.model)
     assert (found.parameters, found.gradients) == (weights * count, gradients * count)
     assert found.optimiser == 8 * count and formula_24(resolve(spec)) > 16 * count
 
 
 def test_each_cell_of_the_paper_keeps_what_its_strategy_does() -> None:
-    root, server = (predict(run_of("smoke", "sps", 2), rank) for rank in (0, 1))
+    root, server = (predict(shipped("smoke", "sps", 2).spec, rank) for rank in (0, 1))
     assert root.optimiser > 0 and server.optimiser == 0, "the root alone updates"
     assert root.buffers == 3 * server.buffers
-    one, ddp = (predict(run_of("smoke", cell, 1)) for cell in ("single", "dps"))
+    one, ddp = (predict(shipped("smoke", cell, 1).spec) for cell in ("single", "dps"))
     assert (one.held_gradients, ddp.held_gradients) == (0, ddp.gradients), "while activations are"
     assert ddp.model_peak > one.model_peak
-    fused = predict(run_of("smoke", "horovod", 2))
+    fused = predict(shipped("smoke", "horovod", 2).spec)
     assert fused.buffers == fused.gradients, "no more than there is to fuse"
-    assert predict(run_of("bai2022", "horovod", 1)).buffers == 128 * 2**20
-    one, four = (predict(run_of("bai2022", cell, 1)) for cell in ("single", "sps"))
+    assert predict(shipped("bai2022", "horovod", 1).spec).buffers == 128 * 2**20
+    one, four = (predict(shipped("bai2022", cell, 1).spec) for cell in ("single", "sps"))
     assert 4 * four.activations == one.activations, "one process cuts the batch over all GPUs"
 
 
 def test_accumulation_holds_gradients_and_cuts_activations() -> None:
-    spec = run_of("smoke", "single", 1)
+    spec = shipped("smoke", "single", 1).spec
     cut = replace(spec, workload=replace(spec.workload, accumulation_steps=4))
     whole, parts = (predict(s) for s in (spec, cut))
     assert parts.activations * 4 == whole.activations
@@ -249,7 +243,7 @@ def test_accumulation_holds_gradients_and_cuts_activations() -> None:
 
 def test_peaks_of_one_gpu_are_those_measured() -> None:
     """14 shapes of GPT-2 on one H200, by torch's allocator: within 7 %, 2 % in the mean."""
-    errors, world = [], run_of("bai2022", "single", 1).world
+    errors, world = [], shipped("bai2022", "single", 1).spec.world
     for row in read(FOLDER / "samestep_h200.csv"):
         names = ("layers", "hidden", "heads", "seq", "vocab")
         layers, width, heads, context, vocabulary = (int(row[name]) for name in names)

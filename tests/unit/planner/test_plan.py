@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,9 @@ from pipeline.study.expansion import every_run, expand, profiled
 from pipeline.study.load import find_study, load_study
 
 
+@cache
 def plans_of(name: str) -> dict[tuple[str, int], CellPlan]:
-    runs = runs_of(load_study(Path(f"workflow/config/{name}/study.yaml")))
+    runs = runs_of(load_study(find_study(name)))
     return {(p.spec.cell, p.spec.world.nodes): p for p in plan_study(runs)}
 
 
