@@ -11,7 +11,7 @@ from pipeline.models.build import build_model
 from pipeline.parallel.cut import cut_of, held
 from pipeline.parallel.types import Batch
 from pipeline.strategies.expert.step import ExpertAxis
-from tests.ranks import fake_group, parts_of
+from tests.ranks import fake_group, model_of, parts_of
 
 IDS = torch.arange(32).view(2, 16) % 7
 
