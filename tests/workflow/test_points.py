@@ -21,7 +21,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def test_its_files_are_there_and_made_once(made: Project) -> None:
+def test_make_paper_leaves_its_files_and_makes_them_once(made: Project) -> None:
     results = made.folder / "results/planner"
     assert b"<pdfuaid:part>1<" in (results / "paper/paper.pdf").read_bytes()
     latex = (results / "paper/paper.tex").read_text(encoding="utf-8")
