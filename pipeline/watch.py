@@ -36,6 +36,8 @@ from pipeline.study.study import Study
 
 REFRESH_SECONDS = 2.0
 POLL_SECONDS = 1.0  # a poll of 252 records takes less than a millisecond of CPU time
+ANSWER, ANSWER_SECONDS = b"Will exit after finishing", 15.0
+"""What Snakemake says once it is asked to end, and how long it may take to say so."""
 NOTABLE = r"(?:error:|warning:|note:|mixed:|NOT EQUAL|interrupted|{study}/)"
 _RULE = re.compile(r"(?:local)?rule (\w+):$")
 _STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")
@@ -230,15 +232,29 @@ class Follower:
             # Control-C reaches the whole group, a signal of its own this process alone, and of a
             # broken pipe the workflow knows nothing: no orphan works on.
             if error.args or not isinstance(error, KeyboardInterrupt):
-                # Snakemake's handler of SIGTERM takes a lock that the thread it interrupts may
-                # hold, and then waits for ever. A background job of a script has SIGINT ignored.
-                ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-                child.send_signal(signal.SIGTERM if ignored else signal.SIGINT)
+                with suppress(KeyboardInterrupt):
+                    self.end(child)
             while child.poll() is None:
                 with suppress(KeyboardInterrupt):
                     child.wait()
             raise
         return exit_status(child.returncode)
+
+    def end(self, workflow: subprocess.Popen[bytes]) -> None:
+        """Ask it to end after the jobs under way, and again where it does not answer.
+
+        Snakemake's handler of SIGTERM takes a lock that the thread it interrupts may hold, and then
+        waits for ever; a SIGINT, which is an exception there, ends that.
+        """
+        begun, deadline = self.log.stat().st_size, time.monotonic() + ANSWER_SECONDS
+        workflow.terminate()
+        while workflow.poll() is None and ANSWER not in self.log.read_bytes()[begun:]:
+            if time.monotonic() > deadline:
+                # A background job of a script has SIGINT ignored, and so have its children.
+                ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+                workflow.send_signal(signal.SIGKILL if ignored else signal.SIGINT)
+                return
+            wait_for_one([workflow], 0.1)
 
 
 def follow(

@@ -146,13 +146,17 @@ def _make(spec: Mapping[str, Any], source: Source, work: Path, num_threads: int)
 
 def _check_kept(spec: Mapping[str, Any], folder: Path) -> None:
     """Raise CorpusError where what is read lies where `build` removes what was made before."""
-    for path in map(Path, chain(*local_files(spec["corpus"], spec["tokenizer"]).values())):
-        # What is absent, or can be no path, is refused where it is read.
-        if path.exists() and path.resolve().parent == folder.resolve():
-            raise CorpusError(
-                f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
-                "give another folder"
-            )
+    try:
+        files = chain(*local_files(spec["corpus"], spec["tokenizer"]).values())
+        kept = [path for path in map(Path, files) if path.exists()]
+        inside = [path for path in kept if path.resolve().parent == folder.resolve()]
+    except OSError:
+        return  # what can be no path, or may not be read, is refused where it is read
+    for path in inside:
+        raise CorpusError(
+            f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
+            "give another folder"
+        )
 
 
 def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:

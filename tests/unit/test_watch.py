@@ -21,7 +21,7 @@ from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
-from pipeline.watch import Watched, follow
+from pipeline.watch import ANSWER, Follower, Watched, follow
 from tests.fake_records import make_study, write_records
 from tests.programs import ran
 
@@ -187,10 +187,9 @@ def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path, monkeypatch) 
     assert out.getvalue().endswith("\r\x1b[K")
 
 
-def test_a_signal_ends_the_workflow_too_by_one_that_snakemake_survives(tmp_path: Path) -> None:
-    """Its handler of SIGTERM may wait for ever."""
+def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     (tmp_path / "tiny.json").write_text(json.dumps(STUDY))
-    child = "trap 'touch ended; exit 3' INT; touch begun; while :; do sleep 0.05; done"
+    child = "trap 'touch ended; exit 3' TERM; touch begun; while :; do sleep 0.05; done"
     command = [sys.executable, "-m", "pipeline", "follow", "--study", "tiny.json", "--results", "."]
     process = subprocess.Popen(
         [*command, "--", "sh", "-c", child],
@@ -202,6 +201,25 @@ def test_a_signal_ends_the_workflow_too_by_one_that_snakemake_survives(tmp_path:
     process.send_signal(signal.SIGTERM)
     assert "interrupted by signal 15" in process.communicate(timeout=60)[1]
     assert process.returncode == 143 and (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("to_sigterm", "code"), [("", 4), (f"echo {ANSWER.decode()}; sleep 0.6; exit 3", 3)]
+)
+def test_a_workflow_that_does_not_answer_is_interrupted(
+    to_sigterm: str, code: int, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Snakemake, whose handler of SIGTERM may wait for ever; one that answers has its time."""
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.2)
+    script = f"trap '{to_sigterm}' TERM; trap 'exit 4' INT; echo begun"
+    script += "; while :; do sleep 0.05; done"
+    log = tmp_path / "log.txt"
+    with log.open("wb") as stream:
+        child = subprocess.Popen(["bash", "-c", script], stdout=stream)
+    while not log.read_bytes():
+        time.sleep(0.02)
+    Follower(watched, log, Terminal()).end(child)
+    assert child.wait(timeout=60) == code
 
 
 def test_a_record_that_a_disk_emptied_is_set_aside_and_named(watched: Watched) -> None:

@@ -21,6 +21,7 @@ from pipeline.parallel.mesh import (
     BUCKET_BYTES,
     CONTEXT,
     DATA,
+    EXPERT,
     REPLICA,
     Degrees,
     Layout,
@@ -55,8 +56,8 @@ class Sharded(Strategy):
         {"stage": 2},
         {"ranks": 2},
         {"ranks": 2, "stage": 1},
-        {"stage": 1, "bucket_cap_mb": 0.01},
         {"ranks": 2, "stage": 2},
+        {"stage": 1, "bucket_cap_mb": 0.01},
     )
 
     use = "weights, gradients or optimiser state do not fit one device"
@@ -201,7 +202,8 @@ def rows_of_stage_1(
     rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
     rows *= 1 if width.weight < FP32 else 2
     bucket = min(2 * bucket_bytes, gradients)  # two of them on their way
-    pieces = bucket * (1 - 1 / axes[DATA])
+    ranks = axes[DATA] * axes.get(CONTEXT, 1) * axes.get(EXPERT, 1)
+    pieces = bucket * (1 - 1 / ranks)
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
     # copy of that: blocks of so many sizes never fit one another's.
     heap = layout.device == "cpu"

@@ -159,11 +159,7 @@ def row_buckets(
 ) -> list[RowBucket]:
     """Buckets of all parameters as DDP has them; ranks and axes as of a `RowBucket`."""
     members = buckets(list(parts.model.parameters())[::-1], bucket_bytes)
-    rows = [RowBucket(some, ranks, parts.precision, replicas, axes=axes) for some in members]
-    # At most two are on their way at once: each needs as much memory again.
-    for earlier, bucket in zip(rows, rows[2:], strict=False):
-        bucket.earlier = earlier
-    return rows
+    return [RowBucket(some, ranks, parts.precision, replicas, axes=axes) for some in members]
 
 
 def _waited(work: Any, mean: Tensor, _sent: Tensor) -> Tensor:
@@ -185,6 +181,9 @@ class ShardedOptimiser(Optimizer):
 
     def __init__(self, parts: Parts, buckets: Sequence[RowBucket]) -> None:
         self.buckets, self.reduction = buckets, Reduction(buckets)
+        # At most two are on their way at once: each needs as much memory again.
+        for earlier, bucket in zip(buckets, buckets[2:], strict=False):
+            bucket.earlier = earlier
         wholes = [parameter for bucket in self.buckets for parameter in bucket.parameters]
         rows = [one for bucket in self.buckets for one in bucket.rows]
         super().__init__([{"params": rows, "wholes": wholes}], {})
