@@ -561,14 +561,14 @@ def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
     [alone] = predict_sent(replace(run, options={"ranks": 1}))
     assert (alone.axis, alone.bytes) == ("data", 2 * 3 / 4 * 4 * count)
     # ZeRO: a fourth of all states, and its rows of gradients and of fp32 weights; in a bucket, in
-    # what comes from the other replica and in what is gathered a CPU keeps the rank's part of all.
+    # what comes from three other ranks and in what is gathered a CPU keeps the rank's part of all.
     zero = replace(run, options={"zero_stage": 1})
     sharded = predict(zero)
     assert (sharded.optimiser, sharded.gradients) == (8 * count // 4, held.gradients)
-    assert sharded.parameters == held.parameters + 2 * 4 * count // 4 + 3.5 * 4 * kept
+    assert sharded.parameters == held.parameters + 2 * 4 * count // 4 + 3.75 * 4 * kept
     assert [one.bytes for one in predict_sent(zero)] == [exchanged.bytes, rest.bytes, own.bytes]
     narrow = replace(zero, precision="bf16_masters")
-    assert predict(narrow).parameters == (2 + 1.5 * 4 + 2 * 2) * kept + (4 + 4) * count // 4
+    assert predict(narrow).parameters == (2 + 1.75 * 4 + 2 * 2) * kept + (4 + 4) * count // 4
     assert predict_sent(narrow)[1].bytes == pytest.approx(3 / 4 * (4 + 2) * (count - experts))
     # Its neighbour is on its node; of three others two are not, and of the ring one in two is.
     assert leaving(run, 0)["expert"] == 0
