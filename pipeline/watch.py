@@ -37,7 +37,7 @@ from pipeline.study.study import Study
 REFRESH_SECONDS = 2.0
 POLL_SECONDS = 1.0  # a poll of 252 records takes less than a millisecond of CPU time
 ANSWER, ANSWER_SECONDS = b"Will exit after finishing", 15.0
-"""What Snakemake says once it is asked to end, and how long it may take to say so."""
+"""Words of Snakemake once it is asked to end, and seconds that it may take to say them."""
 NOTABLE = r"(?:error:|warning:|note:|mixed:|NOT EQUAL|interrupted|{study}/)"
 _RULE = re.compile(r"(?:local)?rule (\w+):$")
 _STEP = re.compile(r": (step \d+/\d+, |waits: |the machine is quiet)")

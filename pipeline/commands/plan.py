@@ -135,7 +135,7 @@ def _auto(args: argparse.Namespace, limit: int | None) -> None:
 
 
 def _row(plan: CellPlan, limit: int | None) -> dict[str, str]:
-    """What the table has of a cell and node count, by its headings."""
+    """A row of the table, of a cell and a node count, by its headings."""
     world, m = plan.spec.world, plan.memory
     parts = {
         "parameters": m.parameters, "gradients": m.gradients, "optimiser": m.optimiser,

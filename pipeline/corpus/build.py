@@ -7,6 +7,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -146,17 +147,16 @@ def _make(spec: Mapping[str, Any], source: Source, work: Path, num_threads: int)
 
 def _check_kept(spec: Mapping[str, Any], folder: Path) -> None:
     """Raise CorpusError where what is read lies where `build` removes what was made before."""
-    try:
-        files = chain(*local_files(spec["corpus"], spec["tokenizer"]).values())
-        kept = [path for path in map(Path, files) if path.exists()]
-        inside = [path for path in kept if path.resolve().parent == folder.resolve()]
-    except OSError:
-        return  # what can be no path, or may not be read, is refused where it is read
-    for path in inside:
-        raise CorpusError(
-            f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
-            "give another folder"
-        )
+    for path in map(Path, chain(*local_files(spec["corpus"], spec["tokenizer"]).values())):
+        is_inside = False
+        # What can be no path, or may not be read, is refused where it is read.
+        with suppress(OSError, ValueError, RuntimeError):
+            is_inside = path.exists() and path.resolve().parent == folder.resolve()
+        if is_inside:
+            raise CorpusError(
+                f"{path} lies in {folder}, where the tokens are made, and would be removed first; "
+                "give another folder"
+            )
 
 
 def local_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, list[str]]:

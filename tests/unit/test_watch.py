@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,13 @@ def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert "interrupted by signal 15" in process.communicate(timeout=60)[1]
     assert process.returncode == 143 and (tmp_path / "ended").exists()
+
+
+def test_the_installed_snakemake_says_what_is_waited_for() -> None:
+    """Else each workflow that is ended would lose the run under way."""
+    scheduler = "snakemake/scheduling/job_scheduler.py"
+    [file] = [one for one in distribution("snakemake").files or [] if str(one) == scheduler]
+    assert ANSWER in Path(str(file.locate())).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ class LanguageModel(nn.Module):
         return _logits(self.model(input_ids=inputs, **self.sides(segments)))
 
     def outputs(self, inputs: Tensor, segments: Tensor | None = None) -> Any:
-        """What `loss` takes: logits, and of a mixture its router's loss of each sequence."""
+        """Logits for `loss`, and of a mixture its router's loss of each sequence, (batch,)."""
         if not self.is_mixture:
             return self.logits(inputs, segments)
         made = self.model(input_ids=inputs, output_router_logits=True, **self.sides(segments))

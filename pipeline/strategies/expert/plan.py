@@ -143,10 +143,11 @@ def sent_along(
 ) -> Sequence[Traffic]:  # fmt: skip
     """Tokens and outputs along the expert axis, gradients over it and the data axis.
 
-    Both ways, once more in a block that is recomputed. What leaves a rank depends on the routing:
-    the formula is the mean over the ranks where a token's experts are as likely on any of them, and
-    no routing makes that mean more than n/(n-1) times as large. `experts` and `rest`: bytes of a
-    rank's gradients of its experts and of all else; `zero`: rows of them by stage 1 of ZeRO.
+    Tokens travel both ways, once more in a block that is recomputed. The bytes that leave a rank
+    depend on the routing: the formula is the mean over the ranks where a token's experts are as
+    likely on any of them, and no routing makes that mean more than n/(n-1) times as large.
+    `experts` and `rest`: bytes of a rank's gradients of its experts and of all else; `zero`: rows
+    of them by stage 1 of ZeRO.
     """
     size, mixture = layout.size(EXPERT), models.experts(spec.model)
     assert mixture is not None

@@ -102,14 +102,16 @@ def is_expert(parameter: Tensor) -> bool:
     return any(made.axis == EXPERT for made in cuts_of(parameter))
 
 
-def averaged(parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup) -> Reduction:
+def mean_by_holders(
+    parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup
+) -> Reduction:
     """Mean gradients, those of experts over their replicas alone; see `reduction.mean_of`."""
     narrow, count = parts.precision.reduced, everyone.size()
     members = by_holders(parts, everyone, replicas)
     return Reduction(MeanBucket(some, ranks, narrow, count) for some, ranks in members)
 
 
-def shard_optimiser(
+def shard_by_holders(
     parts: Parts, everyone: dist.ProcessGroup, replicas: dist.ProcessGroup
 ) -> ShardedOptimiser:
     """ZeRO's stage 1: rows of each parameter over the ranks that hold it, as Megatron-LM has them.
@@ -135,8 +137,10 @@ def expert_step(parts: Parts, *, zero_stage: int) -> Stepper:
     cut_experts(parts.model, axis)
     if not zero_stage:
         prepared, norm = parts.prepare(), partial(whole_norm, ranks=axis.ranks)
-        return Stepper(prepared, group, reduction=averaged(parts, everyone, replicas), norm=norm)
+        return Stepper(
+            prepared, group, reduction=mean_by_holders(parts, everyone, replicas), norm=norm
+        )
     parts.materialise()
-    rows = shard_optimiser(parts, everyone, replicas)
+    rows = shard_by_holders(parts, everyone, replicas)
     prepared = parts.prepared(rows)
     return Stepper(prepared, group, reduction=rows.reduction, sharded=rows, norm=norm_over)

@@ -26,7 +26,12 @@ from pipeline.parallel.reduction import mean_of
 from pipeline.parallel.step import Stepper
 from pipeline.parallel.types import Batch, Parts
 from pipeline.strategies.context.step import ContextAxis, cut_sequences
-from pipeline.strategies.expert.step import ExpertAxis, averaged, cut_experts, shard_optimiser
+from pipeline.strategies.expert.step import (
+    ExpertAxis,
+    cut_experts,
+    mean_by_holders,
+    shard_by_holders,
+)
 from pipeline.strategies.pipeline_parallel.plan import Pipelined, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
@@ -110,7 +115,7 @@ class PipelineStepper(Stepper):
         elif zero_stage and self.data is not None:
             parts.materialise()
             if replicas is not None:
-                sharded = shard_optimiser(parts, self.data, replicas)
+                sharded = shard_by_holders(parts, self.data, replicas)
             else:
                 rows = row_buckets(parts, self.data, axes=(DATA, CONTEXT))
                 sharded = ShardedOptimiser(parts, rows)
@@ -119,7 +124,7 @@ class PipelineStepper(Stepper):
         else:
             prepared = parts.prepare()
             if self.data is not None and replicas is not None:
-                reduction = averaged(parts, self.data, replicas)
+                reduction = mean_by_holders(parts, self.data, replicas)
             elif self.data is not None:
                 reduction = mean_of(parts, self.data)
         self.ends = ends_of(layout, group.rank)

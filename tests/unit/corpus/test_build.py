@@ -91,6 +91,17 @@ def test_the_folder_of_the_corpus_does_not_matter(tmp_path, text_spec) -> None:
     assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
 
 
+def test_what_is_read_is_never_removed_whatever_else_is_named(tmp_path, text_spec) -> None:
+    """Files of these names are those of an earlier run, which go first."""
+    kept = tmp_path / "out/manifest.json"
+    kept.parent.mkdir()
+    kept.write_text("a text of somebody")
+    corpus = text_spec["corpus"] | {"paths": ["x" * 300, str(kept)]}
+    with pytest.raises(CorpusError, match=r"manifest.json lies in .*; give another folder"):
+        make(text_spec | {"corpus": corpus}, kept.parent)
+    assert kept.read_text() == "a text of somebody"
+
+
 def test_a_half_written_folder_starts_clean(tmp_path: Path, text_spec: dict[str, Any]) -> None:
     make(text_spec, tmp_path / "fresh")
     half = tmp_path / "half"
