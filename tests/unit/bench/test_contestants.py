@@ -5,10 +5,11 @@ import sys
 
 import pytest
 import torch
+from torch.nn import functional
 
 from bench.contestants import Setting, Tokens
 from bench.contestants.plain import NanoGpt, Plain
-from bench.peers import CONTESTANTS, LEAST_ROUNDS, Make, Ours, apart, run_rounds
+from bench.peers import CONTESTANTS, LEAST_ROUNDS, ExactGelu, Make, Ours, apart, run_rounds
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)
 
@@ -32,12 +33,22 @@ def test_the_plain_model_is_the_same_function() -> None:
     assert ours.model(inputs, targets).item() == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("make", CONTESTANTS.values(), ids=CONTESTANTS)
+@pytest.mark.parametrize("make", [*CONTESTANTS.values(), ExactGelu])
 def test_a_contestant_takes_as_many_steps_as_asked(make: Make) -> None:
     one = make(SETTING)
     assert math.isfinite(one.train(3))
     optimiser = one.trainable.optimiser if isinstance(one, Ours) else one.optimiser
     assert {float(slots["step"]) for slots in optimiser.state.values()} == {3.0}
+
+
+def test_the_exact_gelu_stands_in_each_layer() -> None:
+    x = 100 * torch.ones(SETTING.model.width)
+    mlps = [part for name, part in ExactGelu(SETTING).model.named_modules() if name.endswith("mlp")]
+    assert len(mlps) == SETTING.model.num_layers
+    for mlp in mlps:
+        hidden = mlp.c_fc(x)
+        torch.testing.assert_close(mlp(x), mlp.c_proj(functional.gelu(hidden)), rtol=0, atol=0)
+        assert not torch.equal(mlp(x), mlp.c_proj(functional.gelu(hidden, approximate="tanh")))
 
 
 THEIRS = """
