@@ -51,12 +51,15 @@ class ResolvedRun:
         return self.ranks_per_machine * self.layout.devices_per_process * on_gpus
 
     def threads_on(self, num_cores: int) -> int:
-        """Threads of each rank: as the spec states, else a machine's cores shared by its ranks."""
+        """Threads of each rank: as the spec states, else a machine's cores shared by its ranks.
+
+        One on an emulated node, whose pacing counts one: other cores of it carry the communication.
+        """
         world = self.spec.world
         if world.threads_per_rank is not None:
             return world.threads_per_rank
-        if world.cores_per_node is not None:
-            return max(1, world.cores_per_node // self.layout.processes_per_node)
+        if world.network == "emulated":
+            return 1
         return max(1, num_cores // self.ranks_per_machine)
 
 

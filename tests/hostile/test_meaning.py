@@ -82,6 +82,10 @@ STUDIES: dict[str, tuple[dict[str, Any], str]] = {
         for key, value in CONDITIONS.items()
     },
     "real time of a loopback": ({"cluster": {"real_time": True}}, "real_time belongs to cluster."),
+    "emulated ranks of two threads": (
+        {"cluster": EMULATED | {"links": [LINK], "cores_per_node": 2, "threads_per_rank": 2}},
+        "cluster.threads_per_rank 2: dilated time counts the CPU seconds of one thread",
+    ),
     "a node count twice": ({"cluster": {"nodes": [1, 1]}}, "nodes"),
     "a seed twice": ({"seeds": [1, 1]}, "seeds"),
     "a claim twice": ({"claims": ["bai2022", "bai2022"]}, "claims"),
