@@ -30,12 +30,7 @@ BUG = 70  # EX_SOFTWARE of sysexits.h
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors are one line and go the way of all others; no option is shortened or given twice."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        for name in (None, "store"):
-            self.register("action", name, options.Once)
+    """Errors are one line and go the way of all others."""
 
     def error(self, message: str) -> NoReturn:
         """Raise SamestepError."""

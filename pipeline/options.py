@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.errors import SamestepError
 
@@ -25,24 +25,6 @@ STUDY = "study file, or the name of a shipped study"
 
 MOST_MEMORY = 2**60
 """Bytes: more than any machine has."""
-
-
-class Once(argparse.Action):
-    """Stores a value; an option that is given twice is refused, where argparse keeps the last."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Store it; the parser's error where there is one already."""
-        given: set[str] = vars(parser).setdefault("given_once", set())
-        if self.option_strings and self.dest in given:
-            parser.error(f"argument {option_string} is given twice; give it once")
-        given.add(self.dest)
-        setattr(namespace, self.dest, values)
 
 
 def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:

@@ -105,23 +105,6 @@ def line_of(laid: Laid, stage: str, given: dict[str, list[str]]) -> list[str]:
     return words
 
 
-def test_an_option_that_is_given_twice(here: Path) -> None:
-    """One that keeps a single value, which a second one would replace in silence."""
-    wrong, known = [], [(stage, action) for stage in ALL for action in actions(stage)]
-    for stage, action in known:
-        flags, kind = action.option_strings, type(action).__name__
-        if not flags or action.nargs == 0 or "Append" in kind:
-            continue
-        named = getattr(action.type, "__name__", "")
-        words = {"folder": ".", "file": "file", "study": "smoke",
-                 "tolerance": "bit", "rate": "1gbit", "memory": "1GiB"}  # fmt: skip
-        choice = str(next(iter(action.choices or [words.get(named, "1")])))
-        status, said = call(here, stage, *[f"{flags[0]}={choice}"] * 2)
-        if status != 2 or "is given twice" not in said:
-            wrong.append((stage, flags[0], status, said))
-    assert not wrong, wrong
-
-
 def test_what_is_written_is_none_of_what_is_read(laid: Laid, here: Path) -> None:
     wrong, both = [], here / "both"
     known = [(stage, actions(stage)) for stage in ALL]
