@@ -14,12 +14,12 @@
 
 # What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
 # shell, in quotes, never as text of the command.
-override GIVEN := STUDY CONFIGFILE FROM CONFIRM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
+override GIVEN := STUDY CONFIGFILE FROM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE
 # What a target reads besides PYTHON and PIP_ARGS; another variable would be ignored, and of two that
 # name a study one would, be it given or exported.
-override TAKES := $(foreach name,STUDY CONFIGFILE,$(foreach target,paper archive clean-results,$(target):$(name))) \
-    paper:FROM clean-results:CONFIRM lock:UPGRADE \
+override TAKES := $(foreach name,STUDY CONFIGFILE,$(foreach target,paper archive,$(target):$(name))) \
+    paper:FROM lock:UPGRADE \
     $(foreach name,IMAGE BASE_IMAGE BUILDER BUILD_OPTIONS FORCE,image:$(name))
 override idle := $(strip $(foreach name,$(filter-out PYTHON PIP_ARGS,$(GIVEN)),$(if \
     $(filter command,$(origin $(name))),$(if $(filter $(MAKECMDGOALS:=:$(name)),$(TAKES)),,$(name)))))
@@ -28,7 +28,7 @@ $(error error: $(idle) would do nothing with make $(MAKECMDGOALS); leave it out)
 endif
 override named := $(strip $(foreach name,STUDY CONFIGFILE FROM,$(if \
     $(filter-out undefined,$(origin $(name))),$(name))))
-ifneq ($(and $(word 2,$(named)),$(filter paper archive clean-results,$(MAKECMDGOALS))),)
+ifneq ($(and $(word 2,$(named)),$(filter paper archive,$(MAKECMDGOALS))),)
 $(error error: $(named) all name a study; give one of them and unset the others)
 endif
 $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
@@ -53,7 +53,7 @@ override SLOWEST := --durations=15 --durations-min=10
 # Python finds the packages of the lock, whatever the caller's shell says of its own.
 $(foreach name,$(filter-out PYTHON,$(filter PYTHON%,$(.VARIABLES))),$(eval unexport $(name)))
 
-.PHONY: help paper studies archive test test-system check bench image setup lock clean clean-results
+.PHONY: help paper studies archive test test-system check bench image setup lock clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -121,6 +121,3 @@ lock: setup ## compile envs/*.lock from their .in files; UPGRADE=1 for newer ver
 clean: ## remove caches of the tools; results and .venv stay
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
-
-clean-results: $(STAMP) ## remove results/<study>, measured runs included; needs CONFIRM=yes
-	@$(PIPELINE) clean --study=$(STUDY_FILE) --confirm="$$CONFIRM"

@@ -77,7 +77,6 @@ def accept_to_run(study: Study) -> None:
         print(
             f"note: the text has changed since the tokens of these runs were made: {others[0]}"
             f"{f' and {len(others) - 1} more' if others[1:] else ''}. What is in {results} is of "
-            "the former text; bring that back, or remove the folder (`make clean-results`) to "
-            "train on the present one",
+            "the former text; bring that back, or remove the folder to train on the present one",
             file=sys.stderr,
         )

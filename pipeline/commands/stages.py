@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 from pipeline import options
 from pipeline.commands import SITE, STUDY, Command, arguments_of, command, needed, option
-from pipeline.errors import ClaimError, CorpusError, SamestepError, StudyError
+from pipeline.errors import ClaimError, CorpusError, StudyError
 from pipeline.files import note_made, write_text
 
 STAGES: dict[str, Command] = {}
@@ -342,29 +341,3 @@ def unpack(args: argparse.Namespace) -> None:
     from pipeline.archive.unpack import unpack
 
     print(unpack(args.archive, args.into))
-
-
-@enter(STUDY, option("--confirm", str, "`yes`, since runs cannot be brought back", default=""))
-def clean(args: argparse.Namespace) -> None:
-    """Remove the results of one study, measured runs included.
-
-    `python -m pipeline clean --study smoke --confirm=yes` removes results/<study>, and nothing that
-    a symlink points to.
-    """
-    from pipeline.study.load import results_folder
-
-    folder = results_folder(args.study, of_points=True)
-    if folder.is_symlink():
-        raise SamestepError(f"{folder} is a symlink to {folder.readlink()}; remove it by hand")
-    if not folder.is_dir():
-        raise SamestepError(f"there is no {folder}, so nothing to remove")
-    if args.confirm != "yes":
-        raise SamestepError(f"this removes {folder} and its measured runs; add CONFIRM=yes")
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        raise SamestepError(
-            f"could not remove {folder}: {error.strerror or error} ({error.filename}); "
-            "fix the permissions"
-        ) from error
-    print(f"removed {folder}")

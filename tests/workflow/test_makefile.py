@@ -70,15 +70,11 @@ def test_a_study_file_may_have_any_name(project: Project, exported: bool) -> Non
     assert AWKWARD in [argument.removeprefix("--configfile=") for argument in passed]
     assert "results/tiny/paper/paper.pdf" in done.stdout
     assert "tiny" in refusal(make(project, "archive", *given, **variables))
-    assert make(project, "clean-results", *given, "CONFIRM=yes", **variables).returncode == 0
-    assert results(project) == ["smoke"]
 
 
 def test_no_variable_is_run(kept: Project) -> None:
-    of_study = ("paper", f"CONFIGFILE={NASTY}"), ("clean-results", f"STUDY={NASTY}", "CONFIRM=yes")
-    for words in of_study:
+    for words in (("paper", f"CONFIGFILE={NASTY}"), ("archive", f"STUDY={NASTY}")):
         assert "there is no study" in refusal(make(kept, *words))
-    refusal(make(kept, "clean-results", "CONFIGFILE=tiny.yaml", f"CONFIRM={NASTY}"))
     for given in (NASTY, ""):  # an empty one ran the default study
         refusal(make(kept, "paper", f"FROM={given}"))
 
@@ -95,9 +91,9 @@ def test_a_variable_that_is_none_runs_no_other_study(kept: Project, given: str) 
     [
         ("paper STUDY=tiny CONFIGFILE=tiny.yaml", {}, "STUDY CONFIGFILE all name a study"),
         ("paper STUDY=tiny FROM=z.zip", {}, "STUDY FROM all name a study"),
-        ("clean-results STUDY=tiny", {"CONFIGFILE": "tiny.yaml"}, "STUDY CONFIGFILE all name a"),
+        ("archive STUDY=tiny", {"CONFIGFILE": "tiny.yaml"}, "STUDY CONFIGFILE all name a"),
         ("studies STUDY=tiny", {}, "STUDY would do nothing with make studies"),
-        ("paper CONFIGFILE=tiny.yaml CONFIRM=yes", {}, "CONFIRM would do nothing with make paper"),
+        ("paper CONFIGFILE=tiny.yaml UPGRADE=1", {}, "UPGRADE would do nothing with make paper"),
         ("test UPGRADE=1", {}, "UPGRADE would do nothing with make test"),
     ],
 )
@@ -109,7 +105,7 @@ def test_a_variable_without_effect_is_not_ignored(kept, given, exported, said) -
 @pytest.mark.parametrize("name", ["PIPELINE", "SHELL"])
 def test_the_makefile_s_own_variables_are_not_to_be_given(kept: Project, name: str) -> None:
     given = f"{name}=touch made; echo"
-    assert make(kept, "clean-results", "STUDY=tiny", given).returncode == 2
+    assert make(kept, "archive", "STUDY=tiny", given).returncode == 2
 
 
 def test_a_study_that_cannot_be_starts_no_workflow(project: Project) -> None:
@@ -129,5 +125,5 @@ def test_the_image_s_variables_are_data(project: Project) -> None:
 
 
 @pytest.mark.parametrize("given", ["STUDY=typo", "STUDY=", "STUDY=../results", "CONFIGFILE="])
-def test_what_is_no_study_removes_nothing(kept: Project, given: str) -> None:
-    refusal(make(kept, "clean-results", given, "CONFIRM=yes"))
+def test_what_is_no_study_runs_none(kept: Project, given: str) -> None:
+    refusal(make(kept, "paper", given))

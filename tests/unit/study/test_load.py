@@ -154,3 +154,14 @@ def test_a_misspelt_key_is_not_removed_without_a_word(tmp_path: Path, line: str)
     (tmp_path / "mine.yaml").write_text(f"study: mine\nextends: smoke\n{line}\n")
     with pytest.raises(StudyError, match=r"unknown keys '(profle|yardstik|wdth)'"):
         load_study(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f'study: "{name}"' for name in ("", ".", "..", "../results", "a/b", "/", "mine\\n", "~")]
+    + ["title: x", "[study]", "study: 7", "study: null"],
+)
+def test_what_is_no_name_of_a_folder_has_no_results(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(StudyError, match="no name of a study"):
+        results_folder(tmp_path / "mine.yaml")

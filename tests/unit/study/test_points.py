@@ -62,11 +62,9 @@ def test_a_study_that_extends_it_is_refused_too(tmp_path: Path, capsys: Any) -> 
     assert "a study of points has no runs" in capsys.readouterr().err
 
 
-def test_check_and_clean_know_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_knows_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--study", "planner"]) == 0
     assert capsys.readouterr().out == "results/planner\n"
-    assert main(["clean", "--study", "planner"]) == 2
-    assert "results/planner" in capsys.readouterr().err
 
 
 def test_a_study_with_cells_has_no_such_paper(tmp_path: Path, capsys: Any) -> None:
