@@ -154,8 +154,8 @@ def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
            f"{key} belongs to cluster.network emulated, given {network}; leave it out")
           for key in ("yardstick", "real_time")),
         (emulated and threads > 1,
-         f"threads_per_rank {threads}: dilated time counts the CPU seconds of one thread; set it to "
-         "1, and further cores of a node carry the communication"),
+         f"threads_per_rank {threads}: dilated time counts the CPU seconds of one thread; set it "
+         "to 1, and further cores of a node carry the communication"),
     ])  # fmt: skip
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
     return ClusterSpec(**{**content, "nodes": tuple(content["nodes"]), "links": links})
