@@ -69,7 +69,7 @@ def settle(
     effect = outcome.effect
     if effect is None or region is None:
         return (REPRODUCED if outcome.holds else NOT_REPRODUCED), outcome.why, None
-    about = f"{outcome.what} is {effect_text(effect)}"
+    about = f"{outcome.what} is {effect_text(effect, region.limits)}"
     verdict = within(effect.low, effect.high, region)
     if effect.how == COUNTED:
         return verdict, f"{about}, claimed {region}", None
@@ -96,18 +96,26 @@ def within(low: float, high: float, region: Region) -> str:
     return NOT_REPRODUCED if high < least or low > most else UNDECIDED
 
 
-def effect_text(effect: Interval, runs: str = "") -> str:
+def effect_text(effect: Interval, limits: Sequence[float], runs: str = "") -> str:
     """The effect with its interval, which it has from six runs on, and needs where it has noise.
 
-    `runs` says how many there are of an effect that has none.
+    `runs` says how many there are of an effect that has none. No bound is rounded onto one of the
+    `limits` of what was claimed: the verdict would seem to be another one.
     """
     if effect.how == COUNTED:
         return f"{significant(effect.value)} (counted)"
     if effect.n < MIN_REPEATS:
         few = runs or f"{effect.n} of the {MIN_REPEATS} runs it needs"
         return f"{significant(effect.value)} (no interval: {few})"
-    shape = ratio_interval if 0.05 <= effect.value < 1000 else with_interval
-    return shape(effect.value, effect.low, effect.high)
+    ends = effect.low, effect.high
+    if not 0.05 <= effect.value < 1000:
+        return with_interval(effect.value, *ends)
+    decimals = 2
+    while decimals < 4 and any(
+        round(end, decimals) == round(limit, decimals) != end for end in ends for limit in limits
+    ):
+        decimals += 1
+    return ratio_interval(effect.value, *ends, decimals)
 
 
 def _p_value(outcome: Outcome, effect: Interval, verdict: str, region: Region) -> float:

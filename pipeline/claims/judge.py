@@ -43,7 +43,9 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
             others = {p.label: p for p in first.places if evidence.substituted(p)}
             software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
             ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
-            value = f"{first.what} is {effect_text(first.effect)}" if first.effect else first.why
+            value = (
+                f"{first.what} is {effect_text(first.effect, ())}" if first.effect else first.why
+            )
             raise NotTestableError(f"it is about {software}, and {ran}; measured instead: {value}")
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"

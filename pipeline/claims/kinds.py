@@ -270,7 +270,7 @@ def efficiency(claim: Claim, evidence: Evidence) -> Outcome:
     """Largest efficiency of the cells on several nodes, each against itself on one node."""
     pairs, kept, contrasts = _against_one_node(claim, evidence)
     cells = _joined([many for many, _ in pairs])
-    what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes against one"
+    what = f"largest efficiency of {cells} on {pairs[0][0].nodes} nodes, each against itself on one"
     places = [place for pair in pairs for place in pair]
     return Outcome(places, what, _extreme(kept, least=False), contrasts, least=False, num_times=1)
 

@@ -110,7 +110,9 @@ def effect_text(one: Mapping[str, Any]) -> str:
         return NONE
     repeats, how = effect.get("repeats", MIN_REPEATS), effect.get("interval", "")
     value = Interval(effect["value"], effect["low"], effect["high"], repeats, how)
-    return decide.effect_text(value, plural(repeats, "run"))
+    claimed = one["claimed"] or {}
+    limits = [at for at in (claimed.get("low"), claimed.get("high")) if at is not None]
+    return decide.effect_text(value, limits, plural(repeats, "run"))
 
 
 def in_words(one: Mapping[str, Any]) -> dict[str, str]:
@@ -205,7 +207,7 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
             words = in_words(one)
             sentence = markdown(one["sentence"])
             rows.append([sentence, one["verdict"], words["measured"], words["claimed"]])
-    heads = "published sentence", "verdict", "effect, with its interval", "claimed"
+    heads = "published claim, in our own words", "verdict", "effect, with its interval", "claimed"
     table = f"{pipe_table(heads, rows)}\n" if rows else ""
     rest = counted(verdicts, "the paper gives the reasons")
     return f"{table}\nThe study `{study}`, {runs}. {rest}"

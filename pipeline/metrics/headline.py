@@ -89,7 +89,11 @@ def headline(results: Results) -> dict[str, Any]:
     # communication; nothing without profiled runs.
     exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")
     exposed = exposed[(exposed["nodes"] == nodes) & (exposed["world_size"] > 1)]
-    share_of = dict(zip(exposed["cell"], 100 * exposed["value"], strict=True))
+    share_of = {one["cell"]: 100 * one["value"] for one in records(exposed)}
+    share_text = {
+        one["cell"]: f"{ratio_interval(*(100 * one[key] for key in ('value', 'low', 'high')), 0)} %"
+        for one in records(exposed)
+    }
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
     table = results.table.dropna(subset=["text"])
@@ -100,7 +104,7 @@ def headline(results: Results) -> dict[str, Any]:
     for row in records(same.sort_values("cell_order")):
         cell, label = row["cell"], row["arm_label"]
         if cell in share_of:
-            shares[label] = share_of[cell], f"{share_of[cell]:.0f} % with {label}"
+            shares[label] = share_of[cell], f"{share_text[cell]} with {label}"
         if (most := most_of.get(cell)) is not None:
             # The collectives of that rank in a step of that run. Those of several axes, or of many
             # cells, stand in the table of sends.
@@ -187,9 +191,10 @@ def bias_sentence(results: Results) -> str:
     if max(results.node_counts) > held:
         beyond = f" No time on more than {plural(held, 'node')} was held against real time."
     return (
-        f"Emulated steps took {' to '.join(extremes)} times as long as in real time, so a ratio of "
-        f"emulated times may be off by {100 * bias:.0f} % either way and is decided only beyond "
-        f"that.{beyond} Intervals are of one session alone."
+        f"Emulated steps took {' to '.join(extremes)} times as long as in real time. By the ends "
+        f"of the intervals of the worst pair a ratio of emulated times may be off by "
+        f"{100 * bias:.0f} % either way and is decided only beyond that; a share of communication "
+        f"may be off by more.{beyond} Intervals are of one session alone."
     )
 
 

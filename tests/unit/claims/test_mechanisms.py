@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline import strategies
-from pipeline.claims import kinds
+from pipeline.claims import decide, kinds
 from pipeline.claims.decide import corrected
 from pipeline.claims.judge import judge
 from pipeline.claims.load import FOLDER, files_of, load_claims
@@ -282,3 +282,10 @@ def test_a_share_of_lost_speedup_is_bent_by_either_part_of_a_step(off, ends) -> 
     """Of an emulated step of 1 communication is 0.6, and an ideal one would take 0.25."""
     exposed, kept = (Interval(value, value, value, 6, "") for value in (0.6, 0.25))
     assert kinds._bent_share(off, exposed, kept) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize(
+    ("high", "text"), [(1.1, "1.05 [1.00, 1.10]"), (1.1026, "1.050 [1.000, 1.103]")]
+)
+def test_no_bound_is_rounded_onto_what_was_claimed(high: float, text: str) -> None:
+    assert decide.effect_text(Interval(1.05, 1.0, high, 6, ""), (0.9, 1.1)) == text

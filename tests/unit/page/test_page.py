@@ -281,6 +281,7 @@ def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path,
     assert len(rows) == len(claims)
     [row] = [one for one in rows if one["id"] == CLAIM]
     assert (row["study"], row["verdict"]) == ("smoke", "reproduced")
+    assert row["others"] == "a-first-study undecided"
     not_run = [one for one in rows if one["verdict"] == index.NOT_RUN]
     assert len(not_run) == len(claims) - len(shipped)
     # What several publications say of one effect counts once.
