@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import options, strategies
+from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.parallel.mesh import DATA
 from pipeline.resolved import runs_of
 from pipeline.study.expansion import compares_conditions, expand, in_real_time
@@ -61,9 +62,10 @@ def needs_met(study: Study) -> dict[str, bool]:
     """Needs of figures and tables, each with True where the study meets it.
 
     A need is `conditions` of its links, a `profile` (profiled runs), runs in `real_time`,
-    `switches` (changes made by turns), or `layouts`: profiled cells of which one cuts the model, so
-    that its layout has another axis than that of the data. A strategy that this checkout does not
-    have, as an archive may name one, is not asked.
+    `switches` (changes made by turns), `spread` (a cell of as many repeats as an interval needs),
+    or `layouts`: profiled cells of which one cuts the model, so that its layout has another axis
+    than that of the data. A strategy that this checkout does not have, as an archive may name one,
+    is not asked.
     """
     has_profile = study.profile_steps is not None
     runs = runs_of(study, _known) if has_profile else ()
@@ -72,6 +74,7 @@ def needs_met(study: Study) -> dict[str, bool]:
         "profile": has_profile,
         "real_time": bool(in_real_time(study)),
         "switches": bool(switches(study)),
+        "spread": any(arm.repeats >= MIN_REPEATS for arm in study.arms),
         "layouts": any(name != DATA for run in runs for name, _ in run.layout.axes),
     }
 

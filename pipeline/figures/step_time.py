@@ -13,6 +13,7 @@ CAPTION = (
     "number of nodes. Boxes hold the middle half, whiskers nine tenths, and dots are the steps "
     "beyond."
 )
+NEEDS = "spread"
 COMPARES = {"precision"}
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline import figures, tables
+from pipeline.metrics.statistics import MIN_REPEATS
 from pipeline.study.study import Study
 from tests.fake_records import CONDITIONED, EMULATED, make_study
 
@@ -22,6 +23,8 @@ ALONE = CONDITIONED | {"links": CONDITIONED["links"][1:]}
 )
 def test_what_a_study_does_not_have(changes, figure, table) -> None:
     study = make_study(**changes)
+    assert study["repeats"] < MIN_REPEATS
+    figure = figure | {"step_time"}
     figure = figure | {"switches"}  # tests/unit/study/test_switches.py
     figure = figure | ({"time_split"} if study.get("profile") is None else set())
     # none of them cuts a model, see tests/unit/tables/test_tables.py
@@ -29,3 +32,8 @@ def test_what_a_study_does_not_have(changes, figure, table) -> None:
     table = table | ({"sends"} if study.get("profile") is None else set())
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
         assert set(catalogue.captions) - set(catalogue.shown(Study.of(study))) == absent
+
+
+def test_boxes_are_drawn_where_a_cell_has_the_repeats_of_an_interval() -> None:
+    whole, few = (Study.of(make_study(repeats=repeats)) for repeats in (MIN_REPEATS, 2))
+    assert {*figures.catalogue.shown(whole)} - {*figures.catalogue.shown(few)} == {"step_time"}
