@@ -89,11 +89,11 @@ def headline(results: Results) -> dict[str, Any]:
     # communication; nothing without profiled runs.
     exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")
     exposed = exposed[(exposed["nodes"] == nodes) & (exposed["world_size"] > 1)]
-    share_of = {one["cell"]: 100 * one["value"] for one in records(exposed)}
-    share_text = {
-        one["cell"]: f"{ratio_interval(*(100 * one[key] for key in ('value', 'low', 'high')), 0)} %"
-        for one in records(exposed)
-    }
+    share_of, share_text = dict[str, float](), dict[str, str]()
+    for one in records(exposed):
+        share, low, high = (100 * one[key] for key in ("value", "low", "high"))
+        share_of[one["cell"]] = share
+        share_text[one["cell"]] = f"{ratio_interval(share, low, high, 0)} %"
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
     table = results.table.dropna(subset=["text"])
