@@ -13,6 +13,8 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.study.spec import ObjectiveSpec
+
 Tokens = npt.NDArray[np.int64]
 
 REPLACED, RANDOM = 0.8, 0.1
@@ -53,6 +55,10 @@ class Objective(Protocol):
         Their positions in the global batch are those from `start` on.
         """
 
+    @staticmethod
+    def learns(spec: ObjectiveSpec) -> str:
+        """A sentence for the paper on what a model learns by it, as the study states it."""
+
 
 @dataclass(frozen=True)
 class Causal:
@@ -70,6 +76,10 @@ class Causal:
         if self.separator is None:
             return Arrays(inputs, targets)
         return Arrays(inputs, targets, segments=1 + np.cumsum(inputs == self.separator, axis=1))
+
+    @staticmethod
+    def learns(spec: ObjectiveSpec) -> str:
+        return "Documents that share a sequence are kept apart."
 
 
 class Words(NamedTuple):
@@ -129,6 +139,11 @@ class Masked:
         inputs = np.where(chosen & (fate < REPLACED + RANDOM), changed, targets)
         return inputs, chosen.astype(np.float32)
 
+    @staticmethod
+    def learns(spec: ObjectiveSpec) -> str:
+        hidden = "words" if spec.whole_words else "tokens"
+        return f"It learns to tell the {100 * spec.share:g} % of the {hidden} that are hidden."
+
 
 @dataclass(frozen=True)
 class NextSentence:
@@ -177,6 +192,18 @@ class NextSentence:
         edges = np.flatnonzero(np.pad(window == self.separator, 1, constant_values=True))
         longest = int(np.diff(edges).argmax())
         return window[edges[longest] : edges[longest + 1] - 1]
+
+    @staticmethod
+    def learns(spec: ObjectiveSpec) -> str:
+        return f"{Masked.learns(spec)[:-1]}, and whether one segment follows another."
+
+
+KINDS: Mapping[str, type[Objective]] = {
+    "causal": Causal,
+    "masked": Masked,
+    "masked_next_sentence": NextSentence,
+}
+"""Objectives by the `kind` of a study."""
 
 
 def draws(count: int, seed: int, step: int, start: int) -> list[np.random.Generator]:

@@ -44,8 +44,8 @@ class Family(Protocol):
     def label(self, model: ModelSpec) -> tuple[str, str]:
         """The model's name in a paper, and the key of its source in the bibliography."""
 
-    def objective(self, model: ModelSpec) -> str:
-        """Kind of the objective that trains the model."""
+    def objectives(self, model: ModelSpec) -> tuple[str, ...]:
+        """Kinds of the objectives that train the model; the table of strategies takes the first."""
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec | None) -> None:
         """Raise StudyError for keys that contradict one another, before anything is built."""
@@ -158,11 +158,12 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
     """Raise StudyError for what the model's family refuses, or an objective for another head."""
     family(model).check(model, objective)
     kind = "causal" if objective is None else objective.kind
-    if kind != (wanted := family(model).objective(model)):
-        others = [name for name, one in examples().items() if family(one).objective(one) == kind]
+    if kind not in (kinds := family(model).objectives(model)):
+        others = [name for name, one in examples().items() if kind in family(one).objectives(one)]
+        advice = f", or a model such as {' or '.join(others[:2])}" if others else ""
         raise StudyError(
-            f"objective {kind} does not train {model.architecture or model.family}; use {wanted}, "
-            f"or a model such as {' or '.join(others[:2])}"
+            f"objective {kind} does not train {model.architecture or model.family}; use "
+            f"{' or '.join(kinds)}{advice}"
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.catalogue import needs_met
+from pipeline.corpus.objectives import KINDS
 from pipeline.errors import SamestepError
 from pipeline.metrics import headline
 from pipeline.metrics.results import LEVELS, Results, records
@@ -113,25 +114,19 @@ def _model(study: Study) -> dict[str, Any]:
     """Its name and sizes, what its configuration has besides, and what it learns."""
     model, task = study.model, study.objective
     label, source = family(model).label(model)
-    besides = learns = ""
+    besides = ""
     if model.config_sha256:
         besides = f"all else by a configuration of SHA-256 {model.config_sha256[:12]}"
     elif model.config:
         given = (markdown_code(f"{name}: {value}") for name, value in model.config.items())
         besides = f"by its configuration {listed(given)}"
-    if task is not None and task.kind == "causal":
-        learns = "Documents that share a sequence are kept apart."
-    elif task is not None:
-        hidden = "words" if task.whole_words else "tokens"
-        learns = f"It learns to tell the {100 * task.share:g} % of the {hidden} that are hidden"
-        learns += ", and whether one segment follows another." if task.pads else "."
     return {
         "family": label,
         "source": source,
         **{name: getattr(model, name) for name in ("num_layers", "width", "num_heads", "context")},
         "vocabulary": f"{model.vocab_size:,}",
         "besides": besides,
-        "learns": learns,
+        "learns": KINDS[task.kind].learns(task) if task else "",
     }
 
 

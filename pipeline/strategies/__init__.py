@@ -116,7 +116,7 @@ def _refusal(name: str, example: str, model: ModelSpec) -> str:
 
     On two ranks, which divide key and value heads, or as many as it has a layout for.
     """
-    kind, last = models.family(model).objective(model), model.vocab_size - 1
+    kind, last = models.family(model).objectives(model)[0], model.vocab_size - 1
     others = (last - 1, last - 2, last - 3) if kind == "masked_next_sentence" else ()
     objective = None if kind == "causal" else ObjectiveSpec(kind, last, 0.15, *others)
     run = _example(name, {}, (2, 4, 1))

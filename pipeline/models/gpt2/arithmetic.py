@@ -37,9 +37,9 @@ def label(model: ModelSpec) -> tuple[str, str]:
     return "GPT-2", "radford2019"
 
 
-def objective(model: ModelSpec) -> str:
+def objectives(model: ModelSpec) -> tuple[str, ...]:
     """The next token, also within documents that share a sequence."""
-    return "causal"
+    return ("causal",)
 
 
 def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:

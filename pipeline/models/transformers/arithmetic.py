@@ -76,9 +76,10 @@ def label(model: ModelSpec) -> tuple[str, str]:
     return f"{model.architecture}{begun or ''}", "wolf2020"
 
 
-def objective(model: ModelSpec) -> str:
+def objectives(model: ModelSpec) -> tuple[str, ...]:
+    """The one that the end of the class's name tells."""
     ends = (kind for end, kind in OBJECTIVES.items() if str(model.architecture).endswith(end))
-    return next(ends, "causal")
+    return (next(ends, "causal"),)
 
 
 def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import (
 from pipeline.errors import StudyError, refuse
 from pipeline.models import StageCuts, TensorCuts
 from pipeline.models.segments import places
-from pipeline.models.transformers.arithmetic import objective
+from pipeline.models.transformers.arithmetic import objectives
 from pipeline.models.transformers.experts import MIXTURES, imbalance
 from pipeline.study.spec import ModelSpec
 
@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         kind, config = resolve(spec)
         self.width = spec.width
-        self.bidirectional = objective(spec) != "causal"
+        self.bidirectional = "causal" not in objectives(spec)
         self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         with no_init_weights():
@@ -383,7 +383,7 @@ def resolve(spec: ModelSpec) -> tuple[Any, Any]:
         ) from error
     del sizes["max_position_embeddings"]
     groups = getattr(config, "num_key_value_heads", None)
-    causal = objective(spec) == "causal"
+    causal = "causal" in objectives(spec)
     decodes = getattr(config, "is_decoder", causal)
     experts = [name for name in vars(config) if name.startswith(("num_experts", "num_local_exp"))]
     refuse(StudyError, f"{own} ", [

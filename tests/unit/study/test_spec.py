@@ -10,6 +10,7 @@ import pytest
 from pipeline import strategies
 from pipeline.errors import StudyError
 from pipeline.fonts import printed
+from pipeline.models.gpt2 import arithmetic
 from pipeline.schemas import validate
 from pipeline.study.equal_work import check_equal_work
 from pipeline.study.expansion import (
@@ -114,6 +115,14 @@ def test_an_objective_fits_its_model(study) -> None:
         with pytest.raises(StudyError, match=reason):
             run.check()
             strategies.check([run])
+
+
+def test_a_family_may_offer_several_objectives(study, monkeypatch) -> None:
+    run = replace(expand(Study.of(study))[0], objective=ObjectiveSpec("noised"))
+    with pytest.raises(StudyError, match="does not train gpt2; use causal$"):
+        strategies.check([run])
+    monkeypatch.setattr(arithmetic, "objectives", lambda model: ("causal", "noised"))
+    strategies.check([run, replace(run, objective=None)])
 
 
 def test_phases_come_before_the_steps_that_are_timed(study) -> None:

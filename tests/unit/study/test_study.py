@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.corpus.objectives import KINDS
 from pipeline.study.link import LinkSpec
 from pipeline.study.load import CONFIG, SCHEMA_FILE, load_study
-from pipeline.study.spec import ModelSpec, OptimiserSpec, RunSpec, WorkloadSpec, WorldSpec
+from pipeline.study.spec import (
+    ModelSpec,
+    ObjectiveSpec,
+    OptimiserSpec,
+    RunSpec,
+    WorkloadSpec,
+    WorldSpec,
+)
 from pipeline.study.study import ClusterSpec, Study
 from tests.fake_records import make_study
 
@@ -36,6 +44,14 @@ CLUSTER = STUDY["cluster"]["properties"]
 )
 def test_types_and_schemas_have_the_same_keys(keys: dict[str, Any], kind: Any) -> None:
     assert {*keys} == {field.name for field in fields(kind)}
+
+
+def test_each_objective_of_the_schema_says_what_a_model_learns_by_it() -> None:
+    assert list(KINDS) == STUDY["objective"]["properties"]["kind"]["enum"]
+    said = {kind: one.learns(ObjectiveSpec(kind, share=0.1)) for kind, one in KINDS.items()}
+    assert len({*said.values()}) == len(said)
+    assert said["masked"].endswith("the 10 % of the tokens that are hidden.")
+    assert said["masked_next_sentence"].endswith("hidden, and whether one segment follows another.")
 
 
 def test_a_cell_has_from_the_study_what_it_does_not_state() -> None:
