@@ -1,4 +1,4 @@
-"""Loss against step, and how far it is from one device; `python -m pipeline figure loss_step`."""
+"""Loss against step, and how far it is from one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speedup against nodes; `python -m pipeline figure speedup`."""
+"""Speedup against nodes."""
 
 from __future__ import annotations
 

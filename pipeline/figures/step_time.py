@@ -1,4 +1,4 @@
-"""Distribution of step times; `python -m pipeline figure step_time`."""
+"""Distribution of step times."""
 
 from __future__ import annotations
 

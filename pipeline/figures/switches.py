@@ -1,4 +1,4 @@
-"""Worth of each change of a cell, alone and beside others; `python -m pipeline figure switches`."""
+"""Worth of each change of a cell, alone and beside others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throughput against nodes; `python -m pipeline figure throughput`."""
+"""Throughput against nodes."""
 
 from __future__ import annotations
 

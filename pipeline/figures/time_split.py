@@ -1,4 +1,4 @@
-"""Phases of a step's time; `python -m pipeline figure time_split`."""
+"""Phases of a step's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of each condition of a link to each strategy; `python -m pipeline figure what_if`."""
+"""Cost of each condition of a link to each strategy."""
 
 from __future__ import annotations
 
