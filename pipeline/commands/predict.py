@@ -126,4 +126,4 @@ def _on_gpus(args: argparse.Namespace) -> tuple[list[dict[str, str]], list[str]]
         raise PredictionError("--device needs --link for several nodes; give it, as 200gbit")
     cluster = Cluster(args.device, DEVICES[args.device], 1, 1, args.link or 0.0)
     rows = project(load_study(args.study), cluster, counts, weak=args.weak)
-    return rows, shown(rows)
+    return rows, shown(rows, args.device)

@@ -79,6 +79,7 @@ class Causal:
 
     @staticmethod
     def learns(spec: ObjectiveSpec) -> str:
+        """That borders count."""
         return "Documents that share a sequence are kept apart."
 
 
@@ -141,6 +142,7 @@ class Masked:
 
     @staticmethod
     def learns(spec: ObjectiveSpec) -> str:
+        """The share and kind of what is hidden."""
         hidden = "words" if spec.whole_words else "tokens"
         return f"It learns to tell the {100 * spec.share:g} % of the {hidden} that are hidden."
 
@@ -195,6 +197,7 @@ class NextSentence:
 
     @staticmethod
     def learns(spec: ObjectiveSpec) -> str:
+        """Both tasks."""
         return f"{Masked.learns(spec)[:-1]}, and whether one segment follows another."
 
 

@@ -13,6 +13,7 @@ from itertools import chain
 from statistics import mean, median
 from typing import Any
 
+from pipeline.cost.constants import content
 from pipeline.cost.job import Job
 from pipeline.cost.score import (
     by_source,
@@ -23,6 +24,7 @@ from pipeline.cost.score import (
     order,
     spread,
 )
+from pipeline.text import listed
 
 NOTE = (
     "PTD-P table 1 proves little: a range of 15 % nearly always holds what a constant misses by 6. "
@@ -36,10 +38,11 @@ NOTE = (
 )
 """Remark on the bars that are met, and on published steps that are no points."""
 
+_KINDS = dict.fromkeys(name.partition("-")[0] for name in content()["devices"])
 LIMITS = (
     "FP8, context parallelism, points of mixtures of experts (`plan` ranks them, held against no "
-    "step), other devices than V100, A100, A800, H100, H800 and H200: refused. An H100 for PCI "
-    "Express counts as one with NVLink.",
+    f"step), other devices than {listed(_KINDS)}: refused. An H100 for PCI Express counts as one "
+    "with NVLink.",
     "Fused attention on an A100 is FlashAttention of 2022, at a third of the peak; its successor "
     "takes about half the time.",
     "Noise: one configuration measured twice by the source of `nanotron_h100` differs by up to "

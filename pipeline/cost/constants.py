@@ -112,10 +112,19 @@ def name_of(driver_name: str) -> str | None:
     """The name in `DEVICES` of a GPU as its driver calls it, such as `NVIDIA A100-SXM4-80GB`."""
     for name in DEVICES:
         kind, size = name.split("-")
-        # Of an H200 there is one, and its driver states no size.
-        if kind in driver_name.lower() and (size in driver_name or kind == "h200"):
+        # Some drivers state no size, as that of an H200, of which there is one.
+        whole = content()["devices"][_entry(name, DEVICES[name])]["driver_name"]
+        if kind in driver_name.lower() and (size in driver_name or driver_name.startswith(whole)):
             return name
     return None
+
+
+def _entry(hardware: str, gibibytes: float) -> str:
+    """The id in `constants.json` of a device; raises Refused for one that is not known."""
+    for name, entry in content()["devices"].items():
+        if re.search(entry["pattern"], f"{hardware} {gibibytes:.0f}GB", re.IGNORECASE):
+            return str(name)
+    raise Refused(f"hardware {hardware[:40]!r} is not known")
 
 
 def number_format(precision: str) -> str:
@@ -130,16 +139,12 @@ def number_format(precision: str) -> str:
 
 def device_of(job: Job, constants: Constants) -> Device:
     """The device of a row's hardware; raises Refused for one that is not known."""
-    known = content()["devices"]
-    hardware = f"{job.hardware} {job.device_gib:.0f}GB"
-    names = [n for n in known if re.search(known[n]["pattern"], hardware, re.IGNORECASE)]
-    if not names:
-        raise Refused(f"hardware {job.hardware[:40]!r} is not known")
-    of = constants.device(names[0])
+    name = _entry(job.hardware, job.device_gib)
+    of = constants.device(name)
     dtype = number_format(job.precision)
-    peak = datasheet_peak(known[names[0]]["driver_name"], dtype)
+    peak = datasheet_peak(content()["devices"][name]["driver_name"], dtype)
     if peak is None:
-        raise Refused(f"{names[0]} has no data sheet rate in {dtype}")
+        raise Refused(f"{name} has no data sheet rate in {dtype}")
     # All wait for the slowest of the devices, whose speeds differ a little: the expected largest
     # of n normal deviates is near sqrt(2 ln n) (0.6 below it for few).
     slowest = 1.0 + of["spread"] * max(0.0, math.sqrt(2 * math.log(job.gpus)) - 0.6)

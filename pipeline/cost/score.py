@@ -118,6 +118,14 @@ def points() -> list[dict[str, str]]:
             for row in read(file)]  # fmt: skip
 
 
+def errors_of(hardware: str) -> str:
+    """Where the errors of a GPU's predictions are, or that none of its steps was published."""
+    kind = device({"hardware": hardware.upper()})
+    if any(device(row) == kind for row in points()):
+        return "errors by published points: docs/planner.md"
+    return f"held against no step of this device ({kind})"
+
+
 @cache
 def predicted() -> tuple[Point, ...]:
     """Each row that is not suspect."""

@@ -15,6 +15,7 @@ from pipeline.cost.constants import Constants
 from pipeline.cost.job import Refused
 from pipeline.cost.points import ADDED, answer_of
 from pipeline.cost.predict import predict
+from pipeline.cost.score import errors_of
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.auto import run_with
 from pipeline.planner.memory import peak
@@ -101,7 +102,7 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
     return answer_of(job, replace(predict(job, Constants()), memory=needed), band_of(job))
 
 
-def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
+def shown(rows: Sequence[Mapping[str, str]], hardware: str) -> list[str]:
     """The rows as a table; of each cell the first reason and how many node counts it has."""
     heads = ("cell", "nodes", "GPUs", "batch", "step s", "band s", "tokens/s", "efficiency",
              "exposed", "GiB", "fits")  # fmt: skip
@@ -129,5 +130,5 @@ def shown(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [
         *lines,
         "Projected by the cost model, nothing is measured; exposed: communication that computing "
-        "does not hide; errors by published points: docs/planner.md.",
+        f"does not hide; {errors_of(hardware)}.",
     ]

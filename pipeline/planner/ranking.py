@@ -26,6 +26,7 @@ from pipeline.cost.job import Job, Refused
 from pipeline.cost.points import USABLE, fits, kind_of
 from pipeline.cost.predict import Prediction, on_gpus, predict
 from pipeline.cost.schedule import MOST_STAGES, even
+from pipeline.cost.score import errors_of
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.parallel.mesh import Degrees, divisors
 from pipeline.planner import here
@@ -442,5 +443,7 @@ def answer(ranked: list[Ranked]) -> list[str]:
         )
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
-    last = "Predicted, nothing is measured; errors by published points: docs/planner.md."
+    calibration = "errors of a calibration: docs/planner.md"
+    errors = calibration if first.calibrated else errors_of(first.job.hardware)
+    last = f"Predicted, nothing is measured; {errors}."
     return [*lines, "", *dumped.rstrip().splitlines(), "", last]

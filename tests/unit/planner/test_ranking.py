@@ -11,7 +11,7 @@ import pytest
 from pipeline import models
 from pipeline.__main__ import main
 from pipeline.cost.communication import Network
-from pipeline.cost.constants import Constants, device_of
+from pipeline.cost.constants import DEVICES, Constants, content, device_of, name_of
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
@@ -86,8 +86,19 @@ def test_the_table_says_that_it_is_a_prediction(device, capsys, monkeypatch) -> 
     assert main((words + stated).split()) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed == table(rank(size_of("1.3B"), cluster(2, 2, 200.0), 8, "bf16"))
-    assert printed[-1].startswith("Predicted, nothing is measured")
+    assert printed[-1].startswith("Predicted, nothing is measured; errors by published points")
     assert any(line.startswith("Runner-up: ") for line in printed)
+
+
+def test_a_device_of_data_sheets_alone_says_that_no_step_of_it_was_published(monkeypatch) -> None:
+    entry = {**content()["devices"]["H200"], "pattern": "B200"}
+    monkeypatch.setitem(content()["devices"], "B200", entry)
+    monkeypatch.setitem(DEVICES, "b200-180", 180)
+    found = rank(size_of("350M"), Cluster("b200-180", 180, 1, 2, 0.0), 8, "bf16")
+    assert answer(found)[-1].endswith("is measured; held against no step of this device (B200).")
+    entry["driver_name"] = "NVIDIA B200"
+    assert name_of("NVIDIA B200") == "b200-180" and name_of("NVIDIA H200 NVL") == "h200-141"
+    assert name_of("NVIDIA GB200") is None and name_of("NVIDIA A100-SXM4-40GB") == "a100-40"
 
 
 def test_every_choice_is_a_cell_that_its_strategy_takes() -> None:

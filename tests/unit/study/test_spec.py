@@ -119,7 +119,7 @@ def test_an_objective_fits_its_model(study) -> None:
 
 def test_a_family_may_offer_several_objectives(study, monkeypatch) -> None:
     run = replace(expand(Study.of(study))[0], objective=ObjectiveSpec("noised"))
-    with pytest.raises(StudyError, match="does not train gpt2; use causal$"):
+    with pytest.raises(StudyError, match=r"does not train gpt2; use causal$"):
         strategies.check([run])
     monkeypatch.setattr(arithmetic, "objectives", lambda model: ("causal", "noised"))
     strategies.check([run, replace(run, objective=None)])
