@@ -268,6 +268,10 @@ def _count(model: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word of it"])[-1]
-        raise StudyError(last.partition("StudyError: ")[2] or f"the model cannot be built: {last}")
+        raise StudyError(
+            last.partition("StudyError: ")[2]
+            or f"the model cannot be built: {last}; where the defaults of the class do not fit "
+            "these sizes, set what differs in model.config"
+        )
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts

@@ -238,6 +238,10 @@ def test_what_the_other_process_counts_or_refuses_is_said_in_this_one(monkeypatc
     monkeypatch.setattr(subprocess, "run", ended)
     with pytest.raises(StudyError, match=r"^model\.architecture 'Lama' is no language"):
         in_another_process(unknown)
+    failed = subprocess.CompletedProcess([], 1, "", "RuntimeError: Attempting to broadcast")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(StudyError, match=r"broadcast; .* set what differs in model\.config$"):
+        in_another_process(known)
 
 
 def test_layers_that_get_more_than_hidden_states_are_no_stages(monkeypatch) -> None:
