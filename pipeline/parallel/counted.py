@@ -29,6 +29,7 @@ from pipeline.cost.traffic import ALL_TO_ALL, RECEIVE, SEND, ring
 from pipeline.emulation import tcp
 from pipeline.errors import LaunchError
 from pipeline.parallel.mesh import Layout
+from pipeline.text import plural
 
 ENTRIES_VARIABLE, ENTRIES = "TORCH_FR_BUFFER_SIZE", 20_000
 """Number of collectives that the flight recorder keeps; torch's default is 2,000."""
@@ -38,6 +39,9 @@ ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
 }  # fmt: skip
 """By the flight recorder's names of types."""
+
+BETWEEN_STEPS = 256
+"""Most bytes of a rank's collectives between two steps: a few numbers, such as a mean loss."""
 
 KINDS = (
     "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "broadcast", "scatter", "reduce",
@@ -71,18 +75,21 @@ class _Step:
 class Counted:
     """Made before the process group is; `start` begins, `step` surrounds each, `summary` ends.
 
-    `period` is that of the strategy: so many steps are a round, of which one may send all.
+    Between steps a rank may send a few numbers, which are left out, and nothing else. `period` is
+    that of the strategy: so many steps are a round, of which one may send all.
     """
 
     def __init__(self, layout: Layout, rank: int, period: int = 1) -> None:
         os.environ.setdefault(ENTRIES_VARIABLE, str(ENTRIES))
         self.layout, self.rank, self.period = layout, rank, period
         self._steps: list[_Step] = []
+        self._between: list[Call] = []
         self._interface: int | None = None
 
     def start(self) -> None:
         """Forget the steps so far."""
         self._steps.clear()
+        self._between.clear()
         self._interface = tcp.sent_bytes()
 
     @contextmanager
@@ -97,7 +104,7 @@ class Counted:
         """Collectives among all ranks that torch does not see, with the bytes of each."""
         everyone = range(self.layout.num_processes)
         if len(everyone) > 1 and self._steps:
-            self._steps[-1].noted += [self._call(kind, everyone, size) for size in payloads()]
+            self._note(*(self._call(kind, everyone, size) for size in payloads()))
 
     def message(self, way: str, group: dist.ProcessGroup, tensors: list[Tensor], peer: int) -> None:
         """Tensors go to (`way` is `send`) or come from a peer of the group, whose axis counts."""
@@ -106,7 +113,7 @@ class Counted:
         size = sum(tensor.nbytes for tensor in tensors)
         kind, sent = (SEND, size) if way == "send" else (RECEIVE, 0)
         leaving = sent * self.layout.leaves_node(self.rank, pair)
-        self._steps[-1].noted.append(Call(kind, axis, len(pair), size, sent, leaving))
+        self._note(Call(kind, axis, len(pair), size, sent, leaving))
 
     def exchange(self, group: dist.ProcessGroup, tensor: Tensor, pieces: Sequence[int]) -> None:
         """An all-to-all that gives each rank of the group so many rows; as many, where none say."""
@@ -121,8 +128,12 @@ class Counted:
                 pair = (self.rank, peer)
                 leaving += row_bytes * count * self.layout.leaves_node(self.rank, pair)
         axis = self.layout.axis_of(ranks)
-        call = Call(ALL_TO_ALL, axis, len(ranks), tensor.nbytes, sent, leaving)
-        self._steps[-1].noted.append(call)
+        self._note(Call(ALL_TO_ALL, axis, len(ranks), tensor.nbytes, sent, leaving))
+
+    def _note(self, *calls: Call) -> None:
+        """Keep what the recorder leaves out: the step's under way, or between it and the next."""
+        last = self._steps[-1]
+        (self._between if last.stop_ns else last.noted).extend(calls)
 
     def communication(self, start_ns: int, stop_ns: int) -> None:
         """A stretch of the step under way in which collectives are known to start."""
@@ -134,7 +145,7 @@ class Counted:
         JSON types; None where the recorder is off or no round was whole. Collective nowhere, but
         the groups must still be there. Raises LaunchError where a collective of that round was no
         phase of its own: its time would count as computation, and an emulated node would send
-        before that is paid for.
+        before that is paid for; and where more than a few numbers were sent between steps.
         """
         if os.environ[ENTRIES_VARIABLE] == "0":
             return None
@@ -165,6 +176,18 @@ class Counted:
                 f"{' and '.join(sorted(unseen))} of a step started outside of Python, where nobody "
                 "sees that it is communication; call torch.distributed's function instead, or give "
                 "the shared step the DistributedDataParallel itself as `forward`"
+            )
+
+        between = self._between + [
+            call
+            for at, call in entries
+            if at > steps[0].start_ns and not any(s.start_ns <= at <= s.stop_ns for s in steps)
+        ]
+        if (beside := sum(call.payload_bytes for call in between)) > BETWEEN_STEPS * len(steps):
+            raise LaunchError(
+                f"{' and '.join(sorted({call.kind for call in between}))} of {beside:,} bytes "
+                f"outside of {plural(len(steps), 'step')}, neither timed nor counted; there a rank "
+                f"may send {BETWEEN_STEPS} bytes, as its loss in `report`: send the rest in `step`"
             )
 
         def recorded(step: _Step) -> list[Call]:

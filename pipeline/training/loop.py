@@ -18,7 +18,7 @@ from pipeline.models.build import build_model, compile_model, deferred_model, re
 from pipeline.parallel.collectives import heard_by
 from pipeline.parallel.counted import Counted
 from pipeline.parallel.state import materialise, read_weights
-from pipeline.parallel.types import NOT_PROFILED, Batch, SavedState, Trainable, already
+from pipeline.parallel.types import NOT_PROFILED, Batch, Phases, SavedState, Trainable, already
 from pipeline.precision import make_precision
 from pipeline.records import Step
 from pipeline.strategies.base import Strategy
@@ -61,6 +61,10 @@ class Loop:
         self.phases = PhaseTimer(self.clock, self.counted) if spec.profile else None
         paced = clock.pacer.paces or clock.pacer.has_yardstick
         self.listener = self.phases or (Paced(clock.pacer) if paced else NOT_PROFILED)
+        self.between_steps = NOT_PROFILED
+        if self.counted is not None:
+            self.between_steps = Phases()  # which marks no phase
+            self.between_steps.counted = self.counted
         self.trainable = strategy.build(
             parts_of(spec, self.model, self.layout, self.precision, self.listener, fill)
         )
@@ -103,7 +107,8 @@ class Loop:
             _, (seconds, cpu_seconds) = self.clock.time(
                 partial(self._step, microbatches), self.trainable.barrier
             )
-            result = self.trainable.report()
+            with heard_by(self.between_steps):
+                result = self.trainable.report()
             self.sampler.sample()
             loss, norm = (n if math.isfinite(n) else None for n in (result.loss, result.grad_norm))
             timed = step >= timed_from

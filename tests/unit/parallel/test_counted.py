@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
 from pipeline.cost.traffic import ring
+from pipeline.errors import LaunchError
 from pipeline.parallel.collectives import collective, heard_by
 from pipeline.parallel.counted import Call, Counted, kind_of, payload_bytes, tallied, wire_bytes
 from pipeline.parallel.mesh import Layout
@@ -89,6 +90,32 @@ def test_an_exchange_is_counted_by_its_pieces(monkeypatch: pytest.MonkeyPatch) -
         {"kind": "all_to_all", "axis": "expert", "ranks": 4, "count": 1, "payload_bytes": 128,
          "wire_bytes": 16 * (1 + 3 + 2), "between_nodes_bytes": 16 * (3 + 2)}
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("alone")
+def test_between_steps_a_rank_sends_a_few_numbers_and_no_gradients(monkeypatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "20")
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2, 3])
+    monkeypatch.setattr(dist, "get_global_rank", lambda group, peer: peer)
+    counted = Counted(GRID, 1)
+    timer = PhaseTimer(Clock(torch.device("cpu")), counted)
+    for _ in range(2):
+        with counted.step(), timer.during("communication"):
+            dist.all_reduce(torch.ones(1000))
+        dist.all_reduce(torch.ones(2))
+    found: Any = counted.summary()
+    assert [one["payload_bytes"] for one in found["collectives"]] == [4000]
+    counted.message("send", world(), [torch.ones(50)], 0)
+    assert counted.summary() is not None
+    counted.message("send", world(), [torch.ones(100)], 0)
+    with pytest.raises(LaunchError, match="all_reduce and send of 616 bytes outside of 2 steps"):
+        counted.summary()
+    counted.start()
+    with counted.step():
+        pass
+    dist.all_reduce(torch.ones(100))
+    with pytest.raises(LaunchError, match="all_reduce of 400 bytes outside of 1 step,"):
+        counted.summary()
 
 
 def test_a_message_is_sent_by_one_and_leaves_a_node_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
