@@ -1,7 +1,9 @@
 """What the parity suite runs: every strategy file x ranks x accumulation x precision.
 
-A strategy joins by being a file in `pipeline/strategies`; nothing here names one but `single`, the
-run that all are held against. What is combined with what, and what that makes superfluous:
+A strategy joins by being a file in `pipeline/strategies`. Tables here name those that need more:
+mistakes that must show, classes of models, and changes of the step, each written out in
+`written_out.py`. All are held against `single`. What is combined with what, and what that makes
+superfluous:
 
 - Two ranks, or four where the defaults have no layout for fewer (`mutated_world`), train all that
   does not depend on the number of ranks: each precision, mutations, recomputed blocks, phases,
@@ -71,8 +73,8 @@ LAYERS = (2, 4, 8)
 """Layers of the model: the first number of which a case has a layout; a stage needs a layer."""
 RESUMED = ("fp32", "fp16", "bf16_masters", "apex_o2")
 EXAMPLES = dict(models.examples())
-ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model.architecture)
-"""Classes of transformers, which strategies that cut no model must train."""
+ARCHITECTURES = tuple(name for name, model in EXAMPLES.items() if model != models.example())
+"""Classes of transformers and other families, which strategies that cut no model must train."""
 PLANNED = ("Llama", "GPTNeoX", "Qwen3", "Mistral", "Phi", "Bert", "Mixtral")
 """With which names of those begin whose layers a tensor axis cuts."""
 NARROW = ("LlamaForCausalLM", "BertForPreTraining")
@@ -189,7 +191,10 @@ CHANGED: dict[str, tuple[tuple[str, str], ...]] = {
     "horovod": (("fp16", ""),),
     "parameter_server": (("late1", "not_late"), ("late2", "weights_not_late")),
 }
-"""Changes of the step by strategy, compressions or `LATE`, each with a mistake that must show."""
+"""Changes of the step by strategy, compressions or `LATE`, each with a mistake that must show.
+
+Other knobs are set in `Case.options`.
+"""
 LATE = {"late1": 1, "late2": 2}
 """Of a parameter server: updates that the weights of a pass lack."""
 OPTIONS: dict[str | None, dict[str, Any]] = {
@@ -361,20 +366,21 @@ def cases_of(strategy: str, world: int) -> list[Case]:
     found += model_cases(strategy, world)
     found += lamb_models(strategy, world) if world == 2 else []
     if strategy == REFERENCE:
-        others = [(name, n) for name, n in launches() if name in chosen and name != REFERENCE]
+        several = [name for name in chosen if name != REFERENCE and runs_here(name)]
+        others = [(name, n) for name, n in launches() if name in several]
         found += [one for name, n in others for one in references(cases_of(name, n), n)]
         found += [*references(cases_of(ALONE, 1), 1), Case(REFERENCE, padded=True)]
     return list(dict.fromkeys(found))
 
 
 def model_cases(strategy: str, world: int) -> list[Case]:
-    """Each class of transformers on two ranks in fp32; `NARROW` with every setting, in bf16 too.
+    """Each of `ARCHITECTURES` on two ranks in fp32; `NARROW` with every setting, in bf16 too.
 
     In micro-batches where the loss of one depends on the others. Where layers are cut see
     `cut_cases`.
     """
     if strategy in CUT:
-        return cut_cases(strategy, world)
+        return [case for case in cut_cases(strategy, world) if fits(case, world)]
     if strategy in UNTRIED or world != 2:
         return []
     able, weighed = precisions_of(strategy), (NARROW[1], MIXTURE)
@@ -454,6 +460,7 @@ def models_on_four() -> list[Case]:
     """Each class by each strategy that cuts it along one axis, and `NARROW` by LAMB."""
     cut = {"sharded": ARCHITECTURES} | {name: CUT[name] for name in ("tensor", "pipeline_parallel")}
     made = [replace(case_of(s, 4, brief=True), architecture=name) for s in cut for name in cut[s]]
+    made = [case for case in made if case.strategy not in CUT or fits(case, 4)]
     return made + [case for name in wide_strategies() for case in lamb_models(name, 4)]
 
 
@@ -657,12 +664,39 @@ def wide_strategies() -> list[str]:
 
 
 def runs_here(strategy: str) -> bool:
-    """True where its packages are installed."""
+    """True where its packages are installed, and the suite has what its steps are held against."""
     try:
         strategies.load(strategy, {}).check()
     except UnsupportedError:
         return False
-    return True
+    return not unwritten(strategy)
+
+
+@cache
+def unwritten(strategy: str) -> str:
+    """What the suite lacks to check a strategy that changes the step; empty where nothing."""
+    from tests.parity.written_out import written_out  # it loads torch
+
+    plain, own = (
+        strategies.load(strategy, {}),
+        [case.options for case in changed_cases(strategy, 4)],
+    )
+    if plain.changes_the_step and not (own or plain.algorithm):
+        knobs = ", ".join(plain.changes_the_step)
+        return (
+            f"strategy {strategy} changes the step by {knobs}; name its changes in CHANGED of "
+            "tests/parity/cases.py"
+        )
+    if plain.algorithm:
+        own.append({})
+    for options in own:
+        if written_out(strategies.load(strategy, options), 2) is None:
+            with_these = f" with {options}" if options else ""
+            return (
+                f"strategy {strategy}{with_these} takes another step than `single`; write its "
+                "algorithm out in tests/parity/written_out.py, where `written_out` chooses it"
+            )
+    return ""
 
 
 def case_of(
@@ -697,7 +731,7 @@ def least_world(case: Case) -> int:
 
 def mutants(strategy: str) -> list[Case]:
     """The cases with a mistake, all of which the comparison must notice."""
-    if strategy == REFERENCE:
+    if strategy == REFERENCE or unwritten(strategy):
         return []
     world, found = mutated_world(strategy), list[Case]()
     for name in MUTATIONS.get(strategy, "").split():
@@ -717,12 +751,13 @@ def mutants(strategy: str) -> list[Case]:
         for name, mutation in CHANGED.get(strategy, ())
         if mutation
     ]
-    found += [
+    each = [
         Case(strategy, mutation=mutation, architecture=name)
         for one, mutation in OF_EACH_CLASS
         for name in CUT.get(strategy, ARCHITECTURES)
         if one == strategy
     ]
+    found += [case for case in each if strategy not in CUT or fits(case, world)]
     able = precisions_of(strategy) if strategy not in UNSEEN else []
     narrow = [replace(c, precision="bf16") for c in found if c.mutation in NARROWLY]
     found += narrow if "bf16" in able else []

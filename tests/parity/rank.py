@@ -190,9 +190,9 @@ def train(
         )  # fmt: skip
 
     def make(options: dict[str, Any] = case.options) -> Loop:
-        strategy = strategies.load(case.strategy, options)
-        if case.replicas:
-            strategy = written_out(strategy, case.replicas)
+        own = strategies.load(case.strategy, options)
+        strategy = written_out(own, case.replicas) if case.replicas else own
+        assert strategy is not None  # or the suite leaves it out
         work = spec.workload
         batches = Batches(tokens, spec.model.context, work.global_batch, spec.seed, spec.objective)
         loop = Loop(spec, strategy, batches, rank, Clock(torch.device("cpu")))

@@ -59,8 +59,8 @@ class WrittenOut(Single):
         return self.make(parts)
 
 
-def written_out(strategy: Any, count: int) -> Strategy:
-    """`count` ranks of a strategy that changes the step."""
+def written_out(strategy: Any, count: int) -> Strategy | None:
+    """`count` ranks of a strategy that changes the step; None where its algorithm is not here."""
     if isinstance(strategy, LocalSgd):
         return WrittenOut(make=lambda parts: Replicas(parts, count, strategy))
     if isinstance(strategy, ParameterServer):
@@ -70,7 +70,8 @@ def written_out(strategy: Any, count: int) -> Strategy:
         "bf16": lambda: narrow_mean(torch.bfloat16),
         "powersgd": lambda: PowerSgd(strategy.powersgd_rank, strategy.powersgd_start),
     }
-    make = combine[strategy.compression]
+    if (make := combine.get(getattr(strategy, "compression", ""))) is None:
+        return None
     return WrittenOut(make=lambda parts: Combined(parts, count, make()))
 
 
