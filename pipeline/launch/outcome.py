@@ -21,7 +21,7 @@ from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
 from pipeline.machine.source import provenance
 from pipeline.records import RunRecord, Step
-from pipeline.records.rules import cpu_seconds
+from pipeline.records.rules import cpu_seconds, same_on_all_ranks
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.text import plural
@@ -150,16 +150,23 @@ def make_record(
 
 
 def checked(record: RunRecord) -> RunRecord:
-    """The record, `disturbed` where an emulated rank's CPU seconds are more than its clock's.
+    """The record, `failed` where its ranks took different steps, `disturbed` by another program.
 
-    The two clocks are read one after the other, and something ran between. Such a record cannot
-    be written and would end the study, whose other runs are sound, so this one is tried again.
+    The latter where an emulated rank's CPU seconds are more than its clock's: the two are read one
+    after the other, and something ran between; it is tried again. Neither record can be written as
+    it is, which would end the study, whose other runs are sound.
     """
-    is_ok = record.status == "ok" and "emulation" in record.run["execution"]
-    if not is_ok or (line := next(cpu_seconds(record), None)) is None:
+    if record.status != "ok":
         return record
-    reason = f"{line}; `make paper` tries this run again"
-    return replace(record, run={**record.run, "status": "disturbed", "reason": reason, "ranks": []})
+    if line := next(same_on_all_ranks(record), None):
+        own, status = record.spec.strategy, "failed"
+        reason = f"strategy {own} gives ranks different gradients or losses: {line}; mend it, and "
+        reason += f"`pytest tests/parity -k {own}` shows whether it takes the step of one device"
+    elif "emulation" in record.run["execution"] and (line := next(cpu_seconds(record), None)):
+        status, reason = "disturbed", f"{line}; `make paper` tries this run again"
+    else:
+        return record
+    return replace(record, run={**record.run, "status": status, "reason": reason, "ranks": []})
 
 
 def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:

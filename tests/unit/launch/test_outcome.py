@@ -203,6 +203,18 @@ def test_a_rank_whose_clocks_contradict_each_other_was_disturbed_and_ends_no_stu
     assert "step 7 of rank 0: the step took 9.0 CPU seconds" in record.run["reason"]
 
 
+def test_ranks_with_different_gradients_make_a_failed_record_that_names_them(tmp_path) -> None:
+    sound = make_record(spec_of("dps", 2))
+    steps = [replace(one, grad_norm=9.0) if one.rank else one for one in sound.steps]
+    record = checked(RunRecord(run=sound.run, steps=steps))
+    write_record(tmp_path, record)
+    assert read_record(tmp_path).status == "failed"
+    assert record.run["reason"].startswith(
+        "strategy ddp gives ranks different gradients or losses: steps.jsonl: step 0 of rank 1: "
+        "grad_norm 9.0, that of rank 0 is "
+    )
+
+
 RANK = """[1]:
   rank      : 1 (local_rank: 1)
   exitcode  : {} (pid: 4712)
