@@ -18,9 +18,9 @@ from pipeline.text import listed, plural
 
 CAPTION = (
     "Training loss against the optimiser step, the median over all links, numbers of nodes and "
-    "repeats, and its largest relative deviation from that of its first reference. Equal work must "
-    "give equal curves, one on top of the other. Grey lines: tolerances of parity over the early "
-    "steps."
+    "repeats (of a batch that grows with the nodes: of the largest), and its largest relative "
+    "deviation from that of its reference, in fp32 where there is one. Equal work must give equal "
+    "curves, one on top of the other. Grey lines: tolerances of parity over the early steps."
 )
 COMPARES = {"precision"}
 # Below the rounding of 32 bits a deviation says nothing, nor does a change of loss by hundredths in
@@ -38,6 +38,9 @@ def draw(results: Results) -> Figure:
     loss, deviation = (results.pick("step", name) for name in ("loss", "loss_deviation"))
     if loss["value"].isna().all():
         return theme.nothing(results)
+    # Of batches that differ no median is a training.
+    batch = loss["global_batch_tokens"]
+    loss = loss[batch == loss.groupby("arm")["global_batch_tokens"].transform("max")]
     over_bytes, over_time = _over_bytes(results, loss), _over_time(results, loss)
     shown: list[tuple[pd.DataFrame, dict[str, str]]] = [(loss, {})]
     remark = ""

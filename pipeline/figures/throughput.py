@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from pipeline.figures import against_nodes
 from pipeline.metrics.results import Results
 
-CAPTION = "Training throughput: tokens of a step over its median time, with its interval."
+CAPTION = "Training throughput, with its interval from six repeats on."
 COMPARES = {"precision"}
 
 

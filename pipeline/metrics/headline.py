@@ -250,9 +250,10 @@ def setting(results: Results) -> str:
     if (dilation := results.pick("run", "dilation")["value"].max()) > 1:
         on += f", time dilated by a factor of up to {dilation:g}"
     tokens = listed(f"{n:,}" for n in sorted({int(n) for n in runs["global_batch_tokens"]}))
+    last = " of the last phase" if runs["schedule"].str.contains(" after ").any() else ""
     return (
         f"Study {runs['study'].iloc[0]}: {on}; "
-        f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step; "
+        f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step{last}; "
         f"{listed(sorted(runs['origin'].unique()))} here"
     )
 

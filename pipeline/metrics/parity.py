@@ -9,7 +9,7 @@ verdict: two sound trainings drift apart, as two seeds do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,7 +148,7 @@ def parity_rows(groups: Groups) -> list[Rows]:
     steps = []
     for group in finished:
         if held_against := references(group, groups):
-            steps += _step_deviations(group, held_against[0][0])
+            steps += _step_deviations(group, [one for one, _ in held_against])
         else:
             none = f"{NOT_COMPARED}: no single-device run in this precision"
             parts.append(Rows(group.context, [_verdict(none)]))
@@ -224,9 +224,13 @@ def _same_seeds(group: CellRuns, reference: CellRuns) -> list[tuple[Run, Run]]:
     return pairs
 
 
-def _step_deviations(group: CellRuns, reference: CellRuns) -> list[Rows]:
-    """Relative deviation of each run's loss at every step, against the cell's first reference."""
-    if reference is group or unequal_training_work(group, reference):
+def _step_deviations(group: CellRuns, held_against: Sequence[CellRuns]) -> list[Rows]:
+    """Relative deviation of each run's loss at every step, from the last reference of equal work.
+
+    In a reduced precision that is the one in fp32 where there is one.
+    """
+    alike = [one for one in held_against if not unequal_training_work(group, one)]
+    if not alike or (reference := alike[-1]) is group:
         return []
     parts = []
     for run, other in _same_seeds(group, reference):

@@ -95,6 +95,25 @@ def test_the_largest_deviation_of_an_arm_at_each_step_is_drawn(table, drawn) -> 
     assert len({*places}) == len(places) > 4
 
 
+def test_a_loss_over_steps_is_of_one_batch() -> None:
+    work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
+    table = make_table(repeats=1, workload=work, cells=[a_cell("dps")], compares=["global_batch"])
+    losses = pick(table, "step", "loss")
+    # Of four times the batch, and of another training.
+    table = altered(table, {"level": "step", "metric": "loss", "nodes": 4}, value=1.0)
+    lines = draw("loss_step", table).axes[0].lines
+    [curve] = [np.asarray(line.get_ydata()) for line in lines if np.size(line.get_xdata())]
+    assert losses["nodes"].nunique() == 3 and set(curve) == {1.0}
+
+
+def test_tokens_of_a_step_are_those_of_the_last_phase() -> None:
+    work = make_study()["workload"]
+    ramp = {**work, "phases": [{"steps": 2, "global_batch": 4, "context": 128}]}
+    table = make_table(repeats=1, workload=ramp, cells=[a_cell("dps")])
+    assert "2,048 tokens per step of the last phase;" in headline.setting(Results(table))
+    assert "2,048 tokens per step;" in headline.setting(Results(make_table(repeats=1)))
+
+
 def test_without_a_reference_nothing_is_said_of_deviations(table: pd.DataFrame) -> None:
     figure = draw("loss_step", table[table["metric"] != "loss_deviation"])
     assert len(figure.axes) == 1 and "Deviations below" not in words(figure)

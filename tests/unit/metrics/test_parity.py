@@ -154,3 +154,15 @@ def test_a_lossy_wire_has_a_band_of_its_own() -> None:
     assert found["parity_band"]["text"] == WIRE.name
     twice = run_of(steps, steps, "horovod", options={"optimiser_steps": 2})
     assert "not the same updates per step" in verdict(twice, plain)["parity_verdict"]["text"]
+
+
+def test_a_reduced_precision_is_drawn_against_fp32() -> None:
+    def one(cell: str, precision: str, loss: float) -> Run:
+        return run_of([loss] * 3, [1.0] * 3, cell, precision=precision)
+
+    own = [one("sps", "amp_o2", 1.1), one("dps-amp", "amp_o2", 1.1)]
+    rows = parity_rows(group_runs([one("single", "fp32", 1.0), *own]))
+    table = assemble(rows).query("cell == 'dps-amp'")
+    steps = table[table["metric"] == "loss_deviation"]
+    assert list(steps["value"]) == pytest.approx([0.1] * 3)
+    assert len(table[table["metric"] == "parity_verdict"]) == 2
