@@ -159,6 +159,7 @@ def train(
     On an emulated node `pacer` dilates its time, `share` pins it to its cores. Only the training is
     held so; what comes before and after is not timed.
     """
+    forked = "torch" in sys.modules  # by the process that this one is a fork of
     import torch
 
     from pipeline.corpus.batches import Batches
@@ -218,6 +219,7 @@ def train(
     check_ours(args)
     account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
     about = _summary(loop, account) | {"resumed_from_step": done}
+    about["rank"]["forked"] = forked
     write_text(args.out / f"rank{rank}.json", json.dumps(about))
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import sys
 from argparse import Namespace
 from contextlib import nullcontext
 from dataclasses import replace
@@ -64,9 +65,11 @@ def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
         tokens=small_tokens, out=tmp_path, checkpoints=tmp_path / "checkpoints", resume_from=0,
         launch=fence.claim(tmp_path), owner="", may_stop=False,
     )  # fmt: skip
+    loaded = "torch" in sys.modules
     train(resolve(spec), args, Pacer(), nullcontext)
     rank = json.loads((tmp_path / "rank0.json").read_text())["rank"]
     assert rank.get("free_running", {}).get("steps") == steps
+    assert rank["forked"] == loaded
 
 
 def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
