@@ -73,8 +73,13 @@ def run(args: argparse.Namespace) -> None:
 
     print(f"{study.name}: {study.title}\n")
     rows = [_row(plan, limit) for plan in plans]
+    if not (of_bai := "bai2022" in study.claims):
+        for row in rows:
+            del row["formula 24"]
     print("\n".join(align([[*rows[0]], *([*row.values()] for row in rows)])))
     notes = _notes(plans, limit)
+    if of_bai:
+        notes.append("Formula 24 is that of Bai 2022, appendix C.4, and has no base.")
     pairs, what = largest_family(study)
     if pairs and study.repeats < (needed := fewest_repeats(pairs)):
         notes.append(
@@ -159,7 +164,6 @@ def _notes(plans: Sequence[CellPlan], limit: int | None) -> list[str]:
         " so the peak is less than the sum.",
         "Needed: "
         + ("all ranks of one machine." if device == "cpu" else "one GPU, with its context."),
-        "Formula 24 is the study's own and has no base.",
         "Worst case, no estimate (all runs reach their time limit): "
         f"{sum(p.num_runs for p in plans)} runs, {hours:.1f} hours, {gpu_hours:.1f} GPU hours.",
     ]

@@ -50,6 +50,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
         about.append(row("emulation_bias", "1", bias))
     about += [*order_rows(loaded, groups, plan), *exactness_rows(groups)]
     parity = parity_rows(groups)
+    formula = "bai2022" in study.claims
     return assemble(
         [
             Rows({"study": study.name, "level": "study"}, about),
@@ -62,7 +63,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *accurate,
             *(Rows({**r.context, "level": "real_time"}, outcome_rows(r.record)) for r in real),
             *profile_rows(read_all(study, profiled(study), runs), labels, groups),
-            *(part for one in loaded for part in run_rows(one)),
+            *(part for one in loaded for part in run_rows(one, formula=formula)),
         ]
     )
 

@@ -128,8 +128,11 @@ def drift_row(metric: str, series: Floats) -> dict[str, Any]:
     return row(metric, "1", change.share, n=change.n, text=change.verdict)
 
 
-def run_rows(run: Run) -> list[Rows]:
-    """All rows of one run; a run that is not ok has its status and its facts only."""
+def run_rows(run: Run, *, formula: bool = False) -> list[Rows]:
+    """All rows of one run, with those of formula 24 where the study tests its publication.
+
+    A run that is not ok has its status and its facts only.
+    """
     context = {**run.context, "level": "run"}
     status = row("status", "1", float(run.ok), text=run.record.status)
     values = [status, *fact_rows(run.record)]
@@ -174,24 +177,32 @@ def run_rows(run: Run) -> list[Rows]:
         for metric, (unit, own) in series.items()
         for step, (value, is_timed) in enumerate(zip(own.tolist(), run.timed.tolist(), strict=True))
     ]
-    return [Rows(context, values), Rows({**context, "level": "step"}, steps), _rank_rows(run)]
+    return [
+        Rows(context, values),
+        Rows({**context, "level": "step"}, steps),
+        _rank_rows(run, formula=formula),
+    ]
 
 
-def _rank_rows(run: Run) -> Rows:
-    """Measurements of each rank, and beside its memory the predictions of our model and formula 24.
+def _rank_rows(run: Run, *, formula: bool) -> Rows:
+    """Measurements of each rank, and beside its memory what our model and `formula` 24 predict.
 
     The base below both is what the rank measured before it built its model, else the one measured
     once, with what is loaded later; torch's allocator on CUDA has none.
     """
     spec, record = run.record.spec, run.record.run
     cpu = spec.world.device == "cpu"
-    forked = record["execution"]["launcher"] == "fork"
-    later = loaded_later(forked, spec.model) if cpu else 0
-    # What a forked rank measured has the library of its model in it.
-    within = family(spec.model).loaded_bytes() if forked and cpu else 0
+    by_launcher = record["execution"]["launcher"] == "fork"
+    outside = record["provenance"]["image_digest"] is None
+    on_loopback = outside and record["execution"]["network"] == "loopback"
     measured, predicted = [], []
     for rank in record["ranks"]:
         number, base = rank["rank"], rank.get("base_memory_bytes")
+        # Earlier records do not say it; on a loopback those that measured a base were forked.
+        forked = rank.get("forked", by_launcher or (on_loopback and base is not None))
+        later = loaded_later(forked, spec.model) if cpu else 0
+        # What a forked rank measured has the library of its model in it.
+        within = family(spec.model).loaded_bytes() if forked and cpu else 0
         figures = [
             ("peak_memory_bytes", "bytes", rank["peak_memory_bytes"]),
             ("mean_utilisation", "cores" if cpu else "1", busy_cores(rank)),
@@ -201,8 +212,9 @@ def _rank_rows(run: Run) -> Rows:
         memory = {
             "base_memory_bytes": later + (CPU_BASE * cpu if base is None else base - within),
             "predicted_memory_bytes": predict(run.resolved, number).model_peak,
-            "formula_memory_bytes": formula_24(run.resolved),
         }
+        if formula:
+            memory["formula_memory_bytes"] = formula_24(run.resolved)
         predicted += [row(m, "bytes", float(v), rank=number) for m, v in memory.items()]
     return Rows({**run.context, "level": "rank"}, [*measured, *predicted])
 

@@ -37,10 +37,10 @@ Measured as above, from 226 to 316 MiB of an earlier base.
 """
 
 FORKED_LOADED_LATER = 41 * MEBIBYTE
-"""Bytes that a forked rank of an emulated node loads later: most is loaded before the fork.
+"""Bytes that a forked rank loads later: most is loaded before the fork.
 
-The median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB in fp32, 53 to 57
-in mixed precision, which takes other kernels.
+On emulated nodes the median of all strategies with a model of about 20,000 parameters: 35 to 42 MiB
+in fp32, 53 to 57 in mixed precision, which takes other kernels.
 """
 
 PRODUCT_BUFFERS = 2 * 4700 * 1024

@@ -82,7 +82,7 @@ whole, hundredths, thousandths = "{:,.0f}".format, "{:.2f}".format, "{:.3f}".for
 SUMMARY = Table(
     "Cells at the most nodes, the highest throughput first. Efficiency: speedup over the ratio of "
     "ranks. Same training: loss and gradient norm within the tolerance of parity. Exposed: share "
-    "of a step that is communication without computation. Memory: peak of the largest rank.",
+    "of a step that is communication without computation. Memory: peak of each run's largest rank.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
@@ -97,8 +97,7 @@ SCALING = Table(
     "Throughput, its speedup over the base, and efficiency: speedup over the ratio of ranks. Own: "
     "throughput over that of the same cell on its fewest nodes. 'Against it': faster or "
     "slower than the base by the test. Steps: until the loss that the study states, of one "
-    "whole run of this batch and precision. Node hours: of these steps, with the interval of the "
-    "step time. The CSV has all intervals.",
+    "whole run of this batch and precision. Node hours: of these steps. The CSV has all intervals.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
@@ -184,11 +183,11 @@ STATUS = Table(
     compares=FIELDS,
 )
 MEMORY = Table(
-    "Peak memory of rank 0 and, where it differs by over 5 %, of the largest other rank, in MiB, "
-    "medians over the repeats. Base: Python and its libraries on a CPU, whose size makes small "
-    "amounts uncertain; zero on a GPU. 'Model': parameters, gradients, optimiser, buffers of the "
-    "reduction, activations and loss, predicted from the spec; 'formula 24': that of Bai 2022. "
-    "Ratios are predicted over measured above the base.",
+    "Peak memory of rank 0, and of the largest other rank where its peak differs by over 5 % or "
+    "its prediction at all, in MiB, medians over the repeats. Base: Python and its libraries on a "
+    "CPU, whose size makes small amounts uncertain; zero on a GPU. 'Model': parameters, gradients, "
+    "optimiser, buffers of the reduction, activations and loss, predicted from the spec. Ratios "
+    "are predicted over measured above the base. Formula 24: of Bai 2022, appendix C.4.",
     (
         Column("Rank", "rank", write=whole),
         Column("Measured", "peak_memory_bytes", MEBIBYTES, whole),
@@ -238,7 +237,7 @@ SENDS = Table(
     needs="profile",
 )
 LAYOUTS = Table(
-    "Each layout beside its formulas. Memory: above its base, of the rank that needs most; model: "
+    "Each layout beside its formulas. Memory: above its base, of each run's largest rank; model: "
     "the planner's. Ideal: the single device's step over the ranks, for as many tokens, times one "
     "and the bubble's formula. Sent: by the rank that sends most, counted in the profiled run. "
     "Bubble: idle time of a pipeline's ranks over that of their passes, from the passes of the "

@@ -121,14 +121,13 @@ def status(results: Results) -> pd.DataFrame:
 _ALIKE = 0.05
 """A rank whose peak is this near to that of rank 0 gets no row, if the predictions are the same."""
 
-_PREDICTED = ["predicted_memory_bytes", "formula_memory_bytes"]
-_MEMORY = ["peak_memory_bytes", "base_memory_bytes", *_PREDICTED]
+_MEMORY = [f"{name}_memory_bytes" for name in ("peak", "base", "predicted", "formula")]
 
 
-def _ranks_memory(results: Results) -> pd.DataFrame:
-    """A row for each rank of a cell: medians of its bytes over the repeats, NaN where none ran."""
+def _ranks_memory(results: Results, *each: str) -> pd.DataFrame:
+    """A row for each rank of a cell (and of `each`): medians of its bytes, NaN where none ran."""
     rows = results.pick("rank", *_MEMORY)
-    medians = rows.groupby([*KEYS, "rank", "metric"], sort=False)["value"].median()
+    medians = rows.groupby([*KEYS, *each, "rank", "metric"], sort=False)["value"].median()
     return medians.unstack("metric").reindex(columns=_MEMORY).reset_index()
 
 
@@ -147,8 +146,8 @@ def memory(results: Results) -> pd.DataFrame:
         if len(others):
             largest = others.loc[[others["peak_memory_bytes"].idxmax()]]
             peaks = largest["peak_memory_bytes"], first["peak_memory_bytes"]
-            same = np.array_equal(largest[_PREDICTED], first[_PREDICTED])
-            if not (same and np.allclose(*peaks, rtol=_ALIKE)):
+            predictions = largest["predicted_memory_bytes"], first["predicted_memory_bytes"]
+            if not (np.array_equal(*predictions) and np.allclose(*peaks, rtol=_ALIKE)):
                 kept.append(largest)
     return pd.concat(kept, ignore_index=True)
 
@@ -213,12 +212,13 @@ def sends(results: Results) -> pd.DataFrame:
 def layouts(results: Results) -> pd.DataFrame:
     """Every cell: bytes, seconds and shares beside their formulas; NaN where nothing is known."""
     frame = _every_cell(results)
-    each = _ranks_memory(results)
+    each = _ranks_memory(results, "run_id")
     each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
-    most = each.sort_values("memory_bytes", ascending=False, kind="stable").drop_duplicates(KEYS)
-    frame = frame.merge(
-        most[[*KEYS, "memory_bytes", "predicted_memory_bytes"]], on=KEYS, how="left"
-    )
+    # As the peak of a cell: the largest rank of each run, the median over the runs.
+    sizes = ["memory_bytes", "predicted_memory_bytes"]
+    most = each.groupby([*KEYS, "run_id"])[sizes].max().groupby(KEYS).median()
+    # A base that is larger than the peak is not that of these ranks.
+    frame = frame.join(most.where(most > 0), on=KEYS)
     # An axis that no formula names was counted alone.
     named = Results(results.table[results.table["text"].notna()])
     for known, name in ((named, "predicted_sent_bytes"), (results, "sent_bytes")):

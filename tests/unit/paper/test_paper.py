@@ -224,6 +224,7 @@ def test_claims_have_a_section_of_their_own(study, table, folder) -> None:
     effects = count(verdicts)
     assert sum(effects.values()) < len(verdicts) and effects["undecided"] > 0
     assert text.count(counted(verdicts)) == 2 and "Published claims" not in plain
+    assert "A study such as that of Bai" in text and "such as that" not in plain
     assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text

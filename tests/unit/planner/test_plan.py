@@ -58,6 +58,9 @@ def test_the_table_says_what_fits(capsys) -> None:
     assert main(["plan", "--study", "bai2022", "--device", "v100-16"]) == 0
     shown = capsys.readouterr().out
     assert shown.count(" fits ") == 10 and "10 of 10 fit 16 GiB" in shown
+    assert "formula 24" in shown and "is that of Bai 2022, appendix C.4" in shown
+    assert main(["plan", "--study", "gspmd2021"]) == 0
+    assert "ormula 24" not in capsys.readouterr().out
     words = "plan --study workflow/config/bai2022/study.yaml --device-memory 4GiB"
     assert main(words.split()) == 0
     shown = capsys.readouterr().out

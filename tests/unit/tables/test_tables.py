@@ -26,7 +26,7 @@ from pipeline.resolved import resolve
 from pipeline.strategies.base import SYMBOLS
 from pipeline.study.expansion import profiled
 from pipeline.study.study import Study
-from pipeline.tables.declared import Table, text
+from pipeline.tables.declared import TABLES, Table, text
 from pipeline.tables.texts import sends
 from pipeline.tables.write import legend, printed_form, to_latex, to_markdown, write_all
 from pipeline.text import NONE, significant
@@ -49,7 +49,7 @@ from tests.fake_records import (
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return make_table(repeats=2)
+    return make_table(repeats=2, claims=["bai2022"])
 
 
 def shown(name: str, table: pd.DataFrame) -> pd.DataFrame:
@@ -215,17 +215,35 @@ def test_the_base_of_a_forked_rank_is_smaller() -> None:
     assert list(base.dropna().unique()) == [CPU_BASE + FORKED_LOADED_LATER]
 
 
-def test_the_base_of_a_forked_rank_has_the_library_of_its_model(monkeypatch) -> None:
+def test_formula_24_stands_where_the_study_tests_its_publication(table) -> None:
+    assert "Formula 24" in printed_form(shown("memory", table), TABLES["memory"].caption)[0]
+    frame, caption = printed_form(shown("memory", make_table(repeats=2)), TABLES["memory"].caption)
+    assert not {"Formula 24", "Its ratio"} & {*frame} and "ormula 24" not in caption
+
+
+@pytest.mark.parametrize(
+    ("changes", "rank", "later"),
+    [
+        ({"cluster": EMULATED}, {}, FORKED_LOADED_LATER),
+        # On a loopback earlier records do not say it.
+        ({}, {}, FORKED_LOADED_LATER),
+        ({}, {"forked": True}, FORKED_LOADED_LATER),
+        ({}, {"forked": False}, CPU_LOADED_LATER + 85 * MEBIBYTE),
+    ],
+)
+def test_the_base_of_a_forked_rank_has_the_library_of_its_model(
+    monkeypatch, changes: dict[str, Any], rank: dict[str, Any], later: int
+) -> None:
     monkeypatch.setattr("pipeline.models.gpt2.arithmetic.loaded_bytes", lambda: 85 * MEBIBYTE)
-    study = make_study(repeats=1, cluster=EMULATED)
+    study = make_study(repeats=1, **changes)
 
     def measured(run: dict[str, Any]) -> None:
-        for rank in run["ranks"]:
-            rank["base_memory_bytes"] = 287 * MEBIBYTE
+        for one in run["ranks"]:
+            one.update(rank, base_memory_bytes=287 * MEBIBYTE)
 
     table = table_of(study, [edited(one, measured) for one in make_records(study)])
     base = made("memory", table)[0]["base_memory_bytes"]
-    assert list(base.dropna().unique()) == [287 * MEBIBYTE + FORKED_LOADED_LATER]
+    assert list(base.dropna().unique()) == [287 * MEBIBYTE + later]
 
 
 def cell(frame: pd.DataFrame, name: str, nodes: int) -> dict[str, float]:
@@ -396,6 +414,20 @@ def test_each_cost_stands_beside_its_formula(piped: pd.DataFrame) -> None:
     assert pipeline["predicted_sent_bytes"] > 0
     ideal = single["step_seconds"] / 4 * (1 + pipeline["phase_bubble_formula"])
     assert pipeline["ideal_seconds"] == pytest.approx(ideal)
-    assert pd.notna(pipeline["memory_bytes"]) and pipeline["predicted_memory_bytes"] > 0
+    assert pipeline["predicted_memory_bytes"] > 0
     assert shown.loc[list(frame["cell"]).index("dps"), "Sent [MB]"] == "6.00"
     assert set(shown.loc[frame["cell"] == "horovod", "Bubble [%]"]) == {NONE}
+
+
+def test_memory_of_a_layout_is_that_of_the_summary_above_the_base(table) -> None:
+    uneven = table.copy()
+    own = (uneven["metric"] == "peak_memory_bytes") & (uneven["cell"] == "dps")
+    # Of each run another rank needs most.
+    for repeat, rank in ((0, 1), (1, 2)):
+        place = (uneven["repeat"] == repeat) & ((uneven["rank"] == rank) | uneven["rank"].isna())
+        uneven.loc[own & place & (uneven["level"].isin(["rank", "run"])), "value"] = 5e8 + repeat
+    uneven.loc[own & (uneven["level"] == "cell"), "value"] = 5e8 + 0.5
+    layout, peak = (cell(made(name, uneven)[0], "dps", 4) for name in ("layouts", "summary"))
+    assert layout["memory_bytes"] == peak["peak_memory_bytes"] - CPU_BASE - CPU_LOADED_LATER
+    small = altered(table, {"metric": "peak_memory_bytes"}, value=float(CPU_BASE))
+    assert made("layouts", small)[0]["memory_bytes"].isna().all()
