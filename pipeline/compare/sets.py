@@ -29,8 +29,10 @@ from pipeline.metrics.parity import relative_deviation
 from pipeline.metrics.runs import Run, load_run
 from pipeline.metrics.statistics import CONFIDENCE, Interval
 from pipeline.records import RUN_FILE, read_record
+from pipeline.study.expansion import every_run
+from pipeline.study.load import RESOLVED, load_study
 from pipeline.study.spec import TIMED
-from pipeline.text import markdown, markdown_code, plural, significant
+from pipeline.text import few, markdown, markdown_code, plural, significant
 
 CellKey = tuple[str, int]
 """A cell and its number of nodes."""
@@ -56,7 +58,7 @@ def compare(
     difference where 0 asks for equal bits, and, if `by_times`, no cell's step times differ.
     compare.md below `out` says the same. Raises ComparisonError where no run finished in both.
     """
-    one, other = _read(folders[0]), _read(folders[1])
+    (one, former), (other, its_former) = map(_read, folders)
     shared = [place for place in one if place in other]
     alone = [f"{_name(place)}: only in {name}" for name, runs in (("A", one), ("B", other))
              for place in runs if place not in shared]  # fmt: skip
@@ -101,7 +103,11 @@ def compare(
             f"no run finished in both {folders[0]} and {folders[1]}, so nothing can be compared; "
             "give two result sets of one study"
         )
-    beside = alone + [
+    beside = [
+        f"{name}: {plural(len(runs), 'run')} left out, which {RESOLVED} no longer has: {few(runs)}"
+        for name, runs in (("A", former), ("B", its_former)) if runs
+    ]  # fmt: skip
+    beside += alone + [
         f"spec {text}" + ("" if len(at) == len(shared) else f" (in {', '.join(at)})")
         for text, at in specs.items()
     ]
@@ -130,13 +136,24 @@ def compare(
     return [*sides, "", *cells, "", *beside], equal
 
 
-def _read(folder: Path) -> Runs:
-    """All records of timed runs below a folder; raises an error where one is unfit, or none is."""
+def _read(folder: Path) -> tuple[Runs, list[str]]:
+    """Records of timed runs below a folder, and folders of runs that its study does not have.
+
+    Without the study's file all are read. Raises an error where one is unfit, or none is there.
+    """
     runs: dict[CellKey, dict[int, Run]] = {}
+    former: list[str] = []
+    planned = None
+    if (study_file := folder / RESOLVED).is_file():
+        planned = {spec.folder for spec in every_run(load_study(study_file))}
     for path in sorted(path.parent for path in folder.glob(f"runs/**/{RUN_FILE}")):
+        name = path.relative_to(folder / "runs").as_posix()
+        if planned is not None and name not in planned:
+            former.append(name)
+            continue
         record = read_record(path)
         spec = record.spec
-        if path.relative_to(folder / "runs").as_posix() != spec.folder:
+        if name != spec.folder:
             raise ComparisonError(
                 f"{path} holds the record of {spec.run_id}; bring it to the folder of its run"
             )
@@ -148,7 +165,7 @@ def _read(folder: Path) -> Runs:
             f"{folder} holds no record; give the folder of a study, such as results/smoke, "
             "which has runs/<cell>/n<nodes>/r<repeat>/run.json"
         )
-    return dict(sorted(runs.items()))
+    return dict(sorted(runs.items())), former
 
 
 def _differences(pairs: Mapping[int, tuple[Run, Run]], allowed: float) -> list[str]:
@@ -229,19 +246,20 @@ class Times:
 _Contrast = tuple[float, list[tuple[float, int]]]
 """Difference of two means of logarithms, and the variance and freedom of each mean."""
 
+_EXACT: _Contrast = (0.0, [])
+"""That of the same records on both sides, which differ by nothing that varies."""
+
 
 def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict[Key, Times]:
     """The times of every cell whose two sides have a finished run; intervals hold together."""
     contrasts = {key: _contrast(*sides) for key, sides in pairs.items() if all(sides)}
-    count = sum(contrast is not None for contrast in contrasts.values())
+    count = sum(contrast not in (None, _EXACT) for contrast in contrasts.values())
     how = f"{100 * CONFIDENCE:g} % together over {count} cells, by Welch's t on logarithms"
     times = {}
     for key, contrast in contrasts.items():
         one, other = pairs[key]
         ratio = None
-        steps = [[run.timed_seconds.tolist() for run in side] for side in (one, other)]
-        # The same records on both sides, which have no interval to hold against a margin.
-        if steps[0] == steps[1]:
+        if contrast == _EXACT:
             exact = "exact: every step took the same time in both"
             ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
         elif contrast is not None:
@@ -271,7 +289,10 @@ def verdict(ratio: Interval | None) -> str:
 
 
 def _contrast(one: Sequence[Run], other: Sequence[Run]) -> _Contrast | None:
-    """None where a side has fewer than two runs."""
+    """None where a side has fewer than two runs and they are not the same records."""
+    steps = [[run.timed_seconds.tolist() for run in side] for side in (one, other)]
+    if one and steps[0] == steps[1]:
+        return _EXACT
     if min(len(one), len(other)) < 2:
         return None
     sides = [np.log([np.median(run.timed_seconds) for run in side]) for side in (one, other)]

@@ -1,5 +1,6 @@
 """Two result sets, or two runs, side by side: losses, times, exit status, and perfect reruns."""
 
+import json
 import math
 import re
 import shutil
@@ -142,6 +143,18 @@ def test_what_is_said_of_another_set(pair, capsys, change, status, text) -> None
     assert (text in (shown.err if status == 2 else shown.out)) == (change is not profiled)
 
 
+def test_runs_that_the_study_no_longer_has_are_named_and_left_out(pair, capsys) -> None:
+    study = make_study(**CELLS) | {"cells": CELLS["cells"][:-1]}
+    study["cluster"] = study["cluster"] | {"nodes": [1, 2]}
+    for folder in pair:
+        (folder / "study.json").write_text(json.dumps(study))
+    shutil.rmtree(pair[1] / "runs/horovod-apex")
+    assert call(pair) == 0
+    shown = capsys.readouterr().out
+    assert "A: 6 runs left out, which study.json no longer has: horovod-apex/n1/p0, " in shown
+    assert "horovod-apex, " not in shown and "B: 6" not in shown
+
+
 def test_nothing_in_common_is_refused_and_no_success(pair, capsys) -> None:
     shutil.rmtree(pair[0] / "runs/dps")
     for path in (pair[1] / "runs").iterdir():
@@ -260,6 +273,8 @@ def test_one_run_on_a_side_decides_nothing() -> None:
 def test_the_same_measurements_are_the_same_however_much_they_vary() -> None:
     [times] = cell_times({"a": (timed(1, 2, 4), timed(1, 2, 4))}).values()
     assert times.verdict == SAME and times.ratio is not None and times.ratio.high == 1
+    whole = pooled([(timed(1, 2, 4), timed(1, 2, 4)), (timed(3), timed(3)), (timed(), timed())])
+    assert whole is not None and (whole.low, whole.high, whole.n) == (1, 1, 2)
 
 
 def test_more_cells_ask_for_wider_intervals_and_pooling_narrows() -> None:
