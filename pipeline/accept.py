@@ -15,7 +15,7 @@ from pipeline.models import stored
 from pipeline.planner.memory import predict_sent, sent_between_nodes
 from pipeline.resolved import first_runs
 from pipeline.study.equal_work import check_equal_work
-from pipeline.study.expansion import expand
+from pipeline.study.expansion import expand, tokens_spec
 from pipeline.study.study import Study
 
 
@@ -58,7 +58,7 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
                 f"link {run.link.name} of {run.link.rate_mbits:g} Mbit/s, and timeout_seconds is "
                 f"{limit}; raise one of them, or lower workload.steps"
             )
-    check_files(study.corpus, study.tokenizer)
+    check_files(tokens_spec(study))
     if study.tokenizer["kind"] == "pretrained":
         from pipeline.corpus.tokenisers import check_folder  # and its library
 

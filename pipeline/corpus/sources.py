@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import math
 import os
 import platform
 import re
@@ -21,9 +22,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipeline.corpus import python_docs
-from pipeline.errors import CorpusError
+from pipeline.errors import CorpusError, refuse
 from pipeline.files import open_regular
 from pipeline.study.model_files import hub_fault
+from pipeline.text import few
 
 PIECE_CHARACTERS = 2**14
 CHUNK_CHARACTERS = 2**18
@@ -144,9 +146,13 @@ def source_of(corpus: Mapping[str, Any]) -> Source:
     return Source(corpus)
 
 
-def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None:
-    """Open every file that two sections of a study name, and check names of the hub."""
-    source_of(corpus)
+def check_files(spec: Mapping[str, Any]) -> None:
+    """Begin to read every file that corpus and tokeniser name, and check names of the hub.
+
+    `spec` is that of `pipeline.study.expansion.tokens_spec`.
+    """
+    corpus, tokenizer = spec["corpus"], spec["tokenizer"]
+    source = source_of(corpus)
     if corpus["source"] == "hub":
         _check_name(corpus["name"], "corpus.name", "data set")
     if tokenizer["kind"] == "pretrained":
@@ -159,12 +165,20 @@ def check_files(corpus: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> None
                 f"tokenizer.name {name!r} {where}; give a folder that holds tokenizer.json, "
                 "relative to the study file, or a name of the hub with its tokenizer.revision"
             )
-    paths = [Path(path) for path in corpus.get("paths", [])]
+    paths = corpus.get("paths", [])
     for path in paths:
-        with open_text(path):
-            pass
-    if paths and not any(path.stat().st_size for path in paths):
-        raise CorpusError(f"{', '.join(map(str, paths[:3]))} is empty; give text in corpus.paths")
+        next(source.read(path), None)
+    size = sum(Path(path).stat().st_size for path in paths)
+    # A token has a byte or more, but for the separator at the end of a file; what a tokeniser that
+    # exists makes of a character is its own.
+    most = math.inf if tokenizer["kind"] == "pretrained" else size + len(paths)
+    refuse(CorpusError, "", [
+        (paths and not size, f"{few(paths)} is empty; give text in corpus.paths"),
+        (paths and most < spec["min_tokens"],
+         f"{few(paths)}: {size} bytes of text are fewer than the {spec['min_tokens']} tokens of "
+         f"one batch of sequences of {spec['context']} and one more; lower workload.global_batch "
+         "or model.context, or give more text in corpus.paths"),
+    ])  # fmt: skip
 
 
 def check_hub() -> None:

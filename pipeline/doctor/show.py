@@ -23,6 +23,7 @@ from pipeline.launch.slurm.request import Request, allocation
 from pipeline.machine.image import RUNTIMES, enter
 from pipeline.machine.site import APPTAINER, NO_RUNTIME, PYXIS, SITE_FILE, Site, load_site
 from pipeline.resolved import ResolvedRun, first_runs
+from pipeline.study.expansion import tokens_spec
 from pipeline.study.load import load_study, shipped_studies
 from pipeline.text import plural
 from pipeline.training.devices import without_kernels
@@ -108,7 +109,7 @@ def corpus(path: Path) -> Finding:
     """The files of a study's text and tokeniser."""
     study = load_study(path)
     try:
-        check_files(study.corpus, study.tokenizer)
+        check_files(tokens_spec(study))
     except CorpusError as error:
         return missing(*str(error).split("; ", 1))
     return ok(f"source {study.corpus['source']}")

@@ -30,7 +30,7 @@ def project(tmp_path_factory) -> Project:
     site = made.folder / "workflow/site.yaml"
     site.write_text((made.folder / "workflow/site.example.yaml").read_text())
     (made.folder / "data").mkdir()
-    (made.folder / "data/bai2022.json").write_text('["text"]')
+    (made.folder / "data/bai2022.json").write_text(json.dumps(["a text " * 2000]))
     images = made.folder / "images"
     images.mkdir()
     (images / "samestep.sif").write_bytes(b"not read by a dry run")

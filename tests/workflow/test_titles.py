@@ -21,7 +21,7 @@ def test_snakemake_reads_no_title_or_label(tmp_path: Path) -> None:
     text = "{x} of {wildcards.name}.txt"
     corpus = {"source": "text", "paths": [text], "document": "block"}
     project = make_project(tmp_path, title=TITLE, cells=cells, corpus=corpus, claims=[])
-    (project.folder / text).write_text("there is such a file")
+    (project.folder / text).write_text("there is such a file\n" * 50)
     jobs = project.jobs("all")
     assert (jobs["study_file"], jobs["train"], jobs["manuscript"]) == (1, 2 * len(LABELS), 1)
     assert "claims" not in jobs

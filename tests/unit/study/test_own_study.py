@@ -23,7 +23,7 @@ def test_the_page_s_study_meets_no_refusal(tmp_path: Path, monkeypatch, capsys) 
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/study.yaml").write_text(study)
-    Path("mine/text.txt").write_text("a text\n\nof two blocks\n")
+    Path("mine/text.txt").write_text("a text\n\nof two blocks\n\n" * 20)
     shown = re.findall(r"^python -m pipeline (.*)$", PAGE, re.MULTILINE)
     assert [line.split()[0] for line in shown] == ["check", "doctor", "plan"]
     for line in shown:
