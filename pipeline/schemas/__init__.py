@@ -138,6 +138,8 @@ def describe(error: ValidationError) -> str:
     if len(value) > 80:
         value = value[:77] + "..."
     rule = f"{error.validator}: {json.dumps(error.validator_value, ensure_ascii=False)}"
+    if error.validator == "enum":  # its message is the same list
+        return f"{place}: {value} breaks {rule}"
     if len(rule) > 120:
         rule = rule[:117] + "..."
     about = _yaml_hint(error) or error.message[:160]

@@ -15,9 +15,9 @@ from typing import Any
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, refuse, without_fix
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validate, validator
-from pipeline.study.expansion import expand, profiled
+from pipeline.study.expansion import data_devices, expand, profiled
 from pipeline.study.model_files import with_files
-from pipeline.study.spec import RunSpec
+from pipeline.study.spec import RunSpec, WorldSpec
 from pipeline.study.study import Study
 from pipeline.text import is_visible, seen, unprintable
 
@@ -260,10 +260,25 @@ def check_study(content: Any, where: Path | str) -> Study:
         *((name not in arms, f"profile.cells names {name!r}; use one of {', '.join(arms)}")
           for name in study.profile_cells),
     ])  # fmt: skip
+    # An archive may name strategies that this checkout does not have.
+    if Path(where).name != RESOLVED:
+        _check_cells(study, where)
     # Every run is made once: what is impossible in one of them is an error of the study.
     expand(study)
     profiled(study)
     return study
+
+
+def _check_cells(study: Study, where: Path | str) -> None:
+    """Raise StudyError naming the cell whose strategy, options or world do not go together."""
+    cluster = study.cluster
+    for number, arm in enumerate(study.arms):
+        ranks = arm.ranks_per_node, cluster.device, cluster.backend, cluster.network
+        try:
+            for nodes in arm.nodes:
+                data_devices(arm.strategy, arm.options, WorldSpec(nodes, *ranks))
+        except StudyError as fault:
+            raise StudyError(f"{where}: cells.{number} ({arm.name}): {fault}") from None
 
 
 def load_spec(path: Path) -> RunSpec:

@@ -142,10 +142,10 @@ def test_a_broken_file_is_named_and_takes_nothing_else_down(seen, file, error) -
     assert found["doctor"]["status"] == "broken" and "mend that file" in found["doctor"]["fix"]
     assert found["doctor"]["text"].startswith(f"pipeline/strategies/{file} {error}")
     assert found["others"] == "missing" and seen["sound"] == [0, ""]
-    for stage in ("plan", "train"):
+    for stage, place in (("plan", "broken.yaml: cells.1 ("), ("train", "pipeline/strategies/")):
         status, said = found[stage]
         assert status == 2 and said.count("\n") == 1
-        assert said.startswith(f"error: pipeline/strategies/{file} {error}")
+        assert said.startswith(f"error: {place}") and f"pipeline/strategies/{file} {error}" in said
 
 
 def test_the_docs_have_the_table_of_this_checkout() -> None:

@@ -165,3 +165,18 @@ def test_what_is_no_name_of_a_folder_has_no_results(tmp_path: Path, text: str) -
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(StudyError, match="no name of a study"):
         results_folder(tmp_path / "mine.yaml")
+
+
+def test_a_cell_that_cannot_be_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    for wrong, message in (
+        ({"strategy": "ddpp"}, "strategy 'ddpp' has no file of its own"),
+        ({"options": {"bucket_mb": 1}}, "strategy ddp has no option 'bucket_mb'"),
+        ({"strategy": "sharded", "options": {"stage": 4}}, "strategy sharded option stage 4"),
+        ({"strategy": "single"}, "strategy single runs on 1 rank, given 2 nodes"),
+    ):
+        cells = [a_cell("one"), a_cell("two", nodes=[2]) | wrong]
+        path.write_text(yaml.safe_dump({"extends": "smoke", "study": "mine", "cells": cells}))
+        with pytest.raises(StudyError) as refused:
+            load_study(path)
+        assert str(refused.value).startswith(f"{path}: cells.1 (two): {message}")

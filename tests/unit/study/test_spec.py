@@ -179,7 +179,7 @@ def test_what_is_recomputed_has_one_spelling_in_a_spec(study) -> None:
         recompute[str(spelt)] = run.to_dict()["workload"]["recompute"]
     assert recompute == {"True": True, "full": True, "attention": "attention", "[1, 0]": [0, 1]}
     for wrong, message in (
-        ("half", "'none', 'full', 'attention'"), ([], "minItems"), ([-1], "minimum"),
+        ("half", '"none", "full", "attention"'), ([], "minItems"), ([-1], "minimum"),
         ([1, 1], "uniqueItems"), ([True], "integer"),
     ):  # fmt: skip
         study["workload"]["recompute"] = wrong
