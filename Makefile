@@ -65,8 +65,8 @@ paper: $(if $(STAMP),$(or $(wildcard $(STAMP)),$(STAMP)-paper))
 	@folder=$$($(PIPELINE) unpack --archive="$$FROM" --into results/from_archive) && \
 	$(PIPELINE) follow --study="$$folder/study.json" --results="$$folder" -- \
 	    sh envs/run_workflow.sh --snakefile from_archive.smk --show-failed-logs --cores all && \
-	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" figures "$$folder/figures/" \
-	    tables "$$folder/tables/" && \
+	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
+	    figures "$$folder/figures/" tables "$$folder/tables/" && \
 	$(PIPELINE) verify --results "$$folder"
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
