@@ -61,10 +61,18 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         unlike = dict.fromkeys(word for word in words if word != words[0])
         apart = "".join(f", {words.count(word)} {word}" for word in unlike)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
-    # Bytes, passes and phases are those of profiled runs, all else is of timed ones.
-    profiled = facts(claim.test.get("metric")).is_profiled
-    runs = evidence.runs(nearest.places, "profile" if profiled else "run")
-    ran = plural(len(runs), "profiled run" if profiled else "run")
+    # Bytes, passes and phases are those of profiled runs, all else is of timed ones; what explains
+    # a loss is a share of phases in a loss of timed runs.
+    timed, profiled = (evidence.runs(nearest.places, level) for level in ("run", "profile"))
+    if claim.kind == "explained":
+        runs, ran = (
+            timed + profiled,
+            f"{len(timed)} timed and {plural(len(profiled), 'profiled run')}",
+        )
+    elif facts(claim.test.get("metric")).is_profiled:
+        runs, ran = profiled, plural(len(profiled), "profiled run")
+    else:
+        runs, ran = timed, plural(len(timed), "run")
     names = []
     for one, word in zip(named, words, strict=True):
         nodes, ranks, link = world_of(one.places)

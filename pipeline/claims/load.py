@@ -161,7 +161,7 @@ def _region(test: Mapping[str, Any]) -> Region | None:
         case "worst":
             return Region("below", 1.0, 0.0)
         case "utilisation":
-            return Region("below", float(test["tolerance"]), 0.0)
+            return Region("within", float(test["tolerance"]), 0.0)
         case "fits" | "same_steps":
             return None
     return Region(test["comparison"], float(test["bound"]), float(test.get("tolerance", 0.0)))

@@ -99,7 +99,8 @@ class Region:
     """Range of the effects for which the sentence holds.
 
     `above` and `below` are sides of `bound`, `about` is a band around it; `tolerance` is relative
-    to `bound` and counts for the claim.
+    to `bound` and counts for the claim. `within` is below a largest relative distance from the
+    numbers that the sentence states.
     """
 
     comparison: str
@@ -110,7 +111,7 @@ class Region:
     def limits(self) -> tuple[float, float]:
         """Smallest and largest effect that the sentence allows."""
         slack = abs(self.bound) * self.tolerance
-        low = -math.inf if self.comparison == "below" else self.bound - slack
+        low = -math.inf if self.comparison in ("below", "within") else self.bound - slack
         high = math.inf if self.comparison == "above" else self.bound + slack
         return low, high
 
@@ -118,6 +119,9 @@ class Region:
         low, high = self.limits
         if self.comparison == "about":
             return f"{low:.3g} to {high:.3g}"
+        if self.comparison == "within":
+            share = {0.1: "a tenth", 0.25: "a quarter"}.get(high, f"{100 * high:.3g} %")
+            return f"within {share} of these"
         return f"{self.comparison} {low if self.comparison == 'above' else high:.3g}"
 
 

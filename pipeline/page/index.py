@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -79,13 +80,14 @@ def rows(results: Path) -> list[dict[str, Any]]:
         for claim in load_claims(path):
             tested = known.get((claim.document, claim.id), [])
             # Verdicts on the claim as it stands now, not as it was when they were made.
-            asked, claimed = question(claim), claim.region and str(claim.region)
+            asked, limits = question(claim), claim.region and claim.region.limits
+            claimed = limits and tuple(one if isfinite(one) else None for one in limits)
             own = [
                 (study, one)
                 for study, one in tested
                 if one["sentence"] == claim.sentence
                 and (one.get("question") or asked) == asked
-                and (one["claimed"] and one["claimed"]["text"]) == claimed
+                and (one["claimed"] and (one["claimed"]["low"], one["claimed"]["high"])) == claimed
             ]
             own.sort(key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])))
             row = _row(claim, *(own[0] if own else ("", None)))

@@ -72,7 +72,6 @@ def collect(
 def _study(study: Study, results: Results) -> dict[str, Any]:
     name, cells = study.name, results.cells
     shipped = shipped_studies().get(name)
-    config = shipped.relative_to(Path(__file__).parents[2]).as_posix() if shipped else "STUDY.yaml"
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
@@ -90,11 +89,15 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
     ]  # fmt: skip
     repeats = [arm.repeats for arm in study.arms]
     fewest, most = min(repeats), max(repeats)
-    snakemake = f"snakemake --cores all --configfile {config}"
+    command = "make paper" if name == "smoke" else "make paper STUDY=FILE.yaml"
+    if shipped and name != "smoke":
+        config = shipped.relative_to(Path(__file__).parents[2]).as_posix()
+        command = f"snakemake --cores all --configfile {config}"
     return {
         "name": name,
         "title": study.title,
-        "command": "make paper" if name == "smoke" else snakemake,
+        "command": command,
+        "besides": "" if shipped else " with the study's file and its text",
         "repeats": f"{fewest} to " * (fewest < most) + plural(most, "repeat"),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),

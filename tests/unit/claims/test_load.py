@@ -54,6 +54,12 @@ def test_a_claim_has_its_full_source_scale_and_region() -> None:
     assert claim.published.source == "Slides of the talk, page 13"
 
 
+def test_a_distance_from_printed_numbers_is_claimed_in_words() -> None:
+    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
+    words = [str(claims[f"{name}-utilisation"].region) for name in ("sps", "dps")]
+    assert words == ["within a quarter of these", "within a tenth of these"]
+
+
 FIRST = ("claims", 0)
 TEST = (*FIRST, "test")
 A = ("cells", "a")

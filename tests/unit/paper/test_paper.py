@@ -63,6 +63,17 @@ def test_the_paper_is_pdf_ua_and_includes_its_figures(study, folder: Path, tmp_p
     assert all((tmp_path / "paper" / path).is_file() for path in included)
 
 
+def test_a_study_is_repeated_by_a_command_that_there_is(study, table, folder: Path) -> None:
+    for name, words in (
+        (
+            "mine",
+            "checkout with the study's file and its text, run ``` make paper STUDY=FILE.yaml ",
+        ),
+        ("smoke", "In a clean checkout, run ``` make paper ```"),
+    ):
+        assert words in text_of(study | {"study": name}, table, folder)
+
+
 @pytest.mark.parametrize("file", [MANUSCRIPT, points.FILE])
 def test_no_number_is_typed_by_hand(file: str) -> None:
     body = source(file).split("---", 2)[2]
