@@ -20,7 +20,7 @@ from pipeline.text import NONE
 from tests.fake_records import edit_record, edit_steps, make_study, write_records
 
 NAMES = ("single", "dps", "horovod", "horovod-apex")
-CELLS = {"repeats": 2, "profile": {"steps": 4},
+CELLS: dict[str, Any] = {"repeats": 2, "profile": {"steps": 4},
          "cells": [cell for cell in make_study()["cells"] if cell["name"] in NAMES]}  # fmt: skip
 SINGLE = "runs/single/n1/r0"
 
