@@ -71,7 +71,7 @@ def collect(
 
 def _study(study: Study, results: Results) -> dict[str, Any]:
     name, cells = study.name, results.cells
-    shipped = shipped_studies().get(name)
+    shipped = name in shipped_studies()
     # What a cell sets for itself: `workload.global_batch = 4 and options.empty_cache = True`.
     own = {arm.name: listed(f"{part}.{key} = {value}" for part, given in arm.own.items()
                             for key, value in given.items()) for arm in study.arms}  # fmt: skip
@@ -89,14 +89,11 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
     ]  # fmt: skip
     repeats = [arm.repeats for arm in study.arms]
     fewest, most = min(repeats), max(repeats)
-    command = "make paper" if name == "smoke" else "make paper STUDY=FILE.yaml"
-    if shipped and name != "smoke":
-        config = shipped.relative_to(Path(__file__).parents[2]).as_posix()
-        command = f"snakemake --cores all --configfile {config}"
+    given = f" STUDY={name if shipped else 'FILE.yaml'}" if name != "smoke" else ""
     return {
         "name": name,
         "title": study.title,
-        "command": command,
+        "command": f"make paper{given}",
         "besides": "" if shipped else " with the study's file and its text",
         "repeats": f"{fewest} to " * (fewest < most) + plural(most, "repeat"),
         "seeds": listed(study.seeds),

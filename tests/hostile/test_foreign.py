@@ -231,9 +231,9 @@ PACK = "archive --results r --out new.zip"
 VERIFY = "verify --results out/fake"
 
 RESULTS: dict[str, Case] = {
-    "an edited figure": Case(_edit("figures/step_time.svg"), PACK, "made of these metrics"),
+    "an edited figure": Case(_edit("figures/throughput.svg"), PACK, "made of these metrics"),
     "an edited figure whose note is gone": Case(
-        _edit("figures/step_time.svg", noted=False), PACK, "made of these metrics"
+        _edit("figures/throughput.svg", noted=False), PACK, "made of these metrics"
     ),
     "an edited paper": Case(_edit("paper/paper.tex"), PACK, "made of these metrics"),
     "a copy without names in dots": Case(_no_dots, PACK, "made of these metrics"),
