@@ -65,7 +65,7 @@ def layer(job: Job, device: Device, profile: Profile) -> Passes:
         b += (outputs + dropouts) * a_width
     if job.recompute == "full":
         b += f
-    elif job.flash and job.recompute == "selective":
+    elif job.flash and job.recompute == "selective" and profile["selective_products"] > 0:
         # torchtitan's policy keeps attention and every second product of a block: keys, output and
         # the second one of the MLP are made again, and what lies between them.
         again = h * (kv / 2 + h + job.ffn) / job.layer_parameters

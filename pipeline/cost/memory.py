@@ -57,7 +57,7 @@ def parts(
         kept = job.tokens * job.hidden * element / (job.tp if job.seq_parallel else 1)
         activations = flight * count * kept + layer
     else:
-        if job.recompute == "selective" and job.flash:
+        if job.recompute == "selective" and job.flash and profile["selective_products"] > 0:
             # Attention keeps no scores; what is recomputed is every second product.
             layer *= profile["selective_activations"]
         activations = flight * count * layer

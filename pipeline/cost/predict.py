@@ -86,7 +86,8 @@ class Model:
         if "async tp" in job.note:
             one *= 0.35
         again = 2 * one if job.recompute == "full" else 0.0
-        if job.recompute == "selective" and job.flash:
+        remade = self.profile["selective_products"] > 0
+        if job.recompute == "selective" and job.flash and remade:
             # What was gathered is gathered again, half of an all-reduce each; sums are kept.
             again = one
         return Passes(2 * one, 2 * one + again)

@@ -45,9 +45,13 @@ def kept(**changes) -> dict[str, float]:
         ("computation", {}, {"gated": True}, 1.001, inf),
         ("computation", {"precision": "bf16"}, {"precision": "tf32"}, 1.001, inf),
         ("computation", {"precision": "tf32"}, {"precision": "fp32"}, 1.001, inf),
-        # torchtitan's makes every second product again.
-        ("computation", {}, {"recompute": "selective"}, 1.05, 1.25),
-        ("communication", {"tp": 8, "dp": 1}, {"recompute": "selective"}, 1.2, 1.25),
+        # torchtitan's makes every second product again, others attention alone.
+        ("computation", {"framework": "torchtitan"}, {"recompute": "selective"}, 1.05, 1.25),
+        ("communication", {"framework": "torchtitan", "tp": 8, "dp": 1},
+         {"recompute": "selective"}, 1.2, 1.25),
+        ("computation", {"framework": "Megatron-LM"}, {"recompute": "selective"}, 1.001, 1.05),
+        ("communication", {"framework": "Megatron-LM", "tp": 8, "dp": 1},
+         {"recompute": "selective"}, 1, 1),
         # Autocast copies weights and gradients; masters need none of its own.
         ("computation", {"precision": "bf16"}, {"precision": "bf16 amp"}, 1.0001, 1.05),
         ("optimiser", {"precision": "bf16"}, {"precision": "bf16 amp"}, 0.8, 0.8),
