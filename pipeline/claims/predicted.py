@@ -16,7 +16,7 @@ from pipeline.claims.quantities import RATE, facts
 from pipeline.claims.types import Claim, Selector
 from pipeline.cost.constants import Constants, content, device_of
 from pipeline.cost.job import CONFIGURATION, Refused, jobs_of
-from pipeline.cost.points import FAMILY, kind_of, predict_row
+from pipeline.cost.points import family_of, kind_of, predict_row
 from pipeline.cost.score import points, source_of
 from pipeline.metrics.format import with_interval
 from pipeline.text import NONE, listed
@@ -164,6 +164,6 @@ def _ratio(one: Row, other: Row, metric: str) -> tuple[float, float, float]:
     value = work[0] / work[1] / steps if work[1] else steps
     # The wider band where either crosses nodes: `crossing` sorts first.
     kinds = {kind_of(jobs_of(row)[0], Constants()).split()[1] for row in (one, other)}
-    what = "scaled" if all(one[name] == other[name] for name in FAMILY) else "pair"
+    what = "scaled" if family_of(one) == family_of(other) else "pair"
     low, high = content()["band"][f"{what} {min(kinds)}"]
     return value, value * low, value * high

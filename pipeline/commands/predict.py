@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from pipeline import options
 from pipeline.commands import flag, one_of, option, together
 from pipeline.cost.constants import DEVICES, Constants
-from pipeline.cost.points import predict_from_base, predict_row, read, write
+from pipeline.cost.points import predict_from_base, predict_row, read, unread, write
 from pipeline.documents import read_text
 from pipeline.errors import PredictionError
 from pipeline.files import marks, replace_marked
@@ -32,7 +34,8 @@ add_arguments = together(
     option("--calibration", options.file, "with --study: what `calibrate` has written"),
     option("--device", str, "with --study: project its cells on nodes of this GPU",
            choices=DEVICES),
-    option("--link", options.rate, "with --device: of a node, as 200gbit", metavar="RATE"),
+    option("--link", options.rate, "with --device: of a node in all, as 200gbit; ZeRO 2 and 3 "
+           "over several nodes get two GPUs' shares of it", metavar="RATE"),
     option("--nodes", options.counts(1, MOST_NODES),
            f"with --device: node counts (default 1,2,4 to {MOST_NODES})", metavar="N,N"),
     flag("--weak", "with --device: a device keeps its batch (default: as the study says)"),
@@ -57,12 +60,17 @@ def run(args: argparse.Namespace) -> None:
             raise PredictionError("--points needs --out; name the CSV to write")
         rows, constants = read(args.points), Constants()
         if args.base:
-            added = predict_from_base(rows, constants)
+            added = predict_from_base(rows, constants, partial(print, file=sys.stderr))
         else:
             added = [predict_row(row, constants) for row in rows]
         write([{**row, **more} for row, more in zip(rows, added, strict=True)], args.out)
         refused = sum(bool(more["reason"]) for more in added)
-        print(f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason)")
+        scaled = f", {sum(bool(more['base']) for more in added)} from a base" if args.base else ""
+        others = ", ".join(unread(rows[0], base=args.base))
+        print(
+            f"{args.out}: {len(rows)} rows, {refused} of them not predicted (column reason){scaled}"
+            + (f"; columns that are not read: {others}" if others else "")
+        )
     else:
         from pipeline.tables.points import in_markdown
 

@@ -36,15 +36,16 @@ def content() -> dict[str, Any]:
     return made
 
 
-def profiles_of(framework: str) -> list[dict[str, Any]]:
-    """Constants of an implementation: the default's, those of what it is `like`, its own.
+def profile_name(framework: str) -> str:
+    """The first profile whose pattern an implementation's name has; empty for the default."""
+    named = ((n, one["pattern"]) for n, one in content()["profiles"].items() if n != "default")
+    return next((n for n, pattern in named if re.search(pattern, framework, re.IGNORECASE)), "")
 
-    Its profile is the first one whose pattern its name has.
-    """
-    profiles = dict(content()["profiles"])
-    default = profiles.pop("default")
-    chain, names = [default["constants"]], list(profiles)
-    name = next((n for n in names if re.search(profiles[n]["pattern"], framework, re.I)), "")
+
+def profiles_of(framework: str) -> list[dict[str, Any]]:
+    """Constants of an implementation: the default's, those of what it is `like`, its own."""
+    profiles = content()["profiles"]
+    chain, name = [profiles["default"]["constants"]], profile_name(framework)
     while name:
         chain.insert(1, profiles[name]["constants"])
         name = profiles[name].get("like", "")
@@ -90,9 +91,9 @@ class Constants:
 
 
 DEVICES = {
-    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 131,
+    "v100-16": 16, "v100-32": 32, "a100-40": 40, "a100-80": 80, "h100-80": 80, "h200-141": 140,
 }  # fmt: skip
-"""Memory in GiB as the makers' data sheets name it; the driver keeps some of it."""
+"""Memory in GiB, near what the driver reports in all; it and libraries keep some of it."""
 
 
 @dataclass(frozen=True)

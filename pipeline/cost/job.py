@@ -14,20 +14,27 @@ from itertools import product
 
 CONFIGURATION = (
     "hardware", "device_gib", "gpus", "gpus_per_node", "node_net_gbps", "model", "family",
-    "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq", "tied", "params",
+    "layers", "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "seq", "tied",
     "dp", "tp", "cp", "pp", "vpp", "zero", "seq_parallel", "micro", "accum", "global_batch",
     "precision", "recompute", "flash", "optimiser", "framework", "note",
 )  # fmt: skip
 """Columns that are read; `note` for what the other columns have no place for (mesh of ZeRO)."""
+
+REFUSED = ("ep", "experts")
+"""Columns that are read only to refuse a row where they are over 1."""
 
 TEXTS = (
     "hardware", "model", "family", "precision", "recompute", "optimiser", "framework", "note",
 )  # fmt: skip
 """Those of them that hold words; all others hold numbers."""
 
-FRACTIONS = ("device_gib", "node_net_gbps", "accum", "global_batch", "params")
+FRACTIONS = ("device_gib", "node_net_gbps", "accum", "global_batch", "step_s")
 MOST = 10_000_000
 """Largest whole number of a column."""
+
+
+EMPTY = ("", "nan", "none", "null")
+"""Texts of a column that say nothing."""
 
 
 class Refused(Exception):
@@ -135,7 +142,7 @@ class Job:
 def number_of(row: Mapping[str, str], name: str) -> float | None:
     """The number in a column, None where it is empty; raises Refused for what is none."""
     text = (row.get(name) or "").strip()
-    if not text or text.lower() in ("nan", "none", "null"):
+    if text.lower() in EMPTY:
         return None
     if text.lower() in ("true", "false"):
         return float(text.lower() == "true")
@@ -163,9 +170,9 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
         raise Refused("FP8 is not modelled")
     if (number_of(row, "cp") or 1) > 1:
         raise Refused("context parallelism is not modelled")
-    if any((number_of(row, name) or 1) > 1 for name in ("ep", "experts")):
+    if any((number_of(row, name) or 1) > 1 for name in REFUSED):
         raise Refused("expert parallelism is not modelled")
-    if "moe" in f"{row.get('family', '')} {row.get('model', '')}".lower():
+    if re.search("moe|mixtral", f"{row.get('family', '')} {row.get('model', '')}", re.IGNORECASE):
         raise Refused("mixtures of experts are not modelled")
     whole = _on_data_axis(row)
     batch, accum = number_of(row, "global_batch"), number_of(row, "accum")
@@ -218,6 +225,11 @@ def _layouts(row: Mapping[str, str], job: Job) -> list[tuple[int, int, int]]:
 def _on_data_axis(row: Mapping[str, str]) -> Job:
     """The step as if all GPUs were on the data axis, with one micro-batch."""
     gpus, hidden, heads = (_needed(row, name) for name in ("gpus", "hidden", "heads"))
+    if heads > hidden:
+        raise Refused(f"heads is {heads}, more than hidden, {hidden}")
+    zero = int(number_of(row, "zero") or 0)
+    if zero > 3:
+        raise Refused(f"zero is {zero}; expected 0 to 3")
     family = (row.get("family") or "").lower()
     a_node = int(number_of(row, "gpus_per_node") or min(gpus, 8))
     recompute = (row.get("recompute") or "").strip().lower() or "none"
@@ -240,7 +252,7 @@ def _on_data_axis(row: Mapping[str, str]) -> Job:
         ffn=int(number_of(row, "ffn") or 4 * hidden), gated=bool(number_of(row, "gated")),
         vocab=_needed(row, "vocab"), seq=_needed(row, "seq"),
         tied=number_of(row, "tied") != 0, dp=gpus, tp=1, pp=1, vpp=int(number_of(row, "vpp") or 1),
-        zero=int(number_of(row, "zero") or 0), shard=shard,
+        zero=zero, shard=shard,
         seq_parallel=bool(number_of(row, "seq_parallel")), micro=int(number_of(row, "micro") or 1),
         accum=1.0, per_micro=False, precision=(row.get("precision") or "").lower(),
         recompute=recompute, flash=bool(number_of(row, "flash")),

@@ -1,6 +1,6 @@
 """Files of points: a CSV of configurations is read, and written with predictions of each row.
 
-No measured column is read, but by `predict_from_base`. Where layout or micro-batch are not
+No measured column is read, but `step_s` by `predict_from_base`. Where layout or micro-batch are not
 published, all that are possible are predicted: the answer is the fastest that fits, and a range
 above it.
 """
@@ -10,12 +10,22 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pipeline.cost.constants import Constants, content
-from pipeline.cost.job import CONFIGURATION, Impossible, Job, Refused, jobs_of
+from pipeline.cost.constants import Constants, content, profile_name
+from pipeline.cost.job import (
+    CONFIGURATION,
+    EMPTY,
+    REFUSED,
+    Impossible,
+    Job,
+    Refused,
+    jobs_of,
+    number_of,
+)
 from pipeline.cost.predict import PARTS, Prediction, predict
 from pipeline.documents import MAX_MADE_BYTES, read_text
 from pipeline.errors import PredictionError
@@ -23,7 +33,7 @@ from pipeline.files import write_text
 
 ADDED = (
     "step_s_pred", "step_s_low", "step_s_high", *(f"{part}_s_pred" for part in PARTS),
-    "mem_gib_pred", "fits", "reason",
+    "mem_gib_pred", *(f"{axis}_pred" for axis in ("dp", "tp", "pp", "micro")), "fits", "reason",
 )  # fmt: skip
 RANGE = 1.15
 """Ratio of the ends of the answer where a layout or a micro-batch is not published."""
@@ -62,14 +72,27 @@ def read(path: Path) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for _, row in rows]
 
 
-def predict_row(row: Mapping[str, str], constants: Constants) -> dict[str, str]:
-    """Columns added to a row; empty values and a reason where it cannot be predicted."""
+def unread(row: Mapping[str, str], *, base: bool) -> list[str]:
+    """Columns of a file that no prediction reads."""
+    return [name for name in row if name not in (*CONFIGURATION, *REFUSED, *["step_s"] * base)]
+
+
+def predict_row(
+    row: Mapping[str, str], constants: Constants, scale: float | None = None
+) -> dict[str, str]:
+    """Columns added to a row; empty values and a reason where it cannot be predicted.
+
+    `scale`: factor on what a device does by itself, from a measured smaller world.
+    """
     try:
         job, best, most = fastest(row, constants)
     except Refused as refused:
         fits_nowhere = "false" if isinstance(refused, Impossible) else ""
         return dict.fromkeys(ADDED, "") | {"reason": str(refused), "fits": fits_nowhere}
-    return answer_of(job, best, content()["band"][kind_of(job, constants)], most)
+    if scale is None:
+        return answer_of(job, best, band_of(job, constants), most)
+    best = replace(best.scaled(scale), communication=best.communication)
+    return answer_of(job, best, content()["band"]["base"])
 
 
 def fastest(row: Mapping[str, str], constants: Constants) -> tuple[Job, Prediction, float]:
@@ -90,8 +113,10 @@ def answer_of(
     values = [seconds * middle, seconds * band[0], seconds * most * band[1]]
     values += [getattr(best, part) * middle for part in PARTS]
     values.append(best.gibibytes)
+    layout = map(str, (job.dp, job.tp, job.pp, job.micro))
     whether = str(fits(job, best)).lower() if job.device_gib else ""
-    return dict(zip(ADDED, [*(f"{value:.6g}" for value in values), whether, ""], strict=True))
+    texts = (*(f"{value:.6g}" for value in values), *layout, whether, "")
+    return dict(zip(ADDED, texts, strict=True))
 
 
 def fits(job: Job, prediction: Prediction) -> bool:
@@ -105,23 +130,49 @@ def kind_of(job: Job, constants: Constants) -> str:
     It does (`crossing`) where it or the pipeline around it has ranks on several of them: each layer
     waits for collectives, and a pipeline alone sends once a stage.
     """
-    known = constants.knows(f"{job.framework} {job.note}")
+    # Of our own steps those of one device alone were measured.
+    measured = job.gpus == 1 or "samestep" not in job.framework.lower()
+    known = measured and constants.knows(f"{job.framework} {job.note}")
     crossing = job.tp > 1 and any(job.crosses)
     return f"{'known' if known else 'unknown'} {'crossing' if crossing else 'inner'}"
 
 
+def band_of(job: Job, constants: Constants) -> Sequence[float]:
+    """Ratios measured / predicted between which nine tenths of steps of its kind lie."""
+    ends: Sequence[float] = content()["band"][kind_of(job, constants)]
+    return ends
+
+
 SCALED = ("gpus", "dp", "accum", "global_batch")
-FAMILY = tuple(name for name in CONFIGURATION if name not in SCALED)
-LEAST, MOST = 0.2, 5.0
-"""Scale of a device's own time; a base beyond it is no measurement of the same thing."""
+FAMILY = tuple(name for name in CONFIGURATION if name not in (*SCALED, "note"))
+LEAST, MOST = 0.2, 20.0
+"""Scale of a device's own time; a base beyond it is in other units, or no measurement of it."""
+
+
+def family_of(row: Mapping[str, str]) -> tuple[str, ...]:
+    """What rows share that differ in `SCALED` alone; of a free `note` what the model reads.
+
+    Also whether the factors of its batch contradict it: such a row tells nothing of one that is
+    sound.
+    """
+    note = row.get("note", "").lower()
+    meant = re.findall(r"optimiser states over \w+|hsdp|hybrid shard|async tp", note)
+    profile = profile_name(f"{row.get('framework', '')} {note}")
+    try:
+        micro, accum, dp, batch = (
+            number_of(row, name) for name in ("micro", "accum", "dp", "global_batch")
+        )
+        sound = not (micro and accum and dp and batch) or 0.99 < micro * accum * dp / batch < 1.01
+    except Refused:
+        sound = False
+    return (*(row.get(name, "") for name in FAMILY), profile, str(sound), *meant)
 
 
 def families(rows: Sequence[Mapping[str, str]]) -> Iterator[list[int]]:
     """Places of the rows that are alike but for `SCALED`, the smallest world first."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
-        key = tuple(row.get(name, "") for name in FAMILY)
-        groups.setdefault(key, []).append(place)
+        groups.setdefault(family_of(row), []).append(place)
     for places in groups.values():
         yield sorted(places, key=lambda place: _gpus(rows[place]))
 
@@ -134,41 +185,53 @@ def _gpus(row: Mapping[str, str]) -> float:
 
 
 def predict_from_base(
-    rows: Sequence[Mapping[str, str]], constants: Constants
+    rows: Sequence[Mapping[str, str]],
+    constants: Constants,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, str]]:
     """Columns added to each row, larger worlds from the smallest of their family: `--base`.
 
-    What a device does by itself is scaled by what the base measured over what was predicted of it;
-    communication is as predicted. Of the base alone the measured step is read, the one case in
-    which a measurement is. `base` names the world a row is from, empty for a base itself.
+    The base is the smallest world that has a `step_s`, the one measurement that is read. What a
+    device does by itself is scaled by what the base measured over what was predicted of it;
+    communication is as predicted. `base` names the world a row is from, empty where it is predicted
+    without one: a base itself, or where what the base measured cannot be, which `warn` is told.
     """
     values_of: list[dict[str, str]] = [{} for _ in rows]
     for places in families(rows):
-        base = rows[places[0]]
+        timed = [n for n in places if rows[n].get("step_s", "").strip().lower() not in EMPTY]
+        base = rows[timed[0]] if timed else {"gpus": "inf"}
+        larger = {place for place in places if _gpus(rows[place]) > _gpus(base)}
+        scale = None
+        if larger:
+            try:
+                scale = _scale(base, constants)
+            except Refused as refused:
+                world = f"row {timed[0] + 1} of {base['gpus']} GPUs is no base of {len(larger)}"
+                warn(f"{world} larger worlds, which are predicted without it: {refused}")
         for place in places:
-            row = rows[place]
-            scaled = _gpus(row) > _gpus(base)
-            values = _from_base(row, base, constants) if scaled else predict_row(row, constants)
-            values_of[place] = {**values, "base": base["gpus"] if scaled else ""}
+            by = scale if place in larger else None
+            answer = predict_row(rows[place], constants, by)
+            is_scaled = by is not None and not answer["reason"]
+            values_of[place] = answer | {"base": base["gpus"] if is_scaled else ""}
     return values_of
 
 
-def _from_base(
-    row: Mapping[str, str], base: Mapping[str, str], constants: Constants
-) -> dict[str, str]:
-    try:
-        measured = float(base.get("step_s") or "nan")
-        job, base_job = jobs_of(row)[0], jobs_of(base)[0]
-        whole, small = predict(job, constants), predict(base_job, constants)
-    except (Refused, ValueError) as refused:
-        return dict.fromkeys(ADDED, "") | {"reason": str(refused)}
-    if not measured > 0:
-        return dict.fromkeys(ADDED, "") | {"reason": "the smallest world has no measured step_s"}
-    own = small.seconds - small.communication
-    scale = min(max((measured - small.communication) / own, LEAST), MOST)
-    # Only what a device does by itself is scaled.
-    scaled = replace(whole.scaled(scale), communication=whole.communication)
-    return answer_of(job, scaled, content()["band"]["base"])
+def _scale(base: Mapping[str, str], constants: Constants) -> float:
+    """Measured over predicted seconds of what a device of the base does by itself.
+
+    Raises Refused where that is no measurement of the same thing, or nothing can be predicted.
+    """
+    measured = number_of(base, "step_s") or 0.0
+    _, step, _ = fastest(base, constants)
+    own = step.seconds - step.communication
+    scale = (measured - step.communication) / own
+    if not LEAST <= scale <= MOST:
+        ends = (step.communication + end * own for end in (LEAST, MOST))
+        raise Refused(
+            f"its step_s is {measured:.4g}, predicted are {step.seconds:.4g}; expected "
+            + " to ".join(f"{end:.4g}" for end in ends)
+        )
+    return scale
 
 
 def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 from pipeline import models
 from pipeline.cost.constants import Constants
 from pipeline.cost.job import Refused
-from pipeline.cost.points import ADDED, answer_of
+from pipeline.cost.points import ADDED, answer_of, band_of
 from pipeline.cost.predict import predict
 from pipeline.cost.score import errors_of
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.planner.auto import run_with
 from pipeline.planner.memory import peak
-from pipeline.planner.ranking import Cluster, band_of, job_of
+from pipeline.planner.ranking import Cluster, job_of
 from pipeline.resolved import ResolvedRun
 from pipeline.study.expansion import data_devices
 from pipeline.study.spec import WorldSpec
@@ -99,13 +99,20 @@ def _answer(run: ResolvedRun, cluster: Cluster) -> Mapping[str, str]:
     job = job_of(spec.model, cluster, spec.world.nodes, *given)
     job = replace(job, optimiser=spec.optimiser.name)
     needed = peak(run, {0, run.layout.num_processes - 1})
-    return answer_of(job, replace(predict(job, Constants()), memory=needed), band_of(job))
+    step = replace(predict(job, Constants()), memory=needed)
+    return answer_of(job, step, band_of(job, Constants()))
 
 
 def shown(rows: Sequence[Mapping[str, str]], hardware: str) -> list[str]:
     """The rows as a table; of each cell the first reason and how many node counts it has."""
-    heads = ("cell", "nodes", "GPUs", "batch", "step s", "band s", "tokens/s", "efficiency",
-             "exposed", "GiB", "fits")  # fmt: skip
+    fewest: dict[str, str] = {}
+    for row in rows:
+        if not row["reason"]:
+            fewest.setdefault(row["cell"], row["nodes"])
+    ideal = " or ".join(sorted({*fewest.values()}, key=int))
+    heads = ("cell", "nodes", "GPUs", "batch", "step s", "band s", "tokens/s",
+             f"efficiency against {ideal} node{'s'[: ideal != '1']}", "exposed", "GiB",
+             "fits")  # fmt: skip
     table: list[tuple[str, ...]] = [heads]
     reasons: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:

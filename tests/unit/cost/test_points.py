@@ -37,6 +37,13 @@ def test_no_measured_column_is_read(name) -> None:
         ({"precision": "fp8"}, "FP8"),
         ({"cp": "2"}, "context parallelism"),
         ({"model": "moe-8x7b"}, "mixtures of experts"),
+        ({"family": "Mixtral"}, "mixtures of experts"),
+        ({"zero": "4"}, "zero is 4; expected 0 to 3"),
+        ({"heads": "8192"}, "heads is 8192, more than hidden, 4096"),
+        ({"hardware": "RTX A1000"}, "hardware 'RTX A1000' is not known"),
+        ({"hardware": "A100X"}, "hardware 'A100X' is not known"),
+        ({"hardware": "H1000"}, "hardware 'H1000' is not known"),
+        ({"hardware": "GH200 480GB"}, "hardware 'GH200 480GB' is not known"),
         ({"hardware": "TPU v3"}, "hardware 'TPU v3' is not known"),
         ({"precision": "int4"}, "precision 'int4'"),
         ({"hidden": ""}, "hidden is not stated"),
@@ -81,7 +88,14 @@ def test_a_file_keeps_its_columns_and_gains_ours(tmp_path: Path, capsys) -> None
     points.write_text("\n".join([text[0] + ",mine", *(line + ",x" for line in text[1:])]))
     out = tmp_path / "out.csv"
     assert main(["predict", "--points", str(points), "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"{out}: 8 rows, 0 of them not predicted (column reason)\n"
+    line = f"{out}: 8 rows, 0 of them not predicted (column reason)"
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{line}; columns that are not read: id, params, step_s, ")
+    assert printed.endswith(", mine\n") and "zero" not in printed
+    scaled = tmp_path / "scaled.csv"
+    assert main(["predict", "--points", str(points), "--base", "--out", str(scaled)]) == 0
+    printed = capsys.readouterr().out
+    assert ", 2 from a base; columns" in printed and "step_s" not in printed
     with out.open() as file:
         found = list(csv.DictReader(file))
     assert list(found[0])[-len(ADDED) :] == list(ADDED)
@@ -136,8 +150,46 @@ def test_the_base_alone_is_read(growing) -> None:
     )
 
 
-def test_a_base_without_a_measurement_is_a_reason(growing) -> None:
-    growing[0]["step_s"] = ""
-    found = predict_from_base(growing, Constants())[1]
-    assert found["reason"] == "the smallest world has no measured step_s"
-    assert found["step_s_pred"] == ""
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        ("2.5 s", "step_s is '2.5 s', not a number"),
+        ("inf", "step_s is inf, outside of 0 to 1e15"),
+        ("4033", "its step_s is 4033, predicted are "),
+        ("0.01", "its step_s is 0.01, predicted are "),
+    ],
+)
+def test_a_base_that_cannot_be_is_left_out_with_a_word(growing, step, why) -> None:
+    growing[0]["step_s"] = step
+    texts: list[str] = []
+    found = predict_from_base(growing, Constants(), texts.append)
+    assert found == [{**predict_row(row, Constants()), "base": ""} for row in growing]
+    [text] = texts
+    assert text.startswith("row 1 of 8 GPUs is no base of 7 larger worlds") and why in text
+
+
+def test_the_base_is_the_smallest_world_with_a_step_whatever_its_note(growing) -> None:
+    growing[0] |= {"step_s": "", "status": "failed"}
+    growing[2]["note"] += "; read from a figure"
+    found = predict_from_base(growing, Constants())
+    assert [row["base"] for row in found] == ["", "", *["16"] * 6]
+    assert not any(row["reason"] for row in found)
+    unmeasured = [{**row, "step_s": ""} for row in growing]
+    assert not any(row["base"] for row in predict_from_base(unmeasured, Constants()))
+
+
+def test_a_base_without_a_layout_is_the_fastest_that_fits() -> None:
+    """Of 175 B on 80 GiB: what is answered for the larger world is what it is without a base."""
+    sizes = {"layers": "96", "hidden": "12288", "heads": "96", "vocab": "51200", "seq": "2048"}
+    row = {"hardware": "A100-80GB", "device_gib": "80", "gpus": "64", "node_net_gbps": "1600",
+           "global_batch": "1536", "precision": "bf16", "recompute": "full", "step_s": "150",
+           **sizes}  # fmt: skip
+    pair = [row, {**row, "gpus": "128"}]
+    small, large = predict_from_base(pair, Constants())
+    layout = ("dp_pred", "tp_pred", "pp_pred", "micro_pred", "mem_gib_pred", "fits")
+    alone = predict_row(pair[1], Constants())
+    assert [large[name] for name in layout] == [alone[name] for name in layout]
+    assert large["fits"] == "true" and large["base"] == "64"
+    assert int(large["tp_pred"]) * int(large["pp_pred"]) > 1
+    assert 0.4 < float(large["step_s_pred"]) / 150 < 0.6
+    assert float(small["step_s_pred"]) > 100

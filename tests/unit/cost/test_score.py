@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from pipeline.cost import bars
-from pipeline.cost.constants import Constants, content
-from pipeline.cost.points import FAMILY, fastest, kind_of, predict_row
+from pipeline.cost.constants import Constants, content, device_of
+from pipeline.cost.job import jobs_of
+from pipeline.cost.points import family_of, fastest, kind_of, predict_row
 from pipeline.cost.score import (
     by_source,
     errors_by,
@@ -94,12 +95,12 @@ def band(kind: str, share: float = 0.90) -> list[float]:
         for source, larger in grown().items():
             ratios[source] += [measured / predicted for measured, predicted, _ in larger]
     elif whose in ("pair", "scaled"):
-        # Residuals of one set that are alike in these columns, in both orders.
-        columns = ("model", "hardware") if whose == "pair" else FAMILY
+        # Residuals of one set that are alike, in both orders.
         alike: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for row in rows:
-            key = (row.source, *(row.row[name] for name in columns))
-            alike[key].append(row.measured / row.steps("out")[1])
+            pair = row.row["model"], row.row["hardware"]
+            key = pair if whose == "pair" else family_of(row.row)
+            alike[row.source, *key].append(row.measured / row.steps("out")[1])
         for (source, *_), residuals in alike.items():
             ratios[source] += [a / b for a, b in permutations(residuals, 2)]
     else:
@@ -158,13 +159,20 @@ def test_each_constant_has_a_source_and_is_held_to_what_is_physical() -> None:
 @pytest.mark.parametrize(
     ("hardware", "link"),
     [("A800-SXM4-80GB", 200), ("NVIDIA A100-SXM4-80GB", 300), ("A100-PCIE-40GB", 31.5),
-     ("H800", 200), ("V100S-PCIE-32GB", 15.75), ("V100-32GB-DGX2", 150)],
+     ("H800", 200), ("V100S-PCIE-32GB", 15.75), ("V100-32GB-DGX2", 150), ("8xH200", 450)],
 )  # fmt: skip
 def test_a_variant_of_a_device_states_what_differs(hardware, link) -> None:
     devices = content()["devices"]
     name = next(n for n in devices if re.search(devices[n]["pattern"], hardware))
     of = Constants().device(name)
     assert of["link_gb_s"] == link and set(of) == set(Constants().device("H100"))
+
+
+@pytest.mark.parametrize(("gib", "rate"), [("79.15", 2039), ("39.4", 1555), ("", 1555)])
+def test_an_a100_is_told_by_its_memory(gib: str, rate: int) -> None:
+    row = next(row for row in points() if row["hardware"] == "A100-80GB")
+    job = jobs_of({**row, "hardware": "A100-SXM4", "device_gib": gib})[0]
+    assert device_of(job, Constants()).constants["memory_gb_s"] == rate
 
 
 def test_no_set_is_predicted_with_a_constant_derived_from_it(monkeypatch) -> None:

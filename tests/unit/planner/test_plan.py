@@ -21,7 +21,7 @@ from pipeline.planner.memory import (
     CellPlan,
     plan_study,
 )
-from pipeline.planner.projection import project
+from pipeline.planner.projection import project, shown
 from pipeline.planner.ranking import Cluster
 from pipeline.resolved import resolve, runs_of
 from pipeline.study.expansion import every_run, expand, profiled
@@ -186,6 +186,9 @@ def test_each_strategy_is_projected_or_says_why_not() -> None:
         assert rates == sorted(rates, reverse=True) and rates[0] == 1
         assert int(line[-1]["global_batch"]) == 4 * 4096
     assert ("single", 1) in found and ("single", 2) not in found
+    later = [row for row in found.values() if row["nodes"] in ("4", "16")]
+    assert " efficiency against 1 node " in shown([*found.values()])[0]
+    assert " efficiency against 4 nodes " in shown(later)[0]
     assert "no published step was made as strategy parameter_server" in found["sps", 1]["reason"]
 
 
