@@ -24,7 +24,7 @@ from pipeline.resolved import runs_of
 from pipeline.study.expansion import every_run
 from pipeline.study.load import load_study
 from pipeline.study.spec import PRECISIONS, TIMED
-from pipeline.text import align
+from pipeline.text import align, plural
 
 add_arguments = together(
     one_of(
@@ -38,7 +38,8 @@ add_arguments = together(
            "with --auto, for a study on CPUs: what `calibrate` has written"),
     option("--nodes", options.count(1, 128), "with --model (default 1)"),
     option("--gpus-per-node", options.count(1, 16), "with --model (default 8, or as here)"),
-    option("--link", options.rate, "with --model or --auto: of a node, as 200gbit", metavar="RATE"),
+    option("--link", options.rate, "with --model or --auto: of a node in all, as 200gbit; ZeRO 2 "
+           "and 3 over several nodes get two GPUs' shares of it", metavar="RATE"),
     option("--batch", options.count(1, 100_000), "with --model: sequences (default 512)"),
     option("--context", options.count(1, 10**6), "with --model: positions (default: all it has)"),
     option("--precision", str, "with --model (default bf16) or --auto", choices=PRECISIONS),
@@ -109,6 +110,14 @@ def _ranking(args: argparse.Namespace) -> None:
     model = replace(model, context=args.context or model.context)
     family(model).check(model, None)
     ranked = rank(model, cluster, args.batch or 512, args.precision or "bf16")
+    shape, layers = family(model).shape(model), plural(model.num_layers, "layer")
+    link = f", {args.link:g} Gbit/s a node in all" if args.link else ""
+    print(
+        f"{model.family}, {num_parameters(model) / 1e6:,.0f} M parameters: {layers} of width "
+        f"{model.width}, {model.num_heads} heads, {shape.ffn} between, {model.context} positions; "
+        f"global batch {args.batch or 512}, {args.precision or 'bf16'}, on {nodes} x {per_node} "
+        f"{device} ({DEVICES[device]} GiB){link}\n"
+    )
     print("\n".join(table(ranked)))
 
 
@@ -134,6 +143,9 @@ def _auto(args: argparse.Namespace, limit: int | None) -> None:
             "as --device a100-80 --link 200gbit"
         )
     room, link = (limit or 0) / GIBIBYTE, args.link or 0.0
+    if on_cpus and study.cluster.links:
+        # The one that every cell is predicted over.
+        link = study.cluster.links[0].rate_mbits / 1e3
     cluster = Cluster(args.device or "cpu", room, nodes, ranks, link)
     precision = args.precision or study.arms[0].precision
     print("\n".join(table(choose(study, cluster, precision, calibration))))

@@ -161,7 +161,7 @@ def in_markdown() -> dict[str, str]:
             f"{prose(TABLES[name].caption)}\n\n{to_markdown(made(name)[1]).rstrip()}"
             for name in _IN_PAGE
         ),
-        "bars": f"{table}\n{bars.NOTE}\n\n{why}\n\n{missed}",
+        "bars": f"{table}\n{why}\n\n{missed}",
         "limits": "\n".join(f"- {line}" for line in bars.LIMITS),
         "errors by GPU": to_markdown(made("devices")[1].drop(columns=["Own", "In band"])).rstrip(),
     }

@@ -15,6 +15,7 @@ from pipeline.cost.constants import DEVICES, Constants, content, device_of, name
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
+from pipeline.planner import here
 from pipeline.planner.memory import peak, predict_sent
 from pipeline.planner.ranking import (
     Cluster,
@@ -85,9 +86,14 @@ def test_the_table_says_that_it_is_a_prediction(device, capsys, monkeypatch) -> 
     stated = " --device a100-80 --gpus-per-node 2" if device else ""
     assert main((words + stated).split()) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == table(rank(size_of("1.3B"), cluster(2, 2, 200.0), 8, "bf16"))
+    asked, blank, *ranking = printed
+    assert asked.startswith("gpt2, 1,316 M parameters: 24 layers of width 2048, 16 heads, ")
+    assert asked.endswith(
+        "global batch 8, bf16, on 2 x 2 a100-80 (80 GiB), 200 Gbit/s a node in all"
+    )
+    assert not blank and ranking == table(rank(size_of("1.3B"), cluster(2, 2, 200.0), 8, "bf16"))
     assert printed[-1].startswith("Predicted, nothing is measured; errors by published points")
-    assert any(line.startswith("Runner-up: ") for line in printed)
+    assert any(line.startswith(("Runner-up: ", "It is the simplest")) for line in printed)
 
 
 def test_a_device_of_data_sheets_alone_says_that_no_step_of_it_was_published(monkeypatch) -> None:
@@ -234,7 +240,7 @@ def ranked(seconds: float, communication: float = 0.0, calibrated: bool = False)
     return Ranked(job, cell, step, calibrated)
 
 
-CALIBRATED = "of the 4% that a calibration cannot tell apart"
+CALIBRATED = "of the 4% that count as equal on a calibrated machine"
 
 
 @pytest.mark.parametrize(
@@ -249,7 +255,7 @@ CALIBRATED = "of the 4% that a calibration cannot tell apart"
 def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, second, words) -> None:
     pair = [ranked(1.0, calibrated=calibrated), ranked(second, second - 0.9, calibrated)]
     lines = answer(pair)
-    assert lines[0].startswith("Choice of 2 layouts that fit: tensor 2 on 1 node, 1.00 s a step")
+    assert lines[0].startswith("Choice of 2 layouts that fit: tensor 2 on 1 node, global batch 8, ")
     assert "of which computing 100%" in lines[0]
     assert lines[1] == f"Runner-up: data 2 on 1 node, {words}"
 
@@ -257,6 +263,15 @@ def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, secon
 def test_of_one_layout_and_of_two_alike_ones_the_answer_says_so() -> None:
     assert answer([ranked(1.0)])[1] == "Runner-up: none, no other layout fits."
     assert answer([ranked(1.05), ranked(1.0, 0.1)])[1] == (
-        "It is the simplest that cannot be told from the fastest, data 2: no difference that the "
-        "model can tell (5%)."
+        "It is the simplest that cannot be told from the fastest, data 2 on 1 node, -5% by "
+        "computing most, inside the band: no difference."
     )
+
+
+def test_a_calibrated_layout_has_the_band_of_predict() -> None:
+    assert ranked(1.0, calibrated=True).band == tuple(content()["band"][here.BAND])
+
+
+def test_the_choice_names_link_and_batch() -> None:
+    first = on_four_nodes("1.3B")[0]
+    assert f"on {first.nodes} nodes (link 200 Gbit/s), global batch 512, " in answer([first])[0]
