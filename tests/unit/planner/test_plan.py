@@ -187,8 +187,8 @@ def test_each_strategy_is_projected_or_says_why_not() -> None:
         assert int(line[-1]["global_batch"]) == 4 * 4096
     assert ("single", 1) in found and ("single", 2) not in found
     later = [row for row in found.values() if row["nodes"] in ("4", "16")]
-    assert " efficiency against 1 node " in shown([*found.values()])[0]
-    assert " efficiency against 4 nodes " in shown(later)[0]
+    assert " efficiency against 1 node " in shown([*found.values()], "v100-16")[0]
+    assert " efficiency against 4 nodes " in shown(later, "v100-16")[0]
     assert "no published step was made as strategy parameter_server" in found["sps", 1]["reason"]
 
 
