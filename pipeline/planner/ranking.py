@@ -401,7 +401,7 @@ def job_of(
 def table(ranked: list[Ranked]) -> list[str]:
     """The ranking as lines, and how far the answer may be trusted."""
     heads = ("layout", "nodes", "micro", "recompute", "step s", "band s", "GiB", "tokens/s",
-             "GPU hours per 1e9 tokens")  # fmt: skip
+             "device hours per 1e9 tokens")  # fmt: skip
     rows: list[tuple[str, ...]] = [heads]
     for one in ranked[:SHOWN]:
         job, seconds, (low, high) = one.job, one.prediction.seconds, one.band
