@@ -150,7 +150,7 @@ LEAST, MOST = 0.2, 20.0
 
 
 def family_of(row: Mapping[str, str]) -> tuple[str, ...]:
-    """What rows share that differ in `SCALED` alone; of a free `note` what the model reads.
+    """Values that rows share which differ in `SCALED` alone; of a `note` those the model reads.
 
     Also whether the factors of its batch contradict it: such a row tells nothing of one that is
     sound.
