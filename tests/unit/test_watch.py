@@ -222,11 +222,16 @@ def test_a_workflow_that_does_not_answer_is_interrupted(
     script = f"trap '{to_sigterm}' TERM; trap 'exit 4' INT; echo begun"
     script += "; while :; do sleep 0.05; done"
     log = tmp_path / "log.txt"
-    with log.open("wb") as stream:
-        child = subprocess.Popen(["bash", "-c", script], stdout=stream)
-    while not log.read_bytes():
-        time.sleep(0.02)
-    Follower(watched, log, Terminal()).end(child)
+    # These tests may be a job in the background, which has SIGINT ignored, as its children have.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with log.open("wb") as stream:
+            child = subprocess.Popen(["bash", "-c", script], stdout=stream)
+        while not log.read_bytes():
+            time.sleep(0.02)
+        Follower(watched, log, Terminal()).end(child)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert child.wait(timeout=60) == code
 
 
