@@ -39,6 +39,12 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
     load_claims(*files_of(study))
     if has_tokens:  # runs that were made, here or elsewhere, are read on any machine
         return
+    threads = study.cluster.threads_per_rank or 1
+    if study.cluster.network == "emulated" and threads > 1:
+        raise StudyError(
+            f"cluster.threads_per_rank {threads}: dilated time counts the CPU seconds of one "
+            "thread; set it to 1, and further cores of a node carry the communication"
+        )
     if here := [run.world.size for run in runs if run.world.num_machines == 1]:
         limits.check(max(here))
     for run in first_runs(study):

@@ -92,7 +92,7 @@ def predict_row(
     if scale is None:
         return answer_of(job, best, band_of(job, constants), most)
     best = replace(best.scaled(scale), communication=best.communication)
-    return answer_of(job, best, content()["band"]["base"])
+    return answer_of(job, best, content()["band"]["base"], most)
 
 
 def fastest(row: Mapping[str, str], constants: Constants) -> tuple[Job, Prediction, float]:
@@ -191,28 +191,30 @@ def predict_from_base(
 ) -> list[dict[str, str]]:
     """Columns added to each row, larger worlds from the smallest of their family: `--base`.
 
-    The base is the smallest world that has a `step_s`, the one measurement that is read. What a
-    device does by itself is scaled by what the base measured over what was predicted of it;
-    communication is as predicted. `base` names the world a row is from, empty where it is predicted
-    without one: a base itself, or where what the base measured cannot be, which `warn` is told.
+    The base is the smallest world whose `step_s`, the one measurement that is read, is there and
+    can be; `warn` is told of those passed over. What a device does by itself is scaled by what the
+    base measured over what was predicted of it; communication is as predicted. `base` names the
+    world a row is from, empty where it is predicted without one.
     """
     values_of: list[dict[str, str]] = [{} for _ in rows]
     for places in families(rows):
         timed = [n for n in places if rows[n].get("step_s", "").strip().lower() not in EMPTY]
-        base = rows[timed[0]] if timed else {"gpus": "inf"}
-        larger = {place for place in places if _gpus(rows[place]) > _gpus(base)}
-        scale = None
-        if larger:
+        base, scale = math.inf, None
+        for place in timed:
+            world = _gpus(rows[place])
+            if not (larger := sum(_gpus(rows[n]) > world for n in places)):
+                break
             try:
-                scale = _scale(base, constants)
+                base, scale = world, _scale(rows[place], constants)
+                break
             except Refused as refused:
-                world = f"row {timed[0] + 1} of {base['gpus']} GPUs is no base of {len(larger)}"
-                warn(f"{world} larger worlds, which are predicted without it: {refused}")
+                named = f"row {place + 1} of {rows[place]['gpus']} GPUs is no base of {larger}"
+                warn(f"{named} larger worlds: {refused}")
         for place in places:
-            by = scale if place in larger else None
+            by = scale if _gpus(rows[place]) > base else None
             answer = predict_row(rows[place], constants, by)
             is_scaled = by is not None and not answer["reason"]
-            values_of[place] = answer | {"base": base["gpus"] if is_scaled else ""}
+            values_of[place] = answer | {"base": f"{base:g}" if is_scaled else ""}
     return values_of
 
 

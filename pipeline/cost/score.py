@@ -312,7 +312,7 @@ def grown() -> dict[str, list[tuple[float, float, float]]]:
         for places in families(rows):
             base = rows[places[0]]
             for row, answer in ((rows[place], answers[place]) for place in places):
-                if not answer["base"] or not answer["step_s_pred"]:
+                if float(row["gpus"]) <= float(base["gpus"]) or not answer["step_s_pred"]:
                     continue
                 work, of_base = (
                     float(each["global_batch"] or each["gpus"]) / float(each["gpus"])

@@ -21,7 +21,7 @@ from pipeline.machine.facts import hardware, loaded_versions
 from pipeline.machine.image import digest_from_within
 from pipeline.machine.source import provenance
 from pipeline.records import RunRecord, Step
-from pipeline.records.rules import cpu_seconds, same_on_all_ranks
+from pipeline.records.rules import cpu_seconds, grid, same_on_all_ranks
 from pipeline.resolved import ResolvedRun
 from pipeline.study.spec import RunSpec
 from pipeline.text import plural
@@ -156,7 +156,7 @@ def checked(record: RunRecord) -> RunRecord:
     after the other, and something ran between; it is tried again. Neither record can be written as
     it is, which would end the study, whose other runs are sound.
     """
-    if record.status != "ok":
+    if record.status != "ok" or next(grid(record), None):  # a rank without a step is refused
         return record
     if line := next(same_on_all_ranks(record), None):
         own, status = record.spec.strategy, "failed"

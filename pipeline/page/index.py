@@ -91,7 +91,11 @@ def rows(results: Path) -> list[dict[str, Any]]:
             ]
             own.sort(key=lambda of: (order[of[1]["verdict"]], -len(of[1]["runs"])))
             row = _row(claim, *(own[0] if own else ("", None)))
-            row["others"] = ", ".join(f"{study} {one['verdict']}" for study, one in own[1:])
+            row["others"] = ", ".join(
+                f"{study} {one['verdict']}"
+                for study, one in own[1:]
+                if one["verdict"] != NOT_TESTABLE
+            )
             if tested and not own:
                 row["why"] = f"{tested[0][0]} tested another version of this claim; run it again"
             entries.append(row)

@@ -181,7 +181,10 @@ class Counted:
         between = self._between + [
             call
             for at, call in entries
-            if at > steps[0].start_ns and not any(s.start_ns <= at <= s.stop_ns for s in steps)
+            # Exchanges were noted already.
+            if call.kind != ALL_TO_ALL
+            and at > steps[0].start_ns
+            and not any(s.start_ns <= at <= s.stop_ns for s in steps)
         ]
         if (beside := sum(call.payload_bytes for call in between)) > BETWEEN_STEPS * len(steps):
             raise LaunchError(

@@ -110,9 +110,9 @@ def shown(rows: Sequence[Mapping[str, str]], hardware: str) -> list[str]:
         if not row["reason"]:
             fewest.setdefault(row["cell"], row["nodes"])
     ideal = " or ".join(sorted({*fewest.values()}, key=int))
+    against = f" against {ideal} node{'s'[: ideal != '1']}" if ideal else ""
     heads = ("cell", "nodes", "GPUs", "batch", "step s", "band s", "tokens/s",
-             f"efficiency against {ideal} node{'s'[: ideal != '1']}", "exposed", "GiB",
-             "fits")  # fmt: skip
+             f"efficiency{against}", "exposed", "GiB", "fits")  # fmt: skip
     table: list[tuple[str, ...]] = [heads]
     reasons: dict[str, list[Mapping[str, str]]] = {}
     for row in rows:

@@ -178,7 +178,10 @@ def check(runs: Iterable[RunSpec]) -> None:
             models.family(run.model).recomputed_flops_per_token(run.model, ATTENTION)
         for _, phase in run.phases():
             strategy.check_spec(phase)
-            strategy.layout(run.world).check_batch(phase)
+            try:
+                strategy.layout(run.world).check_batch(phase)
+            except StudyError as fault:
+                raise StudyError(f"{where}{fault}") from None
         untimed, (count, unlike) = work.first_timed(), strategy.unlike
         timed = work.steps - untimed
         steps = "profile.steps" if run.profile else "workload.steps less untimed_steps"

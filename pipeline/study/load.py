@@ -15,9 +15,10 @@ from typing import Any
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, refuse, without_fix
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validate, validator
-from pipeline.study.expansion import data_devices, expand, profiled
+from pipeline.strategies import load
+from pipeline.study.expansion import expand, profiled
 from pipeline.study.model_files import with_files
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
 from pipeline.text import is_visible, seen, unprintable
 
@@ -270,13 +271,13 @@ def check_study(content: Any, where: Path | str) -> Study:
 
 
 def _check_cells(study: Study, where: Path | str) -> None:
-    """Raise StudyError naming the cell whose strategy, options or world do not go together."""
-    cluster = study.cluster
+    """Raise StudyError naming the cell whose strategy or options there are not.
+
+    Whether it has a layout on so many nodes is asked before it runs: it may be projected to others.
+    """
     for number, arm in enumerate(study.arms):
-        ranks = arm.ranks_per_node, cluster.device, cluster.backend, cluster.network
         try:
-            for nodes in arm.nodes:
-                data_devices(arm.strategy, arm.options, WorldSpec(nodes, *ranks))
+            load(arm.strategy, arm.options)
         except StudyError as fault:
             raise StudyError(f"{where}: cells.{number} ({arm.name}): {fault}") from None
 

@@ -143,7 +143,6 @@ class Study:
 def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
     network = content["network"]
     emulated = network == "emulated"
-    threads = content.get("threads_per_rank") or 1
     needs, fix = "has no", "leave it out, or set network to emulated"
     if emulated:
         needs, fix = "needs", "add it"
@@ -153,9 +152,6 @@ def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
         *((key in content and not emulated,
            f"{key} belongs to cluster.network emulated, given {network}; leave it out")
           for key in ("yardstick", "real_time")),
-        (emulated and threads > 1,
-         f"threads_per_rank {threads}: dilated time counts the CPU seconds of one thread; set it "
-         "to 1, and further cores of a node carry the communication"),
     ])  # fmt: skip
     links = tuple(LinkSpec(**link) for link in content.get("links", []))
     return ClusterSpec(**{**content, "nodes": tuple(content["nodes"]), "links": links})

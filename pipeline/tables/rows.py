@@ -216,7 +216,8 @@ def layouts(results: Results) -> pd.DataFrame:
     each["memory_bytes"] = each["peak_memory_bytes"] - each["base_memory_bytes"]
     # As the peak of a cell: the largest rank of each run, the median over the runs.
     sizes = ["memory_bytes", "predicted_memory_bytes"]
-    most = each.groupby([*KEYS, "run_id"])[sizes].max().groupby(KEYS).median()
+    largest = each.sort_values("memory_bytes", kind="stable").groupby([*KEYS, "run_id"])[sizes]
+    most = largest.last().groupby(KEYS).median()
     # A base that is larger than the peak is not that of these ranks.
     frame = frame.join(most.where(most > 0), on=KEYS)
     # An axis that no formula names was counted alone.

@@ -162,6 +162,11 @@ def test_the_base_alone_is_read(growing) -> None:
 def test_a_base_that_cannot_be_is_left_out_with_a_word(growing, step, why) -> None:
     growing[0]["step_s"] = step
     texts: list[str] = []
+    next_one = predict_from_base(growing, Constants(), texts.append)
+    assert [row["base"] for row in next_one] == ["", "", *["16"] * 6]
+    for row in growing[1:]:
+        row["step_s"] = ""
+    texts.clear()
     found = predict_from_base(growing, Constants(), texts.append)
     assert found == [{**predict_row(row, Constants()), "base": ""} for row in growing]
     [text] = texts

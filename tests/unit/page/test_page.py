@@ -275,6 +275,8 @@ def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path,
         for one in shipped
     ]
     put(tmp_path / "run #2", "a-first-study", undecided)
+    untested = [one | {"verdict": "not testable here", "effect": None} for one in shipped]
+    put(tmp_path / "run #2", "one-gpu", untested)
     put(tmp_path / "run #2", "smoke", shipped)
     rows = index.write(tmp_path / "run #2", tmp_path / "index.html")
     claims = [claim for path in FOLDER.glob("*/claims.yaml") for claim in load_claims(path)]

@@ -173,7 +173,6 @@ def test_a_cell_that_cannot_be_is_named_with_its_file(tmp_path: Path) -> None:
         ({"strategy": "ddpp"}, "strategy 'ddpp' has no file of its own"),
         ({"options": {"bucket_mb": 1}}, "strategy ddp has no option 'bucket_mb'"),
         ({"strategy": "sharded", "options": {"stage": 4}}, "strategy sharded option stage 4"),
-        ({"strategy": "single"}, "strategy single runs on 1 rank, given 2 nodes"),
     ):
         cells = [a_cell("one"), a_cell("two", nodes=[2]) | wrong]
         path.write_text(yaml.safe_dump({"extends": "smoke", "study": "mine", "cells": cells}))
