@@ -15,8 +15,7 @@ from typing import Any
 from pipeline.documents import read_document, read_made
 from pipeline.errors import StudyError, refuse, without_fix
 from pipeline.schemas import AGAIN, CONFIG_SCHEMAS, describe, first_error, validate, validator
-from pipeline.strategies import load
-from pipeline.study.expansion import expand, profiled
+from pipeline.study.expansion import expand, plugin, profiled
 from pipeline.study.model_files import with_files
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -277,7 +276,7 @@ def _check_cells(study: Study, where: Path | str) -> None:
     """
     for number, arm in enumerate(study.arms):
         try:
-            load(arm.strategy, arm.options)
+            plugin(arm.strategy, arm.options)
         except StudyError as fault:
             raise StudyError(f"{where}: cells.{number} ({arm.name}): {fault}") from None
 
