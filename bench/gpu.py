@@ -201,6 +201,8 @@ def train(
 
     def keep(step: Step) -> None:
         steps.append(step)
+        if profile:  # what is sent between its steps counts
+            return
         trainable.complete()
         kept[:] = [local(weight).clone() for weight in loop.model.parameters()]
 
