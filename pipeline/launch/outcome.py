@@ -159,9 +159,9 @@ def checked(record: RunRecord) -> RunRecord:
     if record.status != "ok" or next(grid(record), None):  # a rank without a step is refused
         return record
     if line := next(same_on_all_ranks(record), None):
-        own, status = record.spec.strategy, "failed"
-        reason = f"strategy {own} gives ranks different gradients or losses: {line}; mend it, and "
-        reason += f"`pytest tests/parity -k {own}` shows whether it takes the step of one device"
+        name, status = record.spec.strategy, "failed"
+        reason = f"strategy {name} gives ranks different gradients or losses: {line}; mend it, and "
+        reason += f"`pytest tests/parity -k {name}` shows whether it takes the step of one device"
     elif "emulation" in record.run["execution"] and (line := next(cpu_seconds(record), None)):
         status, reason = "disturbed", f"{line}; `make paper` tries this run again"
     else:

@@ -270,7 +270,7 @@ def check_study(content: Any, where: Path | str) -> Study:
 
 
 def _check_cells(study: Study, where: Path | str) -> None:
-    """Raise StudyError naming the cell whose strategy or options there are not.
+    """Raise StudyError naming the cell whose strategy or options do not exist.
 
     Whether it has a layout on so many nodes is asked before it runs: it may be projected to others.
     """

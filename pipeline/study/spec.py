@@ -199,12 +199,11 @@ class WorkloadSpec:
 class WorldSpec:
     """World of a run: `nodes` x `ranks_per_node` devices, `backend` over `network`.
 
-    `threads_per_rank` is None where each machine's cores are shared equally among its ranks, and
-    for one on an emulated node.
-    All from `link` on belong to the network `emulated` alone. With `yardstick` CPU seconds count by
-    the machine's undisturbed speed (`pipeline.launch.emulated.yardstick`). Time is dilated as
-    `dilated_for` nodes need it, None for `nodes`; `real_time` makes it a run without dilation
-    (`pipeline.study.expansion.in_real_time`).
+    `threads_per_rank` is None where each machine's cores are shared equally among its ranks; on an
+    emulated node it then counts as 1. All from `link` on belong to the network `emulated` alone.
+    With `yardstick` CPU seconds count by the machine's undisturbed speed
+    (`pipeline.launch.emulated.yardstick`). Time is dilated as `dilated_for` nodes need it, None for
+    `nodes`; `real_time` makes it a run without dilation (`pipeline.study.expansion.in_real_time`).
     """
 
     nodes: int
