@@ -6,7 +6,8 @@ what was timed here. Arithmetic, no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 SEND, RECEIVE, ANSWERED = "send", "receive", "answered"
 ALL_REDUCE, HALVES, GATHER = "all_reduce", "halves", "all_gather"
@@ -34,6 +35,21 @@ class Traffic:
     kind: str = ALL_REDUCE
     overlap: bool = False
     leaving: float | None = None
+
+
+def one_of_each_axis(*every: Traffic) -> Sequence[Traffic]:
+    """The same in one entry for each axis, of the kind of the first."""
+    found: dict[str, Traffic] = {}
+    for one in every:
+        if (first := found.get(one.axis)) is not None:
+            one = replace(
+                first,
+                formula=f"{first.formula} + {one.formula}",
+                bytes=first.bytes + one.bytes,
+                messages=first.messages + one.messages,
+            )
+        found[one.axis] = one
+    return [*found.values()]
 
 
 def ring(payload: float, ranks: int) -> float:

@@ -307,7 +307,9 @@ class AxisCuts:
     of column cuts and `exits` outputs of row cuts, of which a recomputation repeats `again`.
     `heads` are what the axis must divide, by the key of the model that sets it: what, how many.
     `sequences`: may be cut too. Outputs of experts, which have the type of their inputs, are among
-    the `entries`; gradients of `weights` of theirs, in fp32, are added up for each token.
+    the `entries`; gradients of `weights` of theirs, in fp32, are added up for each token. `keys`
+    are the numbers of a token's key in a block, and of its value, which a context axis gathers; 0
+    where none may cut positions.
     """
 
     parameters: int
@@ -319,6 +321,7 @@ class AxisCuts:
     heads: Mapping[str, tuple[str, int]]
     sequences: bool
     weights: int = 0
+    keys: int = 0
 
 
 @dataclass(frozen=True)

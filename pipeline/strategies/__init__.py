@@ -49,16 +49,20 @@ def _file(name: str) -> Path | None:
     return next((path for path in both if path.is_file()), None)
 
 
+def about(name: str) -> str:
+    """What a strategy is: the first sentences of its module."""
+    document = sys.modules[_kind(name).__module__].__doc__ or ""
+    return " ".join(document.split("\n\n")[0].split())
+
+
 def table() -> str:
     """A Markdown table of all strategies: what each is, its knobs with defaults, its packages."""
     rows = []
     for name in names():
         strategy = load(name, {})
-        document = sys.modules[_kind(name).__module__].__doc__ or ""
-        about = " ".join(document.split("\n\n")[0].split())
         knobs = ", ".join(f"`{f.name}` {getattr(strategy, f.name)}" for f in fields(strategy))
         needs = ", ".join(strategy.requires)
-        rows.append((f"`{name}`", about, knobs or "none", needs or "torch alone"))
+        rows.append((f"`{name}`", about(name), knobs or "none", needs or "torch alone"))
     return pipe_table(("strategy", "what it is", "knobs and defaults", "needs"), rows)
 
 

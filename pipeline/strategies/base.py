@@ -74,6 +74,7 @@ SYMBOLS = {
     "s": "ranks of the axis data, over which ZeRO cuts",
     "k": "experts that a token goes to",
     "E": "bytes of the gradients of a rank's experts",
+    "S": "bytes of two numbers of each expert and sequence, for the loss of a router",
 }
 """Symbols of the formulas of `Strategy.sends`."""
 

@@ -1,7 +1,7 @@
-"""torch's DistributedDataParallel, which Bai 2022 calls Distributed Parameter Server.
+"""torch's DistributedDataParallel: every rank holds all weights, gradients are averaged.
 
-Every rank holds all weights; gradients are averaged by an all-reduce that overlaps the backward
-pass (Li et al., VLDB 2020), or compressed by one of torch's communication hooks.
+By all-reduces that overlap the backward pass (Li et al., VLDB 2020), or compressed by one of
+torch's communication hooks. Bai 2022 calls it Distributed Parameter Server.
 """
 
 from __future__ import annotations

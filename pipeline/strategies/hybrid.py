@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import models
-from pipeline.cost.traffic import Traffic
+from pipeline.cost.traffic import Traffic, one_of_each_axis
 from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.parallel import mesh
 from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Degrees, Layout
@@ -75,14 +75,12 @@ class Hybrid(Pipelined):
         return experts.Expert.example if self.expert > 1 else ""
 
     def layout(self, world: WorldSpec) -> Layout:
-        """Axes (pipeline, data, context or expert, tensor), tensor ranks neighbours.
+        """Axes (pipeline, data, context, expert, tensor), tensor ranks neighbours.
 
         In the reverse order with stages inside a node. StudyError unless they fit the world.
         """
         self.rank_stages()
         refuse(StudyError, f"hybrid option expert {self.expert}: ", [
-            (self.expert > 1 and self.context > 1,
-             f"not offered beside {self.context} context ranks; set context to 1"),
             (self.expert > 1 and self.zero_stage > 1,
              f"not offered beside zero_stage {self.zero_stage}, since FSDP2 would cut experts over "
              "the ranks that hold others; set zero_stage to 1"),
@@ -261,8 +259,9 @@ class Hybrid(Pipelined):
         pieces = self.pieces(spec, layout)
         messages = part.messages(spec, pieces)
         zero = bool(self.zero_stage)
+        over_data: Sequence[Traffic]
         if self.expert > 1:
-            over_data = experts.sent_along(
+            averaged = experts.sent_along(
                 spec,
                 layout,
                 rank,
@@ -271,6 +270,13 @@ class Hybrid(Pipelined):
                 experts=own_experts,
                 rest=rest,
                 zero=zero,
+            )
+            keys, payload_of_keys, gathers = contexts.of_keys(
+                spec, layout, part.layers, pieces, self.tensor
+            )
+            over_data = one_of_each_axis(
+                *along(layout, CONTEXT, f"(n-1)/n ({keys})", payload_of_keys, gathers, halves=True),
+                *averaged,
             )
         else:
             over_data = contexts.sent_along(

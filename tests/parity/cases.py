@@ -91,9 +91,10 @@ CUT: dict[str, tuple[str, ...]] = {
     "tensor": tuple(name for name in ARCHITECTURES if name.startswith(PLANNED)),
     "pipeline_parallel": tuple(name for name in ARCHITECTURES if name != MIXTURE),
     "hybrid": (*NARROW, "Qwen3ForCausalLM"),
+    "context": tuple(n for n in ARCHITECTURES if n.startswith(PLANNED) and "Bert" not in n),
 }
-"""Classes that strategies which cut layers train."""
-UNTRIED = ("annotated", "context", "deepspeed", "expert")
+"""Classes that strategies which cut layers, or sequences, train."""
+UNTRIED = ("annotated", "deepspeed", "expert")
 """Strategies that train none, or theirs alone (`Strategy.example`)."""
 OBJECTIVES = {
     "BertForMaskedLM": ObjectiveSpec("masked", mask_token=301, share=0.05, whole_words=True),
@@ -114,10 +115,12 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
         {"tensor": 1, "context": 2, "zero_stage": 2},
         {"context": 2, "sequence": True},
         {"expert": 2},
+        {"pipeline": 1, "tensor": 1, "context": 2, "expert": 2},
     )
 }
 """Settings of the knobs besides a strategy's own: tensor x pipeline alone on eight ranks, FSDP2
-beside both, over a context axis, and a third axis beside both on eight ranks."""
+beside both, over a context axis, a third axis beside both on eight ranks, and the two that cut
+what tokens a rank has."""
 STATED = {("pipeline_parallel", 1): [1, 3], ("hybrid", 3): [1, 3]}
 """Settings in which the suite states the layers of each stage, and unequal ones."""
 OPTIMISER = OptimiserSpec("adamw", 2e-3, 0.9, 0.999, 1e-8, 0.01, 1.0, "linear", warmup_steps=4)
@@ -130,7 +133,7 @@ LAMB = replace(DECAYED, name="lamb", learning_rate=2e-2)
 
 MUTATIONS = {
     "annotated": "partial_kept relabelled:1 same_part:1 no_add:1 part_ratio:1 stale_wholes:1",
-    "context": "keys_alone ranks_in_order first_positions not_averaged no_reduction:2",
+    "context": "keys_alone ranks_in_order first_positions not_averaged own_share no_reduction:2",
     "ddp": "sum no_clip recomputed_unmasked same_shard own_weight means_of_pieces own_masks "
     "padding_counted one_phase rate_of_all own_balance narrow_reduction",
     "deepspeed": "same_shard",
@@ -141,7 +144,7 @@ MUTATIONS = {
     "hybrid": "untied part_norm rest_twice no_enter no_average:1 same_shard:1 stale_rows:1 "
     "uncut_alone:3 narrow_reduction:1 cut_ratio:2 rows_ratio:2 no_reduction:5 keys_alone:6 "
     "first_positions:7 not_averaged:7 no_average:8 experts_added:9 router_alone:9 part_norm:9 "
-    "no_way_back:10 stale_rows:11 rows_ratio:11",
+    "no_way_back:10 stale_rows:11 rows_ratio:11 own_share:17 experts_added:17",
     "local_sgd": "same_shard never_one no_momentum",
     "parameter_server": "own_weight means_of_pieces own_masks own_balance narrow_reduction",
     "pipeline_parallel": "sum untied tied_twice part_norm twice stage_order layers_unread:1 "
@@ -159,7 +162,9 @@ SHOWN: dict[str, dict[str, Any]] = {
     **{name: {"accumulation": 4, "architecture": NARROW[1]} for name in MISCOUNTED},
     # Where BERT is trained, the other strategies have it on GPT-2.
     **{name: {"lamb": True, "architecture": NARROW[1]} for name in RATIOS},
-    "own_balance": {"architecture": MIXTURE},  # of a router: over a rank's tokens, then their mean
+    # Of a router: over all tokens of a rank, over its own tokens of each sequence; then their mean.
+    "own_balance": {"architecture": MIXTURE},
+    "own_share": {"architecture": MIXTURE},
     "heads_alone": {"architecture": "Qwen3ForCausalLM"},  # norms of heads, some on each rank
     "borders_unread": {"documents": True},
     # Gradients are reduced in bfloat16; masters begin each update as the weights.
@@ -607,7 +612,8 @@ def phased_cases(strategy: str, world: int) -> list[Case]:
     """
     if world != mutated_world(strategy) or strategy == REFERENCE or Case(strategy).changed:
         return []
-    other = variants_of(strategy, world)[-1]
+    made = [case_of(strategy, world, v, phased=True) for v in variants_of(strategy, world)]
+    other = [case.variant for case in made if case.architecture == made[0].architecture][-1]
     case = case_of(strategy, world, other, phased=True, resume=True)
     found = [replace(case, variant=0, resume_variant=other)]
     if strategy == "pipeline_parallel":

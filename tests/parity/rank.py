@@ -490,9 +490,12 @@ WRONG: dict[str, dict[str, Any]] = {
         )
     },
     "own_balance": {
-        "pipeline.models.transformers.model.imbalance": lambda logits, chosen, _: imbalance(
+        "pipeline.models.transformers.model.imbalance": lambda logits, chosen, *_: imbalance(
             logits, chosen, sequences=1
         )
+    },
+    "own_share": {
+        "pipeline.models.transformers.model.imbalance": lambda *given: imbalance(*given[:3])
     },
     "part_ratio": {RATIO + "holders": lambda owner: []},
     "rows_ratio": {RATIO + "holders": held_but_for(rows_of)},

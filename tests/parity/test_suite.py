@@ -179,9 +179,9 @@ def test_a_failing_launch_is_made_once_and_shows_the_rank_at_fault(checkout, pri
 
 
 def test_a_collective_that_python_does_not_see_ends_the_run_with_its_remedy(printed: str) -> None:
-    assert "LaunchError: all_reduce of a step started outside of Python" in printed
+    assert "StrategyError: all_reduce of a step started outside of Python" in printed
     assert "give the shared step the DistributedDataParallel itself as `forward`" in printed
 
 
 def test_what_is_sent_after_the_clock_ends_the_run(printed: str) -> None:
-    assert "LaunchError: all_reduce and send of 142,596 bytes outside of 1 step," in printed
+    assert "StrategyError: all_reduce and send of 142,596 bytes outside of 1 step," in printed

@@ -114,6 +114,7 @@ def axis_cuts(model: ModelSpec) -> AxisCuts:
         again=1,
         heads={"num_heads": ("attention heads", model.num_heads)},
         sequences=True,
+        keys=model.width,
     )
 
 

@@ -9,7 +9,7 @@ adds up over ranks and micro-batches, and nothing more is sent. Of one sequence 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,16 +18,26 @@ MIXTURES = ("MixtralForCausalLM",)
 """Classes whose router is a softmax over all experts, and which hand out its logits."""
 
 
-def imbalance(router_logits: Sequence[Tensor], chosen: int, sequences: int) -> Tensor:
+def imbalance(
+    router_logits: Sequence[Tensor],
+    chosen: int,
+    sequences: int,
+    mean: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """The router's loss of each sequence, (sequences,) in fp32; least where experts are used alike.
 
     `router_logits` are those of each layer, (sequences x context, experts), and a token goes to
     `chosen` experts. Number of experts x sum over them of the share of tokens that go to one, which
-    has no gradient, x the mean probability that the router gives it; both over all layers.
+    has no gradient, x the mean probability that the router gives it; both over all layers. Where
+    ranks have parts of each sequence, `mean` is that of a tensor over them.
     """
     logits = torch.stack([*router_logits])
     shares = logits.view(len(logits), sequences, -1, logits.shape[-1]).softmax(-1)
     goes = torch.zeros_like(shares).scatter_(-1, shares.topk(chosen).indices, 1.0)
     load, probability = (one.float().mean((0, 2)) for one in (goes, shares))
+    if mean is not None:
+        load, everywhere = mean(torch.stack((load, probability.detach())))
+        # The mean over the ranks of the gradients is then that of the whole sequence.
+        probability = probability + (everywhere - probability).detach()
     product: Tensor = load * probability
     return shares.shape[-1] * product.sum(-1)

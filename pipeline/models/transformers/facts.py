@@ -28,6 +28,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.errors import StudyError
+from pipeline.models.transformers.arithmetic import APART
+from pipeline.models.transformers.experts import MIXTURES
 from pipeline.models.transformers.model import LanguageModel
 from pipeline.study.spec import ModelSpec
 
@@ -47,10 +49,11 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     one block, what stays of it without attention, and what gradients of activations add to it
     (`Kept.gradients`) are for fp32, autocast and bf16 weights.
     """
-    attention_flops = 0
+    attention_flops = keys = 0
 
     def counted_apart(attend: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        nonlocal attention_flops
+        nonlocal attention_flops, keys
+        keys = given[2].shape[1] * given[2].shape[3]  # of layer, query, key, value
         before = flops.get_total_flops()
         made = attend(*given, **named)
         attention_flops += flops.get_total_flops() - before
@@ -99,7 +102,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
             "product_weights": products // (2 * spec.context),
             "kept_bytes": kept,
             "ends": _ends(model, ids),
-            "cuts": _cuts(model, spec, ids),
+            "cuts": _cuts(model, spec, ids, keys),
             "file_names": _file_names(model),
         }
 
@@ -164,7 +167,7 @@ def _ends(model: LanguageModel, ids: Tensor) -> list[int] | str:
     return [sum(p.numel() for p in some) for some in (before, after, before & after)]
 
 
-def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] | str:
+def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor, keys: int) -> dict[str, Any] | str:
     """Fields of `AxisCuts`, or why a tensor axis cannot cut the model."""
     try:
         cuts = model.tensor_cuts
@@ -195,6 +198,11 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
                 hooks.enter_context(note)
         model.logits(ids)
     exits = len(rows) // spec.num_layers
+    # Of these classes it is known that they have positions from outside alone. In a window that is
+    # shorter than the sequence a token sees others than the mask of a context axis says.
+    known = spec.architecture in (*APART, *MIXTURES)
+    fused = config._attn_implementation == "sdpa"
+    window = getattr(config, "sliding_window", None) or spec.context
     return {
         "parameters": sum(p.numel() for p in parts),
         "ends": [sum(p.numel() for p in some) for some in (embedding, head, embedding & head)],
@@ -207,6 +215,7 @@ def _cuts(model: LanguageModel, spec: ModelSpec, ids: Tensor) -> dict[str, Any] 
         "again": exits - called[-1].endswith(cuts.rows),
         "heads": heads,
         "sequences": False,
+        "keys": keys if known and fused and window >= spec.context else 0,
     }
 
 

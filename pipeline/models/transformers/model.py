@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -26,7 +26,7 @@ from transformers.models.auto.modeling_auto import (
 
 from pipeline.errors import StudyError, refuse
 from pipeline.models import StageCuts, TensorCuts
-from pipeline.models.segments import places
+from pipeline.models.segments import causal_mask, places
 from pipeline.models.transformers.arithmetic import objectives
 from pipeline.models.transformers.experts import MIXTURES, imbalance
 from pipeline.study.spec import ModelSpec
@@ -79,6 +79,7 @@ class LanguageModel(nn.Module):
         self.bidirectional = "causal" not in objectives(spec)
         self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
+        self.context_axis: Any = None
         with no_init_weights():
             self.model = kind._from_config(config)
         self.model.tie_weights()
@@ -125,15 +126,37 @@ class LanguageModel(nn.Module):
         return [part for part in parts if any(p.dim() > 2 for p in part.parameters(recurse=False))]
 
     def wrap_attention(self, around: Callable[..., Any] | None) -> None:
-        """Run by `around`, or plainly, the attention function that the layers call.
+        """Run by `around`, outside of what ran it so far, or plainly, the attention of the layers.
 
-        Layers that call none stay as they are; then `facts` counts no FLOPs of it, and a study is
-        refused.
+        Layers that call no attention function stay as they are; then `facts` counts no FLOPs of it,
+        and a study is refused.
         """
         _exchange(self.model.config._attn_implementation)
         parts: Any = self.blocks.modules()
         for part in parts:
-            part.runs_attention = around
+            before = getattr(part, "around_attention", ())
+            part.around_attention = () if around is None else (*before, around)
+
+    def cut_sequences(self, axis: Any) -> None:
+        """Take this rank's tokens of each sequence along a context axis.
+
+        `axis` is a `pipeline.strategies.context.step.ContextAxis`. Only of classes of which
+        `AxisCuts.keys` says that they get all positions from outside.
+        """
+        self.context_axis = axis
+
+        def around(
+            run: Any, layer: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, **named: Any
+        ) -> Any:
+            def inner(*given: Tensor) -> Any:
+                return run(layer, *given, **named)[0].transpose(1, 2)
+
+            # A rotation leaves query and key in fp32 under autocast, which the kernel would narrow.
+            q, k = q.to(v.dtype), k.to(v.dtype)
+            out = axis.attend(inner, q, k, v, mask if mask.shape[-1] > 1 else None)
+            return out.transpose(1, 2), None
+
+        self.wrap_attention(around)
 
     @property
     def tensor_cuts(self) -> TensorCuts:
@@ -214,7 +237,7 @@ class LanguageModel(nn.Module):
 
         def run(x: Tensor, segments: Tensor | None = None) -> Any:
             before.given = x
-            given = {"input_ids" if is_first else "inputs_embeds": x, **self.sides(segments)}
+            given = {"input_ids" if is_first else "inputs_embeds": x, **self.sides(x, segments)}
             setattr(owner, name, chosen)
             try:
                 if is_last:
@@ -233,21 +256,35 @@ class LanguageModel(nn.Module):
 
         Of BERT's two heads also those of the second one, (batch, 2).
         """
-        return _logits(self.model(input_ids=inputs, **self.sides(segments)))
+        return _logits(self.model(input_ids=inputs, **self.sides(inputs, segments)))
 
     def outputs(self, inputs: Tensor, segments: Tensor | None = None) -> Any:
         """Logits for `loss`, and of a mixture its router's loss of each sequence, (batch,)."""
         if not self.is_mixture:
             return self.logits(inputs, segments)
-        made = self.model(input_ids=inputs, output_router_logits=True, **self.sides(segments))
-        chosen = self.model.config.num_experts_per_tok
-        return made.logits, imbalance(made.router_logits, chosen, len(inputs))
+        # The class with its head would add the library's own loss, of whole sequences alone.
+        made = self.model.base_model(
+            input_ids=inputs, output_router_logits=True, **self.sides(inputs, segments)
+        )
+        logits = self.model.get_output_embeddings()(made.last_hidden_state)
+        chosen, axis = self.model.config.num_experts_per_tok, self.context_axis
+        return logits, imbalance(made.router_logits, chosen, len(inputs), axis and axis.mean)
 
-    def sides(self, segments: Tensor | None) -> dict[str, Any]:
-        """Arguments of the class besides the ids: for two segments types and a mask of the padding.
+    def sides(self, x: Tensor, segments: Tensor | None) -> dict[str, Any]:
+        """Arguments of the class besides `x`: for two segments types and a mask of the padding.
 
-        Of documents the places: from those that begin anew it makes a mask for each.
+        Of documents the places: from those that begin anew it makes a mask for each. Of cut
+        sequences the places of this rank's tokens, and a mask of whole ones, or of one number where
+        none is needed: the class hands four dims on as they are.
         """
+        if self.context_axis is not None:
+            if segments is None:
+                mask = x.new_ones((1, 1, 1, 1), dtype=torch.bool)
+                whole = torch.arange(x.shape[1], device=x.device)
+            else:
+                mask, whole = causal_mask(segments), places(segments)
+            positions = self.context_axis.own_positions(whole).view(-1, x.shape[1])
+            return {"use_cache": False, "attention_mask": mask, "position_ids": positions}
         if segments is None:
             return {"use_cache": False}
         if not self.bidirectional:
@@ -289,7 +326,7 @@ class LanguageModel(nn.Module):
 
 @cache
 def _exchange(kind: str) -> None:
-    """Have layers with `runs_attention` run transformers' attention function of that name by it.
+    """Have layers with `around_attention` run transformers' attention function of that name by it.
 
     Its table holds functions of (layer, query, key, value, mask, ...) for all classes, but not
     `eager`, of which each file of classes has its own.
@@ -299,8 +336,10 @@ def _exchange(kind: str) -> None:
 
     def attend(layer: nn.Module, *given: Any, **named: Any) -> Any:
         own = shared or sys.modules[type(layer).__module__].eager_attention_forward
-        runs: Any = getattr(layer, "runs_attention", None)
-        return runs(own, layer, *given, **named) if runs else own(layer, *given, **named)
+        run: Any = own
+        for around in getattr(layer, "around_attention", ()):
+            run = partial(around, run)
+        return run(layer, *given, **named)
 
     table.register(kind, attend)
 

@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, HALVES, Traffic, ring
 from pipeline.errors import StudyError, refuse
-from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, Layout, axis_size, nearest
+from pipeline.models import FP32
+from pipeline.parallel.mesh import (
+    BUCKET_BYTES,
+    CONTEXT,
+    DATA,
+    PIPELINE,
+    Layout,
+    axis_size,
+    nearest,
+)
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -33,7 +42,7 @@ def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -
     """
     tokens, able = spec.model.context, False
     with suppress(StudyError):  # of a model of which a tensor axis cuts nothing
-        able = models.axis_cuts(spec.model).sequences
+        able = models.axis_cuts(spec.model).keys > 0
     each = math.lcm(PIECES, tensor)
     near = ""
     if tokens % each == 0:
@@ -41,8 +50,8 @@ def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -
     beside = f" beside {tensor} tensor ranks" if tensor > 1 else ""
     refuse(StudyError, f"{spec.run_id}: ", [
         (not able,
-         f"strategy {spec.strategy} cuts sequences over a context axis, which family "
-         f"{spec.model.family} does not know how to do; use another strategy"),
+         f"strategy {spec.strategy} cuts sequences over a context axis, which is not known to work "
+         f"for {spec.model.architecture or spec.model.family} as configured; use another strategy"),
         (tokens % (each * size),
          f"{size} context ranks with {PIECES} pieces each{beside} do not divide {tokens} tokens of "
          f"a sequence; {near}set model.context to a multiple of {each * size}"),
@@ -52,13 +61,15 @@ def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -
 def kept_of_cut_sequences(spec: RunSpec, ranks: int, heads: int = 1, kept: float = 1.0) -> float:
     """Share of a block's activations on a rank of the axis: of its tokens, and keys and values.
 
-    A block keeps 16 values of the width of a token, 2 of them of norms. Here it keeps one more,
-    since outputs of pieces are put together, and 2 of each token of all ranks. A tensor axis leaves
-    a rank the share `kept` of all but these, and cuts these over so many ranks as it does `heads`.
+    Here a block keeps one value of the width of a token more, since outputs of pieces are put
+    together, and 2 of each token of all ranks. Where heads share keys and values, torch's kernel
+    has those that both pieces see repeated for each head. A tensor axis leaves a rank the share
+    `kept` of all but these, and cuts these over so many ranks as it does `heads`.
     """
-    width = widths(spec.precision)
-    block = 2 * width.stream + 14 * width.product
-    return kept / ranks + width.product * (1 / ranks + 2) / heads / block
+    width, model = widths(spec.precision), spec.model
+    block = models.family(model).kept(model, 1, width).block / model.context / model.width
+    grouped = models.axis_cuts(model).keys < model.width
+    return kept / ranks + width.product * ((1 + grouped) / ranks + 2) / heads / block
 
 
 def mask_bytes(spec: RunSpec, ranks: int) -> int:
@@ -78,11 +89,7 @@ def sent_along(
     `reduced`: bytes of gradients of which (n-1)/n is sent, by all-reduces or, with `halves`, by
     reduce-scatters and all-gathers; `formula` is what they are, as `2 G`.
     """
-    times = 4 + 2 * spec.recomputed_share
-    tokens = spec.global_batch_tokens // layout.data_parallel
-    exchanged = times * layers * tokens * spec.model.width * widths(spec.precision).product / heads
-    keys = f"{times:g}L A" + f"/{heads}" * (heads > 1)
-    messages = times / 4 * layers * pieces
+    keys, exchanged, messages = of_keys(spec, layout, layers, pieces, heads)
     if layout.data_parallel == 1:  # all goes along one axis
         both = f"(n-1)/n ({keys} + {formula})"
         return along(layout, CONTEXT, both, exchanged + reduced, messages, halves=True)
@@ -93,6 +100,28 @@ def sent_along(
         *along(layout, CONTEXT, f"(n-1)/n {keys}", exchanged, messages, halves=True),
         Traffic(axis, stated, sent, buckets, kind, overlap),
     )
+
+
+def of_keys(
+    spec: RunSpec, layout: Layout, layers: float, pieces: int, heads: int
+) -> tuple[str, float, float]:
+    """Formula, bytes and messages of what goes along the context axis, (n-1)/n; see `sent_along`.
+
+    For the router's loss of a mixture, of which a sequence has one, ranks add up what of each
+    sequence goes to each expert, and the probabilities of it; beside stages there is none.
+    """
+    times, model = 4 + 2 * spec.recomputed_share, spec.model
+    width, keys = widths(spec.precision).product, models.axis_cuts(model).keys
+    tokens = spec.global_batch_tokens // layout.data_parallel
+    shares = model.width / (keys or model.width) * heads  # of a model without keys none are sent
+    formula = f"{times:g}L A" + f"/{shares:g}" * (shares != 1)
+    messages = times / 4 * layers * pieces
+    exchanged = times * layers * tokens * keys * width / heads
+    mixture = models.experts(model)
+    if mixture is None or layout.size(PIPELINE) > 1:
+        return formula, exchanged, messages
+    balance = 2 * 2 * FP32 * mixture.count * spec.workload.global_batch // layout.data_parallel
+    return f"{formula} + 2 S", exchanged + balance, messages + pieces
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,10 @@ class ContextAxis(TensorAxis):
         pairs = zip(pieces[: self.size], reversed(pieces[self.size :]), strict=True)
         return super().scatter(torch.cat([piece for pair in pairs for piece in pair], dim=1))
 
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean over the ranks, in the same memory."""
+        return self.add(tensor).div_(self.size)
+
     def cut(self, microbatches: Sequence[Batch]) -> list[Batch]:
         """This rank's tokens of each; borders of documents stay those of whole sequences."""
         return [
@@ -106,7 +110,9 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
 def cut_sequences(model: nn.Module, axis: ContextAxis) -> None:
     """Have a model take this rank's tokens of each sequence, and borders of whole ones."""
     any_model: Any = model
-    name = any_model.tensor_cuts.positions
+    if not (name := any_model.tensor_cuts.positions):
+        any_model.cut_sequences(axis)
+        return
     places: Any = model.get_submodule(name)
 
     def own(positions: Tensor) -> Tensor:

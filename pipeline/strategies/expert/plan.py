@@ -16,7 +16,7 @@ from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, ALL_TO_ALL, HALVES, Traffic, ring
 from pipeline.errors import StudyError
 from pipeline.parallel import mesh
-from pipeline.parallel.mesh import DATA, EXPERT, Degrees, Layout
+from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
@@ -141,7 +141,7 @@ def sent_along(
     spec: RunSpec, layout: Layout, rank: int, *, layers: float, pieces: int, experts: float,
     rest: float, zero: bool, overlap: bool = False,
 ) -> Sequence[Traffic]:  # fmt: skip
-    """Tokens and outputs along the expert axis, gradients over it and the data axis.
+    """Tokens and outputs along the expert axis, gradients over it, data and context axis.
 
     Tokens travel both ways, once more in a block that is recomputed. The bytes that leave a rank
     depend on the routing: the formula is the mean over the ranks where a token's experts are as
@@ -156,20 +156,25 @@ def sent_along(
     each = 1 + width.weight / width.reduced if zero else 2.0
     stated, kind = ("(n-1)/n ({} + their weights)", HALVES) if zero else ("2(n-1)/n {}", ALL_REDUCE)
     again = 4 + 2 * spec.recomputed_share
-    tokens, times = spec.global_batch_tokens // layout.data_parallel, again * layers
+    tokens, times = spec.global_batch_tokens // layout.averaging, again * layers
     rows = tokens * mixture.chosen * spec.model.width * width.stream
     line = layout.along(EXPERT, rank)
     away = sum(layout.leaves_node(rank, (rank, peer)) for peer in line if peer != rank)
     sent, leaving = ring(times * rows, size), times * rows / size * away
     formula = f"{again:g}L k A"
-    if layout.data_parallel == size:  # all else is averaged along the same axis
+    if layout.averaging == size:  # all else is averaged along the same axis
         others = "G - E + their weights" if zero else "2 (G - E)"
         sent += ring(each * rest, size)
         leaving += ring(each * rest, size) * layout.leaves_node(rank, line)
         formula = f"(n-1)/n ({formula} + {others})"
         return (Traffic(EXPERT, formula, sent, times * pieces, ALL_TO_ALL, leaving=leaving),)
-    both = " x ".join(name for name, _ in layout.axes if name in (DATA, EXPERT))
+    several = [name for name, ranks in layout.axes if ranks > 1]
+    both, replicas = (
+        " x ".join(name for name in several if name in axes)
+        for axes in ((DATA, CONTEXT, EXPERT), (DATA, CONTEXT))
+    )
     everyone, buckets = ring(each * rest, layout.averaging), max(1.0, rest / mesh.BUCKET_BYTES)
+    of_experts = ring(each * experts, layout.averaging // size)
     others = stated.format("G - E" if zero else "(G - E)")
     tokens_sent = Traffic(
         EXPERT, f"(n-1)/n {formula}", sent, times * pieces, ALL_TO_ALL, leaving=leaving
@@ -177,7 +182,7 @@ def sent_along(
     return (
         tokens_sent,
         Traffic(both, others, everyone, buckets, kind, overlap=overlap),
-        *along(layout, DATA, stated.format("E"), each * experts, overlap=overlap, halves=zero),
+        Traffic(replicas, stated.format("E"), of_experts, 1.0, kind, overlap),
     )
 
 

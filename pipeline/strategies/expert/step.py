@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pipeline.parallel.cut import cut, cuts_of
 from pipeline.parallel.group import Group, across, buckets, mesh_of
-from pipeline.parallel.mesh import DATA, EXPERT
+from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT
 from pipeline.parallel.reduction import MeanBucket, Reduction
 from pipeline.parallel.step import Stepper, norm_over, whole_norm
 from pipeline.parallel.types import Parts
@@ -122,7 +122,7 @@ def shard_by_holders(
     for some, ranks in by_holders(parts, everyone, replicas):
         of_experts = is_expert(some[0])
         dims = [int(of_experts or (p.dim() > 1 and len(p) < ranks.size())) for p in some]
-        axes = (DATA,) if of_experts else (DATA, EXPERT)
+        axes = (DATA, CONTEXT) if of_experts else (DATA, CONTEXT, EXPERT)
         count = everyone.size()
         rows.append(RowBucket(some, ranks, parts.precision, count=count, dims=dims, axes=axes))
     return ShardedOptimiser(parts, rows)

@@ -79,8 +79,10 @@ class PipelineStepper(Stepper):
         self.experts: dist.ProcessGroup | None = None
         replicas: dist.ProcessGroup | None = None
         if layout.size(EXPERT) > 1:
-            axes = mesh_of(layout)
-            self.experts, replicas = axes[EXPERT].get_group(), axes[DATA].get_group()
+            apart = layout.joined(DATA, CONTEXT)
+            [holding] = [name for name, _ in apart.axes if name.startswith(DATA)]
+            axes = mesh_of(apart)
+            self.experts, replicas = axes[EXPERT].get_group(), axes[holding].get_group()
             # Before the tensor axis, which adds up what has come back to the rank of a token.
             cut_experts(parts.model, ExpertAxis(self.experts))
         self.cut_over: TensorAxis | None = None

@@ -263,5 +263,5 @@ def assert_a_search_ends(tokens: Path, out: Path, points: int, **variables: str)
 
 
 def test_a_search_ends_and_says_what_it_settled_on(small_tokens: Path, tmp_path: Path) -> None:
-    """Of three points; `tests/system/test_launchers.py` has one of as many as Horovod's default."""
+    """Of three points, where Horovod's default is 21."""
     assert_a_search_ends(small_tokens, tmp_path, 3, **{MOST_POINTS: "2"})

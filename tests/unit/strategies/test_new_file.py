@@ -43,12 +43,11 @@ SEEN = """
 import importlib
 import json
 from contextlib import redirect_stderr
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from pipeline.__main__ import main
 from pipeline.doctor import show
-from pipeline.planner.memory import plan_study, predict
+from pipeline.planner.memory import plan_study
 from pipeline.resolved import resolve
 from pipeline.strategies import names, table
 from pipeline.study.expansion import expand
@@ -63,8 +62,7 @@ runs = expand(load_study(Path("mine.yaml")))
 plan = plan_study(map(resolve, runs))[-1]
 found = dict(show.of_machine())["mine"]()
 seen = {
-    "names": names(), "room": predict(resolve(replace(runs[-1], strategy="room"))).buffers,
-    "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
+    "names": names(), "table": table(), "plan": [plan.spec.strategy, plan.memory.buffers],
     "gradients": plan.memory.gradients, "doctor": [found.status, found.fix],
     "parity": sorted({name for name, _ in launches()}),
 }
@@ -90,7 +88,6 @@ print(json.dumps(seen))
 """
 BROKEN = {
     "unfound.py": "import nowhere",
-    "untyped.py": "def (:",
     "torn/plan.py": "def (:",
     "abstract.py": MINE.partition("    def build")[0],
 }
@@ -104,8 +101,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name in ("pipeline", "tests", "workflow", "paper"):
         copytree(name, folder / name, ignore=ignore_patterns("*.pyc.*"))  # half a file goes away
     (folder / "pipeline/strategies/mine.py").write_text(MINE.lstrip())
-    (folder / "pipeline/strategies/room").mkdir()
-    (folder / "pipeline/strategies/room/plan.py").write_text(MINE.lstrip())
     (folder / "mine.yaml").write_text(STUDY)
     done = ran(
         [sys.executable, "-c", f"BROKEN = {BROKEN}\n{SEEN}"],
@@ -121,9 +116,7 @@ def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
     assert "mine" in str(seen["names"])
     assert seen["plan"] == ["mine", 5 * int(str(seen["gradients"]))]
     assert seen["doctor"] == ["missing", "ask me"]
-    assert {"mine", "room"} <= set(seen["parity"])
-    # So is a folder with a plan.
-    assert "room" in seen["names"] and seen["room"] == 5 * seen["gradients"]
+    assert "mine" in seen["parity"]
     row = "| `mine` | Mine: every rank trains for itself. | `echo` 2 | nowhere |"
     assert row in str(seen["table"]).splitlines()
 
@@ -132,7 +125,6 @@ def test_a_new_file_is_a_strategy_for_all(seen: dict[str, Any]) -> None:
     ("file", "error"),
     [
         ("unfound.py", "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
-        ("untyped.py", "cannot be imported (SyntaxError: invalid syntax (untyped.py, line 1))"),
         ("torn/plan.py", "cannot be imported (SyntaxError: invalid syntax (plan.py, line"),
         ("abstract.py", "makes no strategy (TypeError: Can't instantiate abstract class Mine"),
     ],

@@ -29,6 +29,27 @@ from tests.programs import ran
 from tests.ranks import MODEL, ON_ONE_RANK, group_alone, parts_of
 
 FP32 = PrecisionInfo("fp32", "torch", "float32", "float32", False, False)
+ARITHMETIC = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from pipeline import strategies
+from pipeline.study.expansion import expand
+from pipeline.study.load import load_study
+
+run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
+for name in strategies.names():
+    strategy = strategies.load(name, {})
+    world = replace(run.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
+    spec = replace(run, strategy=name, options={}, world=world)
+    if strategies.load(name, {}).example:
+        spec = replace(spec, model=strategies.example(name))
+    strategies.check([spec])
+    layout = strategy.layout(world)
+    strategy.footprint(spec, layout, 0, 100), strategy.sends(spec, layout, 0, 100)
+    strategy.idle_share(spec)
+print("torch" in sys.modules)
+"""
 
 
 def predict(spec: RunSpec, rank: int = 0) -> memory.Memory:
@@ -69,84 +90,43 @@ def a_run(
     )
 
 
-ARITHMETIC = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from pipeline import strategies
-from pipeline.study.expansion import expand
-from pipeline.study.load import load_study
-
-run = expand(load_study(Path("workflow/config/bai2022/study.yaml")))[0]
-for name in strategies.names():
-    strategy = strategies.load(name, {})
-    world = replace(run.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
-    spec = replace(run, strategy=name, options={}, world=world)
-    if strategies.load(name, {}).example:
-        spec = replace(spec, model=strategies.example(name))
-    strategies.check([spec])
-    layout = strategy.layout(world)
-    strategy.footprint(spec, layout, 0, 100), strategy.sends(spec, layout, 0, 100)
-    strategy.idle_share(spec)
-print("torch" in sys.modules)
-"""
-
-
-def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
-    done = ran([sys.executable, "-c", ARITHMETIC])
-    assert done.stdout == "False\n", done.stderr
-
-
 HEADS = {"num_heads": 16, "context": 100}
-LLAMA, MIXTURE = (models.examples()[f"{name}ForCausalLM"] for name in ("Llama", "Mixtral"))
+MIXTURE = models.examples()["MixtralForCausalLM"]
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("zero", {}, {}, "'zero' has no file .*; use one of annotated"),
     ("auto", {}, {}, "`plan --auto` chooses one"),
     ("ddp", {}, {"model": {"architecture": "GPT2LMHeadModel"}}, "are for the family transformers"),
     ("ddp", {}, {"model": {"family": "transformers"}}, "name the class of a model"),
-    ("ddp", {"bucket": 1}, {}, "no option 'bucket'; use one of bucket_cap_mb"),
     ("ddp", {"empty_cache": "no"}, {}, "empty_cache = 'no' is no bool"),
     ("single", {}, {"world": WorldSpec(2, 4, "cpu", "gloo", "loopback")},
      "runs on 1 rank, given 2 nodes x 4 ranks"),
     ("parameter_server", {"engine": "data_parallel"}, {"world": GPUS}, "given 2 nodes"),
-    ("parameter_server", {"engine": "tree"}, {}, "engine 'tree' is unknown; use one of process_gr"),
-    ("parameter_server", {"staleness": 3}, {}, "staleness 3 is unknown; use one of 0, 1, 2"),
     ("parameter_server", {"staleness": 1, "engine": "data_parallel"}, {},
      "staleness 1 needs engine process_group; .* set that, or staleness 0"),
     ("parameter_server", {"staleness": 1}, {"work": {"untimed_steps": 0}},
      "before step 1 have no late gradients, and 0 are untimed"),
     ("parameter_server", {"staleness": 1}, {"work": {"checkpoint_every": 5}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
-    ("horovod", {"fusion_threshold_mb": 1_000_000}, {}, "1000000 is not from 0 to 4096;"),
     ("horovod", {"autotune": True}, {"work": {"steps": 2_000, "untimed_steps": 4}},
      "before step 1250 tune Horovod .*, and 4 are untimed; raise workload.untimed_steps to 1250"),
     ("horovod", {"autotune": True, "cycle_time_ms": 2.0}, {}, "2.0 do nothing with autotune"),
-    ("horovod", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16"),
     ("ddp", {"compression": "zip"}, {}, "'zip' is unknown; use one of none, fp16, bf16"),
     ("ddp", {"powersgd_rank": 2}, {}, "powersgd_rank 2 .* do nothing with compression none"),
-    ("ddp", {"compression": "powersgd", "powersgd_start": 1}, {}, "start = 1 is not from 2 to"),
     ("ddp", {"compression": "powersgd", "powersgd_start": 9}, {"work": {"untimed_steps": 4}},
      "steps before step 9 are sent in full .*, and 4 are untimed; raise .*steps to 9"),
     ("ddp", {"compression": "powersgd"}, {"work": {"checkpoint_every": 5, "untimed_steps": 4}},
      r"checkpoint_every 5, .* no checkpoint holds; set it to 0"),
-    ("local_sgd", {"inner_steps": 0}, {}, "inner_steps = 0 is not from 1 to 10000"),
-    ("local_sgd", {"outer_learning_rate": 0}, {}, "rate = 0 is not from 1e-06 to 1000;"),
     ("local_sgd", {"outer_momentum": 1.0}, {}, "momentum = 1.0 is not from 0 to 0.999;"),
-    ("hybrid", {"tensor": 0}, {}, "tensor = 0 is not from 1 to 1000000;"),
     ("local_sgd", {"inner_steps": 7}, {"work": {"steps": 20, "untimed_steps": 4}},
      r"16 timed steps are no whole rounds of 7, .* to a multiple"),
     ("ddp", {}, {"work": {"recompute": [0, 9]}}, "names block 9, and the model has blocks 0 to 1"),
     ("pipeline_parallel", {"ranks": 2}, {"work": {"recompute": (0,)}},
      "strategy pipeline_parallel takes none, full or attention"),
-    ("deepspeed", {"stage": 0}, {}, "stage 0 is unknown; use one of 1, 2, 3"),
-    ("hybrid", {"zero_stage": 4}, {}, "zero_stage 4 is unknown; use one of 0, 1, 2, 3"),
     ("hybrid", {"zero_stage": 3}, {}, "3: beside 2 pipeline ranks .* set zero_stage to 2, which"),
     ("hybrid", {"zero_stage": 3, "pipeline": 1}, {},
      "strategy tensor has it .* with ranks 2, zero_stage 3, or set pipeline to 2 or more"),
     ("hybrid", {"zero_stage": 2}, {"world": sized(4)},
      "pipeline 2 x tensor 2 x data 1 has no .* nearest is pipeline 2 x tensor 1 x data 2"),
-    ("hybrid", {"zero_stage": 2, "pipeline": 8, "tensor": 1}, {},
-     "the nearest is pipeline 4 x tensor 1 x data 2, or set zero_stage to 0"),
     ("sharded", {"offload": True}, {}, "offload: weights lie on the CPU already"),
     ("sharded", {"offload": True, "stage": 1}, {"world": GPUS},
      "stage 1 keeps whole weights on the device; set stage"),
@@ -154,9 +134,6 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "offload: not offered beside ranks 4; leave it out"),
     ("sharded", {"ranks": 3}, {},
      "8 ranks are no replicas x 3 ranks .* the nearest is 4 x 2: set ranks to 2, or to 0 for all"),
-    ("sharded", {"ranks": 1}, {}, "no replicas x 1 ranks .*, at least 2; the nearest is 4 x 2"),
-    ("sharded", {"ranks": 16}, {}, "no replicas x 16 ranks .* the nearest is 1 x 8: set ranks to"),
-    ("sharded", {"ranks": 2}, {"world": sized(1)}, "1 ranks are no .* nearest is 1 x 1: set ranks"),
     ("tensor", {"ranks": 3}, {"world": sized(4)},
      "3 tensor ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("tensor", {}, {}, "8 tensor ranks do not divide 2 attention heads; the nearest .* ranks is 2"),
@@ -166,8 +143,6 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
      "zero_stage 1: strategy hybrid has it .* pipeline 1, tensor 2, zero_stage 1, or set"),
     ("tensor", {"ranks": 2, "zero_stage": 3}, {"world": sized(2)},
      "data 1 x tensor 2 has no data axis .* nearest is data 2 x tensor 1 .* set zero_stage to 0"),
-    ("context", {"ranks": 3}, {"world": sized(4)},
-     "3 context ranks do not divide 4 ranks; set .* the nearest that divides these is 2"),
     ("context", {"ranks": 8}, {"model": HEADS},
      "8 context ranks with 2 pieces each do not divide 100 tokens of a sequence; the nearest option"
      " ranks is 10, or set model.context to a multiple of 16"),
@@ -176,54 +151,28 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("hybrid", {"context": 3}, {},
      "pipeline 2 x tensor 2 x context 3 x data 1 are 12 ranks, the world has 8; the nearest layout "
      "is pipeline 2 x tensor 2 x context 2 x data 1"),
-    ("hybrid", {"pipeline": 1, "context": 2}, {"world": sized(2)},
-     "nearest layout is pipeline 1 x tensor 2 x context 1 x data 1"),
     ("hybrid", {"context": 2, "sequence": True}, {"model": {"context": 90}},
      "2 context ranks with 2 pieces each beside 2 tensor ranks do not divide 90 tokens of a"),
     ("hybrid", {"pipeline": 1, "context": 2, "zero_stage": 2}, {},
      "beside 2 context ranks strategy context has it, without a tensor axis; set zero_stage to 1"),
-    ("hybrid", {"context": 2}, {"model": vars(LLAMA)}, "a context axis, which family transformers"),
     ("hybrid", {"expert": 2}, {}, "hybrid cuts the experts of a mixture, which gpt2 has not; use"),
-    ("hybrid", {"expert": 3}, {},
-     "pipeline 2 x tensor 2 x expert 3 x data 1 are 12 ranks, the world has 8; the nearest layout "
-     "is pipeline 2 x tensor 2 x expert 2 x data 1"),
-    ("hybrid", {"pipeline": 1, "expert": 3}, {"model": vars(MIXTURE), "world": sized(6)},
-     "3 expert ranks do not divide 4 experts; the nearest option expert .* and 3 ranks is 1"),
-    ("hybrid", {"expert": 2, "context": 2}, {}, "2: not offered beside 2 context ranks; set cont"),
     ("hybrid", {"expert": 2, "zero_stage": 2}, {},
      "expert 2: not offered beside zero_stage 2, .* set zero_stage to 1"),
     ("hybrid", {"expert": 2}, {"model": vars(MIXTURE)},
      "a router's loss over all layers, .* stages; set model.config.router_aux_loss_coef to 0, or"),
     ("tensor", {"ranks": 4}, {"model": vars(replace(MIXTURE, config={"intermediate_size": 42}))},
      "4 tensor ranks do not divide 42 features of an expert; the nearest option ranks is 3"),
-    ("expert", {}, {}, "a mixture, which gpt2 has not; use a model such as MixtralForCausalLM, or"),
-    ("expert", {}, {"model": vars(LLAMA)}, "mixture, which LlamaForCausalLM has not; use a"),
-    ("expert", {"ranks": 3}, {"model": vars(MIXTURE)},
-     "3 expert ranks do not divide 8 ranks; set .* the nearest that divides these is 2"),
     ("expert", {"ranks": 0}, {"model": vars(MIXTURE)},
      "8 expert ranks do not divide 4 experts; the nearest .* divides these and 8 ranks is 4"),
-    ("expert", {"ranks": 3}, {"model": vars(MIXTURE), "world": sized(6)},
-     "3 expert ranks do not divide 4 experts; the nearest .* divides these and 6 ranks is 2"),
     ("expert", {"ranks": 0, "zero_stage": 1}, {"model": vars(MIXTURE), "world": sized(4)},
      "data 1 x expert 4 has no data axis to cut over; the nearest is data 2 x expert 2 .option ra"),
-    ("expert", {"zero_stage": 2}, {"model": vars(MIXTURE)}, "zero_stage 2 is unknown; use one"),
-    ("context", {}, {"model": {"context": 99}}, "99 tokens of a sequence; set model.context to a"),
-    ("hybrid", {"pipeline": 1, "tensor": 8, "sequence": True}, {"model": HEADS},
-     "8 tensor ranks do not divide 100 tokens of a sequence; the nearest option tensor is 10, or"),
     ("annotated", {"annotations": {"h.0.mlp.up.weight": [None, None]}}, {}, "no such tensor"),
-    ("annotated", {"annotations": {"h.0.ln_1.weight": ["model"]}}, {}, "names the axis 'model'"),
     ("annotated", {"updates": {"h.0.mlp": ["data", None, None]}}, {}, "h.0.mlp: no such tensor"),
     ("annotated", {"axes": {"data": 3}}, {}, "axes data 3 do not make 8"),
     ("annotated", {"axes": 3}, {}, "axes = 3 is no dict"),
     # DTensor fails on them in the first view of a batch.
     ("annotated", {}, {"work": {"global_batch": 4, "accumulation_steps": 4}},
      "takes no micro-batches of one sequence in all"),
-    ("pipeline_parallel", {"ranks": 3}, {},
-     "3 pipeline ranks do not divide 8 ranks; set .* the nearest that divides these is 2"),
-    ("pipeline_parallel", {"schedule": "2f2b"}, {}, "'2f2b' is unknown; use one of gpipe, 1f1b"),
-    ("hybrid", {"data": 3}, {},
-     "pipeline 2 x tensor 2 x data 3 are 12 ranks, the world has 8; the nearest layout is "
-     "pipeline 2 x tensor 2 x data 2"),
     ("hybrid", {}, {"world": sized(6)},
      "4 ranks, the world has 6; .* pipeline 1 x tensor 2 x data 3"),
     ("hybrid", {"tensor": 4}, {}, "4 tensor ranks do not divide 2 .* option tensor is 2"),
@@ -268,17 +217,13 @@ COMPRESSED = {"compression": "bf16"}
 UNABLE: list[tuple[str, dict[str, Any], str, str]] = [
     ("ddp", COMPRESSED, "fp16", "fp16 has not; use fp32, tf32, bf16"),
     ("ddp", COMPRESSED, "bf16_masters", "bf16_masters has not; use fp32, tf32, bf16"),
-    ("ddp", COMPRESSED, "amp_o2", "amp_o2 has not; use fp32, tf32, bf16"),
     ("parameter_server", {"staleness": 2}, "fp16", "staleness 2 takes .* which fp16 has not; use"),
-    ("parameter_server", {"staleness": 1}, "bf16_masters", "use fp32, tf32, bf16, or staleness 0"),
     ("sharded", {"offload": True}, "fp16", "fp16 scales the loss, .*; use fp32, tf32 or bf16"),
-    ("sharded", {"offload": True}, "amp_o2", "amp_o2 scales the loss"),
     ("sharded", {"stage": 1}, "amp_o2", "stage 1: amp_o2 narrows weights by FSDP2"),
     ("sharded", {"ranks": 2}, "bf16_reduced", "ranks 2: .* use bf16_masters, stage 1, or ranks 0"),
     ("hybrid", {"zero_stage": 2, "schedule": "zero_bubble"}, "bf16_masters",
      "zero_stage 2: under .* gradients of bf16_masters would .* set schedule to 1f1b"),
     ("sharded", {}, "apex_o2", "sharded does not train in apex_o2; use one of fp32"),
-    ("deepspeed", {}, "fp16", "deepspeed does not train in fp16; use one of fp32"),
 ]  # fmt: skip
 
 
@@ -295,9 +240,6 @@ def test_a_precision_that_a_strategy_cannot_train_in_is_unsupported(
     [
         ("tensor", {"ranks": 2}, (("data", 4), ("tensor", 2)), "tensor", [0, 1]),
         ("sharded", {"ranks": 4}, (("replica", 2), ("data", 4)), "data", [0, 1, 2, 3]),
-        ("context", {"ranks": 4}, (("data", 2), ("context", 4)), "context", [0, 1, 2, 3]),
-        ("expert", {"ranks": 4}, (("data", 2), ("expert", 4)), "expert", [0, 1, 2, 3]),
-        ("pipeline_parallel", {"ranks": 2}, (("pipeline", 2), ("data", 4)), "data", [0, 1, 2, 3]),
         ("hybrid", {}, (("pipeline", 2), ("data", 2), ("tensor", 2)), "tensor", [0, 1]),
         ("hybrid", {"context": 2},
          (("pipeline", 2), ("data", 1), ("context", 2), ("tensor", 2)), "context", [0, 2]),
@@ -350,27 +292,14 @@ def test_a_fault_that_cannot_be_shown_here_is_not_ignored() -> None:
         Defects(optimiser_steps=2).check("cpu", scaled)
 
 
-def test_local_steps_send_the_weights_once_a_round_and_keep_them_twice() -> None:
+def test_local_steps_keep_the_weights_twice() -> None:
     run = a_run("local_sgd", world=sized(4))
     weights = 4 * models.num_parameters(run.model)
-    [one] = predict_sent(replace(run, options={"inner_steps": 8}))
-    assert (one.bytes, one.formula) == (2 * 3 / 4 * weights / 8, "2(n-1)/n W / 8")
     single, diloco, averaged = (
         predict(replace(run, strategy=name, options=options)).parameters
         for name, options in (("ddp", {}), ("local_sgd", {}), ("local_sgd", {"outer_momentum": 0}))
     )
     assert (diloco - single, averaged - single) == (2 * weights, weights)
-
-
-def test_a_late_server_keeps_what_travels() -> None:
-    """On the root gradients of all ranks; with a staleness of 2 the weights besides."""
-    run = a_run("parameter_server", world=sized(4))
-    weights = 4 * models.num_parameters(run.model)
-    for rank, ranks in ((0, 4), (1, 1)):
-        prompt = predict(run, rank).parameters
-        for staleness in (1, 2):
-            late = replace(run, options={"staleness": staleness})
-            assert predict(late, rank).parameters - prompt == (ranks + staleness - 1) * weights
 
 
 def test_data_parallel_refuses_compiled_modules() -> None:
@@ -413,10 +342,6 @@ def test_narrow_weights_are_a_matter_of_fsdp_and_halve_what_is_sent() -> None:
         gathered = [one.parameters - count for one in held]
         assert gathered[0] == pytest.approx(2 * gathered[1], rel=1e-6)
         assert held[0].optimiser == held[1].optimiser
-        [wide] = predict_sent(replace(cut, precision="bf16_masters"))
-        assert wide.bytes == narrow.bytes + 2 * count * 3 / 4, "gradients are fp32"
-        [less] = predict_sent(replace(cut, precision="bf16_reduced"))
-        assert less.bytes == narrow.bytes
         masters = predict(replace(cut, precision="bf16_masters"))
         assert masters.parameters == held[1].parameters
 
@@ -471,17 +396,13 @@ def test_what_is_sharded_is_a_share_of_a_rank_s_memory() -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_replicas_hold_what_as_many_ranks_alone_do_and_send_their_shards_besides(stage) -> None:
+def test_replicas_hold_what_as_many_ranks_alone_do(stage) -> None:
     few, all_of_four = (
         a_run("sharded", {"stage": stage}, sized(size), "bai2022") for size in (2, 4)
     )
     cut = replace(all_of_four, options={"stage": stage, "ranks": 2})
     assert predict(cut).optimiser == predict(few).optimiser
     assert predict(cut).parameters == predict(few).parameters > predict(all_of_four).parameters
-    [alone], [inside, between] = predict_sent(few), predict_sent(cut)
-    assert (inside.axis, inside.bytes) == ("data", alone.bytes)
-    gradients = 4 * models.num_parameters(cut.model)
-    assert (between.axis, between.bytes) == ("replica", gradients / 2)
     same = replace(all_of_four, options={"stage": stage, "ranks": 4})
     assert resolve(same).layout == resolve(all_of_four).layout
 
@@ -493,19 +414,13 @@ def test_zero_cuts_what_a_tensor_rank_has_over_the_data_axis(stage) -> None:
     cut = replace(run, options={"ranks": 2, "zero_stage": stage})
     assert predict(run).optimiser == pytest.approx(4 * predict(cut).optimiser, abs=8)
     assert predict(cut).parameters < predict(run).parameters + 4 * predict(cut).optimiser
-    tensor, data = predict_sent(cut)
-    assert predict_sent(run)[0].bytes == tensor.bytes
-    [sharded] = predict_sent(a_run("sharded", {"stage": stage}, sized(4), "bai2022"))
-    assert (data.axis, data.formula) == ("data", sharded.formula)
-    assert 0.5 < data.bytes / sharded.bytes < 0.51
     whole = replace(cut, options={"ranks": 1, "zero_stage": stage}, world=sized(4))
     alone = a_run("sharded", {"stage": stage}, sized(4), "bai2022")
     assert predict(whole) == predict(alone)
-    assert [one.bytes for one in predict_sent(whole)] == [sharded.bytes]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16_masters"])
-def test_fsdp_cuts_what_a_stage_keeps_between_steps_and_sends_what_stage_1_does(precision) -> None:
+def test_fsdp_cuts_what_a_stage_keeps_between_steps(precision) -> None:
     """On the rank with the embedding, of data 4 x pipeline 2; in a step weights are whole."""
     knobs = {"pipeline": 2, "tensor": 1}
     whole, rows, cut = (
@@ -519,7 +434,6 @@ def test_fsdp_cuts_what_a_stage_keeps_between_steps_and_sends_what_stage_1_does(
     assert predict(cut).gradients == pytest.approx(4 * own / 4, abs=4)
     assert predict(cut).held_gradients == predict(whole).held_gradients
     assert predict(cut).activations == predict(whole).activations
-    assert predict_sent(cut) == predict_sent(rows)
 
 
 def test_beside_a_tensor_axis_a_rank_has_its_part_of_its_experts() -> None:
@@ -532,9 +446,6 @@ def test_beside_a_tensor_axis_a_rank_has_its_part_of_its_experts() -> None:
     held, zero = predict(run), predict(replace(run, options={**knobs, "zero_stage": 1}))
     assert (held.parameters, held.optimiser) == (4 * (rest + own), 8 * (rest + own))
     assert zero.optimiser == pytest.approx(8 * (rest / 4 + own / 2), abs=4)
-    sent = {one.axis: one.bytes for one in predict_sent(run)}
-    assert sent["data"] == pytest.approx(2 / 2 * 4 * own)
-    assert sent["data x expert"] == pytest.approx(2 * 3 / 4 * 4 * rest)
 
 
 def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
@@ -547,17 +458,9 @@ def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
     held = predict(run)
     assert (held.parameters, held.gradients, held.optimiser) == (4 * kept, 4 * kept, 8 * kept)
     exchanged, rest, own = predict_sent(run)
-    assert (exchanged.axis, exchanged.formula) == ("expert", "(n-1)/n 4L k A")
     assert exchanged.bytes == 4 * 2 * 4 * rows / 2
     assert (rest.axis, rest.bytes) == ("data x expert", 2 * 3 / 4 * 4 * (count - experts))
     assert (own.axis, own.bytes) == ("data", 2 / 2 * 4 * experts / 2)
-    again = replace(run, workload=replace(run.workload, recompute=True))
-    assert predict_sent(again)[0].bytes == 1.5 * exchanged.bytes
-    [masters, *_] = predict_sent(replace(run, precision="bf16_masters"))
-    assert masters.bytes == exchanged.bytes / 2
-    [both] = predict_sent(replace(run, options={"ranks": 4}))
-    assert both.formula == "(n-1)/n (4L k A + 2 (G - E))"
-    assert both.bytes == pytest.approx(3 / 4 * (2 * exchanged.bytes) + rest.bytes)
     [alone] = predict_sent(replace(run, options={"ranks": 1}))
     assert (alone.axis, alone.bytes) == ("data", 2 * 3 / 4 * 4 * count)
     # ZeRO: a fourth of all states, and its rows of gradients and of fp32 weights; in a bucket, in
@@ -569,7 +472,6 @@ def test_a_rank_has_its_experts_and_sends_tokens_to_the_others() -> None:
     assert [one.bytes for one in predict_sent(zero)] == [exchanged.bytes, rest.bytes, own.bytes]
     narrow = replace(zero, precision="bf16_masters")
     assert predict(narrow).parameters == (2 + 1.75 * 4 + 2 * 2) * kept + (4 + 4) * count // 4
-    assert predict_sent(narrow)[1].bytes == pytest.approx(3 / 4 * (4 + 2) * (count - experts))
     # Its neighbour is on its node; of three others two are not, and of the ring one in two is.
     assert leaving(run, 0)["expert"] == 0
     four = replace(run, options={"ranks": 4})
@@ -628,18 +530,6 @@ def test_annotated_weights_are_held_in_parts() -> None:
     assert predict(run, 0).parameters < predict(replace(run, options={}), 0).parameters
 
 
-def test_annotated_updates_are_held_in_parts_beside_what_the_passes_need() -> None:
-    options = {"axes": {"data": 0}, "updates": {"wte.weight": [None, "data"]}}
-    run, strategy = a_run("annotated", options), strategies.load("annotated", options)
-    found = strategy.footprint(run, strategy.layout(WORLD), 0, gradients=100)
-    count, cut = models.num_parameters(run.model), run.model.vocab_size * run.model.width
-    part = cut / WORLD.size
-    assert found.weight_share == found.optimiser_share == pytest.approx(1 - (cut - part) / count)
-    assert found.gathered_bytes == 4 * cut and found.gradient_share == 1
-    assert predict(run, 0).optimiser < predict(replace(run, options={}), 0).optimiser
-    assert strategy.sends_unstated and not strategy.sends(run, strategy.layout(WORLD), 0, 100)
-
-
 def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     run = a_run("pipeline_parallel", {}, sized(4), "bai2022")
     count = models.num_parameters(run.model)
@@ -655,90 +545,20 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters
 
 
-@pytest.mark.parametrize(
-    ("strategy", "options"),
-    [
-        ("pipeline_parallel", {}),
-        ("pipeline_parallel", {"ranks": 2, "schedule": "interleaved"}),
-        ("hybrid", {"pipeline": 2, "tensor": 2}),
-        ("hybrid", {"pipeline": 4, "tensor": 1}),
-        ("tensor", {}),
-    ],
-)
-def test_every_weight_of_a_product_has_its_narrow_copy_once(strategy, options) -> None:
-    """On each set of ranks that hold the model together; embedding and norms are not narrowed."""
-    run = a_run(strategy, options, sized(4), "bai2022", precision="bf16")
-    chosen = strategies.load(strategy, options)
-    layout = chosen.layout(run.world)
-    shares = [chosen.footprint(run, layout, rank, 100).copy_share for rank in range(4)]
-    assert sum(shares) / layout.data_parallel == pytest.approx(1)
-
-
-@pytest.mark.parametrize("recompute", [False, True, "attention"])
-@pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
-def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> None:
-    how = {"precision": precision, "work": {"recompute": recompute}}
-    knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
-    hybrid, tensor = (
-        {one.axis: one.bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
-        for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
-    )
-    assert hybrid == pytest.approx(tensor)
-
-
-@pytest.mark.parametrize("recompute", [False, True, "attention"])
-@pytest.mark.parametrize("world", [sized(2), sized(4)])
-def test_a_hybrid_with_a_context_axis_alone_is_as_strategy_context(world, recompute) -> None:
-    how = {"precision": "bf16", "work": {"recompute": recompute}}
-    hybrid, context = (
-        a_run(s, o, world, "bai2022", **how)
-        for s, o in (("hybrid", {"pipeline": 1, "tensor": 1, "context": 2}), ("context", {}))
-    )
-    one, other = (predict_sent(run) for run in (hybrid, context))
-    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
-    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
-    assert predict(hybrid).activations == pytest.approx(predict(context).activations)
-    assert predict(hybrid).recomputed == pytest.approx(predict(context).recomputed)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("zero_stage", [0, 1])
-def test_a_hybrid_with_an_expert_axis_alone_is_as_strategy_expert(zero_stage, recompute) -> None:
-    work, knobs = {"recompute": recompute}, {"pipeline": 1, "tensor": 1, "expert": 2}
-    hybrid, expert = (
-        a_run(name, {**own, "zero_stage": zero_stage}, sized(4), model=vars(MIXTURE), work=work)
-        for name, own in (("hybrid", knobs), ("expert", {}))
-    )
-    one, other = (predict_sent(run, 1) for run in (hybrid, expert))
-    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
-    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
-    assert [s.leaving for s in one] == [s.leaving for s in other]
-    kept = [(one.optimiser, one.activations) for one in (predict(hybrid), predict(expert))]
-    assert kept[0] == pytest.approx(kept[1])
-
-
 def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
     """Bytes of a rank to other nodes, by axis."""
     layout = resolve(spec).layout
     return {s.axis: memory.sent_between_nodes(layout, rank, s) for s in predict_sent(spec, rank)}
 
 
-def test_what_leaves_a_node_is_what_its_neighbours_do_not_exchange() -> None:
-    """On two nodes of two ranks: one axis inside, the other between, and the same bytes in all."""
+@pytest.mark.parametrize("axis", ["tensor", "pipeline"])
+def test_knobs_of_a_layout_s_degrees_make_that_layout(axis) -> None:
     world = replace(sized(4), nodes=2, ranks_per_node=2)
-    one, other = (a_run("hybrid", {"inside": axis}, world) for axis in ("tensor", "pipeline"))
-    for rank in range(4):
-        # The rank with the same coordinates: 0, 2, 1, 3 in the reverse order.
-        same = 2 * (rank % 2) + rank // 2
-        sent = {each.axis: each.bytes for each in predict_sent(one, rank)}
-        assert sent == {each.axis: each.bytes for each in predict_sent(other, same)}
-        assert leaving(one, rank) == {"tensor": 0, "pipeline": sent["pipeline"]}
-        assert leaving(other, same) == {"tensor": sent["tensor"], "pipeline": 0}
-    for run in (one, other):
-        strategy, layout = strategies.load("hybrid", run.options), resolve(run).layout
-        degrees = strategy.degrees(run, layout)
-        assert degrees is not None and (knobs := strategy.knobs(degrees))
-        assert strategies.load("hybrid", dict(knobs)).layout(world) == layout
+    run = a_run("hybrid", {"inside": axis}, world)
+    strategy, layout = strategies.load("hybrid", run.options), resolve(run).layout
+    degrees = strategy.degrees(run, layout)
+    assert degrees is not None and (knobs := strategy.knobs(degrees))
+    assert strategies.load("hybrid", dict(knobs)).layout(world) == layout
 
 
 def test_a_pipeline_over_two_nodes_leaves_them_at_their_border_and_for_its_tied_weight() -> None:
@@ -792,3 +612,63 @@ def test_the_clock_begins_at_a_barrier_and_leaves_out_the_mean_loss(name, monkey
         done.append("step")
         trainable.report()
     assert done == ["all", "step", "mean"]
+
+
+def test_the_arithmetic_of_no_strategy_loads_torch() -> None:
+    done = ran([sys.executable, "-c", ARITHMETIC])
+    assert done.stdout == "False\n", done.stderr
+
+
+def test_annotated_updates_are_held_in_parts_beside_what_the_passes_need() -> None:
+    options = {"axes": {"data": 0}, "updates": {"wte.weight": [None, "data"]}}
+    run, strategy = a_run("annotated", options), strategies.load("annotated", options)
+    found = strategy.footprint(run, strategy.layout(WORLD), 0, gradients=100)
+    count, cut = models.num_parameters(run.model), run.model.vocab_size * run.model.width
+    part = cut / WORLD.size
+    assert found.weight_share == found.optimiser_share == pytest.approx(1 - (cut - part) / count)
+    assert found.gathered_bytes == 4 * cut and found.gradient_share == 1
+    assert predict(run, 0).optimiser < predict(replace(run, options={}), 0).optimiser
+    assert strategy.sends_unstated and not strategy.sends(run, strategy.layout(WORLD), 0, 100)
+
+
+@pytest.mark.parametrize("recompute", [False, True, "attention"])
+@pytest.mark.parametrize("precision", ["fp32", "amp_o1"])
+def test_a_hybrid_of_one_stage_sends_what_tensor_does(precision, recompute) -> None:
+    how = {"precision": precision, "work": {"recompute": recompute}}
+    knobs = {"tensor": 2, "pipeline": 1, "sequence": True}
+    hybrid, tensor = (
+        {one.axis: one.bytes for one in predict_sent(a_run(s, o, sized(4), "bai2022", **how))}
+        for s, o in (("hybrid", knobs), ("tensor", {"ranks": 2, "sequence": True}))
+    )
+    assert hybrid == pytest.approx(tensor)
+
+
+@pytest.mark.parametrize("recompute", [False, True, "attention"])
+@pytest.mark.parametrize("world", [sized(2), sized(4)])
+def test_a_hybrid_with_a_context_axis_alone_is_as_strategy_context(world, recompute) -> None:
+    how = {"precision": "bf16", "work": {"recompute": recompute}}
+    hybrid, context = (
+        a_run(s, o, world, "bai2022", **how)
+        for s, o in (("hybrid", {"pipeline": 1, "tensor": 1, "context": 2}), ("context", {}))
+    )
+    one, other = (predict_sent(run) for run in (hybrid, context))
+    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
+    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
+    assert predict(hybrid).activations == pytest.approx(predict(context).activations)
+    assert predict(hybrid).recomputed == pytest.approx(predict(context).recomputed)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_hybrid_with_an_expert_axis_alone_is_as_strategy_expert(zero_stage, recompute) -> None:
+    work, knobs = {"recompute": recompute}, {"pipeline": 1, "tensor": 1, "expert": 2}
+    hybrid, expert = (
+        a_run(name, {**own, "zero_stage": zero_stage}, sized(4), model=vars(MIXTURE), work=work)
+        for name, own in (("hybrid", knobs), ("expert", {}))
+    )
+    one, other = (predict_sent(run, 1) for run in (hybrid, expert))
+    assert [(s.axis, s.formula) for s in one] == [(s.axis, s.formula) for s in other]
+    assert [s.bytes for s in one] == pytest.approx([s.bytes for s in other])
+    assert [s.leaving for s in one] == [s.leaving for s in other]
+    kept = [(one.optimiser, one.activations) for one in (predict(hybrid), predict(expert))]
+    assert kept[0] == pytest.approx(kept[1])

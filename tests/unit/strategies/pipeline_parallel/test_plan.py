@@ -14,19 +14,6 @@ from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 from tests.parity.cases import Case
 
 
-@pytest.mark.parametrize(("ranks", "chunks", "layers"), [(1, 1, 2), (3, 1, 8), (2, 3, 7)])
-def test_every_layer_is_in_one_stage_and_stages_are_in_order(ranks, chunks, layers) -> None:
-    stages = Stages(ranks, chunks, layers)
-    numbers = [n for stage in range(stages.count) for n in stages.layers_of(stage)]
-    assert numbers == list(range(layers))
-    sizes = [len(stages.layers_of(stage)) for stage in range(stages.count)]
-    assert max(sizes) - min(sizes) <= 1
-    assert sizes == sorted(sizes, reverse=True), "the last stage, which has the logits, is smallest"
-    held = [stage for rank in range(ranks) for stage in stages.of_rank(rank)]
-    assert sorted(held) == list(range(stages.count))
-    assert all(stages.rank_of(s) == rank for rank in range(ranks) for s in stages.of_rank(rank))
-
-
 def test_stages_have_the_layers_that_are_stated() -> None:
     stages = Stages(2, 2, 7, (1, 3, 2, 1))
     numbers = [list(stages.layers_of(stage)) for stage in range(4)]
