@@ -67,6 +67,10 @@ class DisturbedError(SamestepError):
     """Other programs had the machine; recorded with its reason, and tried again."""
 
 
+class StrategyError(SamestepError):
+    """A strategy sends what is neither timed nor counted; its run is recorded as failed."""
+
+
 class UnsupportedError(SamestepError):
     """The cell cannot run on this machine; recorded with its reason, never substituted."""
 

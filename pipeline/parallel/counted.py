@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pipeline.cost.traffic import ALL_TO_ALL, RECEIVE, SEND, ring
 from pipeline.emulation import tcp
-from pipeline.errors import LaunchError
+from pipeline.errors import StrategyError
 from pipeline.parallel.mesh import Layout
 from pipeline.text import plural
 
@@ -143,7 +143,7 @@ class Counted:
         """Tally of the last round, and the number of steps in rounds that sent something else.
 
         JSON types; None where the recorder is off or no round was whole. Collective nowhere, but
-        the groups must still be there. Raises LaunchError where a collective of that round was no
+        the groups must still be there. Raises StrategyError where a collective of that round was no
         phase of its own: its time would count as computation, and an emulated node would send
         before that is paid for; and where more than a few numbers were sent between steps.
         """
@@ -172,7 +172,7 @@ class Counted:
             if last.start_ns <= at <= last.stop_ns
             and not any(start <= at <= stop for start, stop in last.communication)
         }:
-            raise LaunchError(
+            raise StrategyError(
                 f"{' and '.join(sorted(unseen))} of a step started outside of Python, where nobody "
                 "sees that it is communication; call torch.distributed's function instead, or give "
                 "the shared step the DistributedDataParallel itself as `forward`"
@@ -187,7 +187,7 @@ class Counted:
             and not any(s.start_ns <= at <= s.stop_ns for s in steps)
         ]
         if (beside := sum(call.payload_bytes for call in between)) > BETWEEN_STEPS * len(steps):
-            raise LaunchError(
+            raise StrategyError(
                 f"{' and '.join(sorted({call.kind for call in between}))} of {beside:,} bytes "
                 f"outside of {plural(len(steps), 'step')}, neither timed nor counted; there a rank "
                 f"may send {BETWEEN_STEPS} bytes, as its loss in `report`: send the rest in `step`"

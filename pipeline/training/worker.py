@@ -26,6 +26,7 @@ from pipeline.errors import (
     PeerError,
     SamestepError,
     StoppedError,
+    StrategyError,
     UnsupportedError,
 )
 from pipeline.files import write_text
@@ -295,6 +296,7 @@ def kind_of(error: Exception, lost_peer: Sequence[str] = ()) -> str:
         ("stopped", StoppedError),
         ("disturbed", DisturbedError),
         ("lost", LostError | PeerError),
+        ("failed", StrategyError),
         ("error", SamestepError),
     ):
         if isinstance(error, own):

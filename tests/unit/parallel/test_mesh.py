@@ -1,4 +1,4 @@
-"""The mesh of named axes: places, neighbours, sequences of a rank, and its parts as boxes."""
+"""The mesh of named axes: places, neighbours, what cuts a batch, and a rank's parts as boxes."""
 
 from dataclasses import replace
 from itertools import product
@@ -17,8 +17,6 @@ from tests.parity.cases import Case
 from tests.shards import cuts
 
 HYBRID = Layout((("pipeline", 2), ("data", 3), ("tensor", 2)), 4, "cuda", "nccl")
-REPLICAS = Layout((("replica", 2), ("data", 3)), 3, "cpu", "gloo")
-EXPERTS = Layout((("data", 3), ("expert", 2)), 3, "cpu", "gloo")
 FOUR = Layout((("data", 4),), 4, "cpu", "gloo")
 
 
@@ -40,20 +38,6 @@ def test_a_ring_leaves_a_node_at_its_last_rank() -> None:
     assert crossing == [2, 3, 4, 5]
     assert [HYBRID.leaves_node(3, pair) for pair in ((3, 4), (3, 0))] == [True, False]
     assert not Layout((("data", 1),), 1, "cpu", "gloo").leaves_node(0, [0])
-
-
-@pytest.mark.parametrize(
-    ("layout", "slices"),
-    [
-        (HYBRID, [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12)] * 2),
-        (REPLICAS, [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)]),
-        (EXPERTS, [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)]),
-        (Layout((("tensor", 2),), 2, "cpu", "gloo"), [(0, 12)] * 2),
-    ],
-    ids=["one data place", "replicas", "experts", "no data axis"],
-)
-def test_ranks_read_the_sequences_of_their_place(layout, slices) -> None:
-    assert [layout.batch_slice(rank, 12) for rank in range(layout.num_processes)] == slices
 
 
 def test_the_data_axis_and_the_devices_of_a_process_cut_the_batch() -> None:

@@ -23,7 +23,6 @@ from tests.shards import shards_of
 SHARES = {
     ("ddp", ()): 1.0,
     ("sharded", (("stage", 1),)): 0.26,
-    ("sharded", (("stage", 2),)): 0.26,
     ("sharded", (("stage", 3),)): 0.26,
     ("tensor", ()): 0.28,
     ("pipeline_parallel", ()): 0.40,
