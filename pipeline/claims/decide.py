@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
@@ -58,34 +59,45 @@ class Outcome:
     bent: Callable[[float], tuple[float, float]] | None = None
     """Ends of the effect where a step on several nodes is off by up to this factor; asked where the
     effect is no product of ratios of times, which `num_times` counts."""
-    beside: tuple[float, str] | None = None
+    beside: tuple[Interval, str] | None = None
     """The effect by a second metric, which must decide alike, and how that one differs."""
 
 
-def settle(
-    outcome: Outcome, region: Region | None, evidence: Evidence
-) -> tuple[str, str, float | None]:
-    """The verdict, the finding behind it, and its p-value where a test with one was made."""
+class Settled(NamedTuple):
+    """A verdict with the finding behind it, its p-value where a test with one was made.
+
+    `against` is what leaves it open besides the interval, a clause.
+    """
+
+    verdict: str
+    why: str
+    p_value: float | None = None
+    against: str = ""
+
+
+def settle(outcome: Outcome, region: Region | None, evidence: Evidence) -> Settled:
+    """The verdict on an outcome by itself."""
     effect = outcome.effect
     if effect is None or region is None:
-        return (REPRODUCED if outcome.holds else NOT_REPRODUCED), outcome.why, None
+        return Settled(REPRODUCED if outcome.holds else NOT_REPRODUCED, outcome.why)
     about = f"{outcome.what} is {effect_text(effect, region.limits)}"
     verdict = within(effect.low, effect.high, region)
     if effect.how == COUNTED:
-        return verdict, f"{about}, claimed {region}", None
+        return Settled(verdict, f"{about}, claimed {region}")
     if effect.n < MIN_REPEATS:
-        return UNDECIDED, f"{about} (claimed {region})", None
+        return Settled(UNDECIDED, f"{about} (claimed {region})")
     if verdict == UNDECIDED:
-        why = f"{about}, and the interval includes the bound (claimed {region})"
-        return UNDECIDED, why, None
+        against = _beside(outcome)  # by which more repeats may not help
+        grounds = f"and the interval includes the bound{against and f', and {against}'}"
+        return Settled(UNDECIDED, f"{about}, {grounds} (claimed {region})", None, against)
     # The interval decides. Whatever else speaks against it is enough to leave the claim open.
     p_value = _p_value(outcome, effect, verdict, region)
     against = _objection(outcome, effect, verdict, region, evidence)
-    if against is None and p_value > ALPHA:
-        against = f"and the rank tests do not decide (p = {probability(p_value)})"
-    if against is not None:
-        return UNDECIDED, f"{about}, {against} (claimed {region})", None
-    return verdict, f"{about}, claimed {region}", p_value
+    if not against and p_value > ALPHA:
+        against = f"the rank tests do not decide (p = {probability(p_value)})"
+    if against:
+        return Settled(UNDECIDED, f"{about}, and {against} (claimed {region})", None, against)
+    return Settled(verdict, f"{about}, claimed {region}", p_value)
 
 
 def within(low: float, high: float, region: Region) -> str:
@@ -142,49 +154,56 @@ def _p_value(outcome: Outcome, effect: Interval, verdict: str, region: Region) -
     return min(1.0, 2 * max(p_of(side, at) for side, at in sides if math.isfinite(at)))
 
 
+def _beside(outcome: Outcome) -> str:
+    """The effect by the second metric in words; nothing where there is none."""
+    if outcome.beside is None:
+        return ""
+    other, how = outcome.beside
+    one_value = other.low == other.high or other.n < MIN_REPEATS
+    return f"{how} {significant(other.value) if one_value else effect_text(other, ())}"
+
+
 def _objection(
     outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
-) -> str | None:
-    """The objection to a decision by the interval, besides its own rank tests; or None."""
-    if outcome.beside is not None:
-        value, how = outcome.beside
-        if within(value, value, region) != verdict:
-            return f"and {how} {significant(value)}"
+) -> str:
+    """The objection to a decision by the interval, besides its own rank tests; or nothing."""
+    if outcome.beside and within(outcome.beside[0].low, outcome.beside[0].high, region) != verdict:
+        return _beside(outcome)
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
     if emulated and (outcome.num_times or outcome.bent):
         if evidence.results.bias is None:
-            return f"and how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
+            return f"how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
         # Each ratio of times in the effect may be off by the bias, and all of them the same way.
         off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
         ends = outcome.bent(off) if outcome.bent else (effect.low / off, effect.high * off)
         if within(*ends, region) != verdict:
             if outcome.bent:
                 if not all(map(math.isfinite, ends)):
-                    return "and with steps as far off as emulated ones may be it could be any"
+                    return "with steps as far off as emulated ones may be it could be any"
                 least, most = map(significant, ends)
-                return f"and with steps as far off as emulated ones may be it is {least} to {most}"
+                return f"with steps as far off as emulated ones may be it is {least} to {most}"
             return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
     # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
     # about claims of more or less than 1 alone; the band of `slightly` ends there too.
     at_one = any(math.isclose(limit, 1.0, rel_tol=1e-3) for limit in region.limits)
     if not at_one or not outcome.speeds or effect.low <= 1 <= effect.high:
-        return None
+        return ""
     known = []
     for one, other in outcome.speeds:
         test = evidence.results.compared(one.key, other.key)
         if test is None:
-            return f"and no comparison of {one.label} with {other.label} was planned"
+            return f"no comparison of {one.label} with {other.label} was planned"
         known.append(test)
     # So few repeats could not have decided it, whatever they had measured.
     if any(test.verdict == TOO_FEW for test in known):
-        return f"and {plural(known[0].n, 'repeat')} are too few for the rank test"
+        return f"{plural(known[0].n, 'repeat')} are too few for the rank test"
     above = effect.value > 1
     decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
     # The least of several is above 1 where all are, and below where one is.
     if (all if outcome.least == above else any)(decided):
-        return None
+        return ""
     worst = max(test.p_value for test in known)
-    return f"and the rank test between them does not decide (p = {probability(worst)})"
+    return f"the rank test between them does not decide (p = {probability(worst)})"
 
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -206,6 +225,6 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
                 how = f"by its 95 % interval alone, counted with {how}"
             one = replace(one, why=f"{one.why}; {how}", p_value=p_value)
             if p_value > ALPHA:
-                one = replace(one, verdict=UNDECIDED, p_value=None)
+                one = replace(one, verdict=UNDECIDED, p_value=None, against=how)
         final.append(one)
     return final

@@ -15,7 +15,15 @@ from dataclasses import replace
 from pipeline.claims.decide import Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.quantities import facts
-from pipeline.claims.types import DECIDED, NOT_TESTABLE, UNDECIDED, Claim, NotTestableError, Verdict
+from pipeline.claims.types import (
+    DECIDED,
+    NOT_TESTABLE,
+    UNDECIDED,
+    Claim,
+    NotTestableError,
+    Selector,
+    Verdict,
+)
 from pipeline.claims.worlds import SAME_MODEL, Evidence, Place, World, world_of
 from pipeline.text import listed, parameters, plural, significant
 
@@ -34,28 +42,30 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     made = f"made on {claim.made_at}"
     try:
         _require(claim, evidence)
-        tests = _in_all_worlds(claim, evidence)
+        try:
+            tests = _in_all_worlds(claim, evidence)
+        except NotTestableError:
+            # More runs or ranks would not help where other software ran.
+            _require_software(_named_places(claim, evidence), evidence)
+            raise
         named = [one for one in tests if not any(map(evidence.substituted, one.places))]
         if not named:
-            # Which software the claim names, what ran in its place, and what that gave; what fits
-            # has no effect, and is of its software too.
+            # What fits has no effect, and is of its software too.
             first = tests[0]
-            others = {p.label: p for p in first.places if evidence.substituted(p)}
-            software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
-            ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
             value = (
                 f"{first.what} is {effect_text(first.effect, ())}" if first.effect else first.why
             )
-            raise NotTestableError(f"it is about {software}, and {ran}; measured instead: {value}")
+            _require_software(first.places, evidence, f"; measured instead: {value}")
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
     settled = [settle(one, claim.region, evidence) for one in named]
-    nearest, (verdict, why, p_value) = named[0], settled[0]
-    words = [word for word, _, _ in settled]
+    nearest, (verdict, why, p_value, against) = named[0], settled[0]
+    words = [one.verdict for one in settled]
     if verdict in DECIDED and any(word in DECIDED and word != verdict for word in words):
         verdict, p_value = UNDECIDED, None
-        why = f"other worlds of this study say the contrary, here {why}"
+        against = "other worlds of this study say the contrary"
+        why = f"{against}, here {why}"
     if len(words) > 1:
         # `5 of 6 worlds agree`, the nearest counted, which the verdict is of.
         unlike = dict.fromkeys(word for word in words if word != words[0])
@@ -88,7 +98,16 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
             notes.append(f"{place.label} ran {had}, not {published}")
     scale = f"{made}, tested {_here(claim, evidence, nearest.places)} in {ran}"
     return Verdict(
-        claim, verdict, why, scale, nearest.effect, tuple(notes), runs, p_value, tuple(names)
+        claim,
+        verdict,
+        why,
+        scale,
+        nearest.effect,
+        tuple(notes),
+        runs,
+        p_value,
+        tuple(names),
+        against,
     )
 
 
@@ -116,7 +135,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
             alone = replace(claim, test={**claim.test, "metric": other})
             with suppress(NotTestableError):  # of records of former versions
                 if (effect := test(alone, here).effect) is not None:
-                    outcome = replace(outcome, beside=(effect.value, how))
+                    outcome = replace(outcome, beside=(effect, how))
         judged.add(world)
         outcomes.append(outcome)
 
@@ -139,6 +158,25 @@ def _require(claim: Claim, evidence: Evidence) -> None:
     else:
         return
     raise NotTestableError(f"needs {lacks}: {needs['because']}")
+
+
+def _named_places(claim: Claim, evidence: Evidence) -> list[Place]:
+    """Places of the cells of a claim that name software, unless one of them ran in it."""
+    places: list[Place] = []
+    for given in claim.test.values():
+        for selector in given if isinstance(given, list | tuple) else (given,):
+            if isinstance(selector, Selector) and selector.software is not None:
+                with suppress(NotTestableError):
+                    places += evidence.places(selector)
+    return places if all(map(evidence.substituted, places)) else []
+
+
+def _require_software(places: Iterable[Place], evidence: Evidence, instead: str = "") -> None:
+    """Raise NotTestableError that says which software a claim names and what ran in its place."""
+    if others := {p.label: p for p in places if evidence.substituted(p)}:
+        software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
+        ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
+        raise NotTestableError(f"it is about {software}, and {ran}{instead}")
 
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:

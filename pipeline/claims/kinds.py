@@ -27,7 +27,7 @@ from pipeline.claims.quantities import (
 from pipeline.claims.types import Claim, NotTestableError
 from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
 from pipeline.text import listed, plural
 
 
@@ -305,7 +305,10 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     cells = _joined([many for many, _ in pairs])
     what = f"smallest share of exposed communication in the lost speedup of {cells}"
     how = "with what passes take longer than ideal counted as communication it is"
-    return Outcome(places, what, _extreme(shares), beside=(min(with_slower), how), bent=bent)
+    # By values of its own kind: of what passes are slowed by there is no interval.
+    other = min(with_slower)
+    least = Interval(other, other, other, min(one.n for one in shares), COUNTED)
+    return Outcome(places, what, _extreme(shares), beside=(least, how), bent=bent)
 
 
 def _bent_share(off: float, exposed: Interval, kept: Interval) -> tuple[float, float]:
@@ -358,7 +361,12 @@ def trend(claim: Claim, evidence: Evidence) -> Outcome:
     The smallest for a claim `above` a bound, else the largest, so that the trend holds all along.
     """
     test, metric = claim.test, claim.test["metric"]
-    ok = [p for p in evidence.places(test["a"]) if p.row["status"] == "ok"]
+    ok = [
+        p
+        for p in evidence.places(test["a"])
+        if p.row["status"] == "ok"
+        and not evidence.rows(p, "cell", "parity_verdict")["text"].isin(UNEQUAL).any()
+    ]
     # The cell over one link, with the one node that over several links is a cell of its own.
     line = sorted((p for p in ok if p.beside(ok[0]) or ok[0].beside(p)), key=lambda p: p.nodes)
     line = list({p.nodes: p for p in line}.values())

@@ -111,6 +111,7 @@ def _claim(
         document=content["publication"],
         sentence=entry["sentence"],
         source=f"{_known(content['sources'], source['key'], 'source', at)}, {source['place']}",
+        place=source["place"],
         made_at=Scale(**entry.get("made_at", content["made_at"])),
         kind=test["kind"],
         test=_resolve(test, cells, at),

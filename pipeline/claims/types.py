@@ -47,9 +47,14 @@ class Selector:
     points: Sequence[str] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        options = ", ".join(f"{key} = {value}" for key, value in self.options.items())
-        low, high = self.min_batch_per_rank, self.max_batch_per_rank
-        axes = ", ".join(f"{name} {size}" for name, size in self.axes.items())
+        def text(value: Any) -> str:
+            whole = isinstance(value, Mapping)
+            return (
+                ", ".join(f"{name} {size}" for name, size in value.items()) if whole else str(value)
+            )
+
+        options = ", ".join(f"{key} = {text(value)}" for key, value in self.options.items())
+        low, high, axes = self.min_batch_per_rank, self.max_batch_per_rank, text(self.axes)
         narrowed = {
             f" with {options}": options,
             f" at {plural(low, 'sequence')} a rank": low == high,
@@ -129,16 +134,17 @@ class Region:
 class Claim:
     """One published sentence, in our own words, and the test that it is put to.
 
-    `test` is the mapping of the file, with its cells resolved to `Selector`s; `needs` names what
-    the test makes no sense without, `published` the effect by the authors' own figures. `part_of`
-    is the whole sentence where it was split into claims, `shared_effect` what claims of other
-    publications are about too: they count once.
+    `place` is that in the `source`. `test` is the mapping of the file, with its cells resolved to
+    `Selector`s; `needs` names what the test makes no sense without, `published` the effect by the
+    authors' own figures. `part_of` is the whole sentence where it was split into claims,
+    `shared_effect` what claims of other publications are about too: they count once.
     """
 
     id: str
     document: str
     sentence: str
     source: str
+    place: str
     made_at: Scale
     kind: str
     test: Mapping[str, Any]
@@ -157,7 +163,8 @@ class Verdict:
     `why` is the reason of a claim that is not testable, else what was compared and what is claimed;
     `scale` says where the claim was made and where it was tested, `notes` what else differs.
     `p_value` is that of the decision; None where no test with an error rate was made. `worlds` are
-    the names of the admissible worlds, each with the verdict there.
+    the names of the admissible worlds, each with the verdict there. `against`: what leaves a claim
+    open besides its interval.
     """
 
     claim: Claim
@@ -169,6 +176,7 @@ class Verdict:
     runs: tuple[str, ...] = ()
     p_value: float | None = None
     worlds: tuple[tuple[str, str], ...] = ()
+    against: str = ""
 
     @property
     def line(self) -> str:

@@ -14,9 +14,9 @@ from pipeline.claims import decide
 from pipeline.claims.predicted import predicted
 from pipeline.claims.types import (
     DECIDED,
+    NOT_REPRODUCED,
     NOT_TESTABLE,
     REPRODUCED,
-    UNDECIDED,
     VERDICTS,
     Claim,
     Verdict,
@@ -44,6 +44,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "publication": claim.document,
         "sentence": claim.sentence,
         "source": claim.source,
+        "place": claim.place,
         "disagreement": claim.disagreement,
         "part_of": claim.part_of,
         "kind": claim.kind,
@@ -52,6 +53,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict.verdict,
         "line": verdict.line,
         "why": verdict.why,
+        "against": verdict.against,
         "scale": verdict.scale,
         "notes": list(verdict.notes),
         "effect": effect and {
@@ -121,11 +123,17 @@ def in_words(one: Mapping[str, Any]) -> dict[str, str]:
     With the effect stands what leaves a claim open that its interval alone would decide.
     """
     published, effect = one.get("published"), effect_text(one)
-    against = ""
-    if one["verdict"] == UNDECIDED and "the interval includes the bound" not in one["why"]:
-        rest = one["why"].partition(f"{effect}, ")[2]
-        before, claimed, _ = rest.rpartition(" (claimed")
-        against = before.removeprefix("and ") if claimed else rest.partition("; ")[2]
+    if one["effect"] is None and one["claimed"] is None:
+        # A finding without a number, such as equal steps.
+        holds = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}
+        return {
+            "measured": holds.get(one["verdict"], NONE),
+            "claimed": "it holds",
+            "published": NONE,
+        }
+    if '"phase_bubble' in one.get("question", ""):
+        effect += " (replayed)"
+    against = one.get("against")  # older files have none
     return {
         "measured": f"{effect}; {against}" if against else effect,
         "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
@@ -148,7 +156,8 @@ def compound(verdicts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         partly = "partly reproduced, " if REPRODUCED in words else ""
         together = f"{partly}of {len(words)} parts {each}"
         if len({*words}) == 1:
-            together = f"{words[0]} in all {len(words)} parts"
+            every = "both" if len(words) == 2 else f"all {len(words)}"
+            together = f"{words[0]} in {every} parts"
         outcomes.append((whole, together))
     return outcomes
 
@@ -207,7 +216,12 @@ def block(study: str, verdicts: Sequence[Mapping[str, Any]], runs: str) -> str:
             words = in_words(one)
             sentence = markdown(one["sentence"])
             rows.append([sentence, one["verdict"], words["measured"], words["claimed"]])
-    heads = "published claim, in our own words", "verdict", "effect, with its interval", "claimed"
+    heads = (
+        "published claim, in our own words",
+        "verdict",
+        "effect, with its interval",
+        "reproduced if",
+    )
     table = f"{pipe_table(heads, rows)}\n" if rows else ""
     rest = counted(verdicts, "the paper gives the reasons")
     return f"{table}\nThe study `{study}`, {runs}. {rest}"

@@ -139,7 +139,8 @@ def _curves(axes: Axes, steps: pd.DataFrame, results: Results, estimator: str) -
     # Equal work makes equal curves: staggered along the line, each arm still shows its markers.
     drawn = [line for line in axes.lines if np.size(line.get_xdata())]
     for place, line in enumerate(drawn):
-        every = max(np.size(line.get_xdata()) // 6, len(drawn))
-        line.set_markevery((place * every // len(drawn), every))
+        size = np.size(line.get_xdata())
+        every = max(size // 6, len(drawn))
+        line.set_markevery((place * every // len(drawn) % size, every))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.set_xlabel("Optimiser step")

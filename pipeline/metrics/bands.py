@@ -32,7 +32,7 @@ class Band:
 FULL = Band(
     "fp32 against fp32", 1e-5, 1e-4, ("order/fp32",),
     "Sharding a batch reorders sums of 32-bit floats, which moves a mean over thousands of terms "
-    "by a few units in the seventh digit. Later steps amplify this, because AdamW divides by the "
+    "by a few units in the seventh digit. Later steps may amplify this, as AdamW divides by the "
     "running size of a gradient: where that is near zero, its sign decides a whole step.",
 )  # fmt: skip
 SAME_BFLOAT16 = Band(
@@ -54,13 +54,13 @@ BFLOAT16 = Band(
     "bfloat16 against fp32", 2e-2, 1e-1,
     ("against_fp32/bf16", "against_fp32/amp_o2", "against_fp32/bf16_masters"),
     "Every product is rounded to 8 significant bits, so the gradient itself differs at the first "
-    "step; the two trainings then drift apart while following the same curve. On an H100 the norm "
-    "of a model of 106 M parameters deviated by 5.4e-2 within 20 steps (study one-gpu).",
+    # The norm of a model of 106 M parameters deviated by 5.4e-2 on an H100 (study one-gpu).
+    "step; the two trainings then drift apart while following the same curve.",
 )  # fmt: skip
 FLOAT16 = Band(
     "float16 against fp32", 2e-3, 2e-2, ("against_fp32/fp16",),
-    "Every product is rounded to 11 significant bits; with room for narrow weights. On an H100 the "
-    "norm of a model of 106 M parameters deviated by 9.5e-3 within 20 steps (study one-gpu).",
+    # As above 9.5e-3.
+    "Every product is rounded to 11 significant bits; with room for narrow weights.",
 )  # fmt: skip
 TF32 = Band(
     "tf32 against fp32", 2e-3, 1e-2, (),

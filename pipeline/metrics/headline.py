@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline import models
-from pipeline.metrics.contrasts import FASTER
+from pipeline.metrics.contrasts import FASTER, SLOWER
 from pipeline.metrics.emulation import HOW_TO_MEASURE
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.parity import UNEQUAL
@@ -96,8 +96,6 @@ def headline(results: Results) -> dict[str, Any]:
         share_text[one["cell"]] = f"{ratio_interval(share, low, high, 0)} %"
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
-    table = results.table.dropna(subset=["text"])
-    calls = table[table["metric"].astype(str).str.startswith("sent_bytes:")]
     shares: dict[str, tuple[float, str]] = {}
     sent: dict[str, tuple[float, str]] = {}
     # In the order of the study, which names no winner.
@@ -106,16 +104,14 @@ def headline(results: Results) -> dict[str, Any]:
         if cell in share_of:
             shares[label] = share_of[cell], f"{share_text[cell]} with {label}"
         if (most := most_of.get(cell)) is not None:
-            # The collectives of that rank in a step of that run. Those of several axes, or of many
-            # cells, stand in the table of sends.
-            of_rank = (calls["run_id"] == most["run_id"]) & (calls["rank"] == most["rank"])
             text = f"{most['value'] / 1e6:.2f} MB with {label}"
-            if of_rank.sum() == 1 and len(same) <= FEW + 1:
-                text += f" ({listed(calls.loc[of_rank, 'text'])})"
+            # What a step sends may grow with its batch.
+            text += f" of {row['global_batch']:.0f} sequences" * (len(batches) > 1)
             sent[label] = most["value"], text
     why = []
     if sent:
-        why.append(f"Per step the busiest rank sends {_few_or_ends(sent)}.")
+        at = plural(nodes, "node")
+        why.append(f"On {at} the busiest rank sends in a step {_few_or_ends(sent)}.")
     if shares:
         exposure = _few_or_ends(shares).replace(" %", " % of a step", 1)
         # Of stages it has what they wait for each other.
@@ -162,7 +158,8 @@ def end_of_training(results: Results) -> str:
         ]
         sentences.append(
             f"The mean loss of {int(needed['n'].max())} steps fell to {needed['text'].iloc[0]} "
-            f"nats after {listed(counts)}; the table of scaling has the node hours of each cell."
+            f"nats after {listed(counts)}; the table of scaling has the node hours of cells that "
+            "take these steps."
         )
     return " ".join(sentences)
 
@@ -191,10 +188,9 @@ def bias_sentence(results: Results) -> str:
     if max(results.node_counts) > held:
         beyond = f" No time on more than {plural(held, 'node')} was held against real time."
     return (
-        f"Emulated steps took {' to '.join(extremes)} times as long as in real time. By the ends "
-        f"of the intervals of the worst pair a ratio of emulated times may be off by "
-        f"{100 * bias:.0f} % either way and is decided only beyond that; a share of communication "
-        f"may be off by more.{beyond} Intervals are of one session alone."
+        f"Emulated steps took {' to '.join(extremes)} times as long as in real time. Ratios of "
+        f"emulated times may be off by {100 * bias:.0f} % (by the worst pair) and are decided only "
+        f"beyond that; shares of communication by more.{beyond} Intervals are of one session alone."
     )
 
 
@@ -332,14 +328,26 @@ def _ranking(results: Results, same: pd.DataFrame) -> tuple[str, str]:
         still_open = "; the data do not decide which has more" if undecided else ""
         return "", f"{where}, {rates} tokens/s{still_open}.{unlike}"
     ratios = few(
-        f"{ratio_interval(one.ratio, one.low, one.high)} times as fast as {row['arm_label']}"
+        f"{ratio_interval(one.ratio, one.low, one.high)} times that of {row['arm_label']}"
         for row, one in beaten
     )
-    winner = f"{where}, {name} was {ratios}: {rate(first)} tokens/s."
-    rest = ""
+    winner = f"{where}, {name} had a throughput of {rate(first)} tokens/s, {ratios}."
+    # What is slower than one device alone is no gain, however it is ordered.
+    known, rest = results.comparisons, ""
+    at_place = known["cell"].isin(same["cell"]) & (known["nodes"] == first["nodes"])
+    alone = known[at_place & (known["other_nodes"] < known["nodes"])]
+    if len(alone) == len(same) and not (alone["verdict"] == FASTER).any():
+        all_slower = (alone["verdict"] == SLOWER).all()
+        how = "All were slower" if all_slower else "None is shown to be faster"
+        labels = results.cells.set_index("cell")["label"]
+        bases = dict.fromkeys(
+            f"{labels[one['other']]} on {plural(int(one['other_nodes']), 'node')}"
+            for one in records(alone)
+        )
+        rest = f"{how} than {listed(bases)}. "
     if undecided:
         names = few(f"{row['arm_label']} ({rate(row)} tokens/s)" for row in undecided)
-        rest = f"The data do not decide between {name} and {names}."
+        rest += f"The data do not decide between {name} and {names}."
     return winner, (rest + unlike).strip()
 
 

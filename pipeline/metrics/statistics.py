@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,13 @@ CONFIDENCE = 0.95
 MIN_REPEATS = 6
 _PERCENT = f"{100 * CONFIDENCE:g} %"
 NO_INTERVAL = f"no interval: under {MIN_REPEATS} runs"
+NO_RATIO = f"no interval: one of the two has under {MIN_REPEATS} runs"
 
 ALPHA = 0.05
 # A series drifts when its last third differs from its first by more than this share of it, and
 # the rank test finds that less likely than this by chance.
 DRIFT_SHARE, DRIFT_ALPHA = 0.05, 0.01
-DRIFT, STEADY, NOT_TESTED = "drift", "none", "not tested: too short a series"
+DRIFT, STEADY, NOT_TESTED = "drift", "no drift", "not tested: too short a series"
 
 COUNTED = "counted, the same in every step and run"
 """Origin of a value without noise, such as bytes: one run has it exactly."""
@@ -173,24 +174,33 @@ def interval_of_ratio(one: Interval, other: Interval) -> Interval:
     value, n = one.value / other.value, min(one.n, other.n)
     how = f"{_PERCENT} interval of a ratio of medians of {one.n} and {other.n} repeats"
     bounds = value * math.exp(-down), value * math.exp(up)
-    return Interval(value, *bounds, n, how if n >= MIN_REPEATS else NO_INTERVAL)
+    return Interval(value, *bounds, n, how if n >= MIN_REPEATS else NO_RATIO)
 
 
 def rank_sum(one: Floats, other: Floats) -> tuple[float, float]:
-    """p-value and effect size of two samples being alike; exact where one is small.
+    """p-value and effect size of two samples being alike; exact without ties.
 
     The effect size is epsilon squared, H / (n - 1) of Kruskal and Wallis: 0 for groups that mix
     freely, largest for groups that do not overlap (Tomczak & Tomczak 2014).
     """
-    from scipy.stats import kruskal, mannwhitneyu
+    from scipy.stats import kruskal
 
     values = np.concatenate([one, other])
     if (values == values[0]).all():
         return 1.0, 0.0
-    exact = mannwhitneyu(one, other, alternative="two-sided").pvalue
-    # With ties scipy turns to an approximation, which can fall below what is possible.
-    p_value = max(exact, smallest_p_value(len(one), len(other)))
-    return float(p_value), float(kruskal(one, other).statistic / (len(values) - 1))
+    p_value = max(_rank_test(one, other, "two-sided"), smallest_p_value(len(one), len(other)))
+    return p_value, float(kruskal(one, other).statistic / (len(values) - 1))
+
+
+def _rank_test(one: Floats, other: Floats, alternative: Literal["two-sided", "greater"]) -> float:
+    """p-value of Mann and Whitney: with ties by an approximation, which may be impossibly small."""
+    from scipy.stats import mannwhitneyu
+
+    values = np.concatenate([one, other])
+    exact = len(np.unique(values)) == len(values)
+    test = mannwhitneyu(one, other, alternative=alternative,
+                        method="exact" if exact else "asymptotic")  # fmt: skip
+    return float(test.pvalue)
 
 
 def p_value_above(one: Floats, other: Floats) -> float:
@@ -198,13 +208,12 @@ def p_value_above(one: Floats, other: Floats) -> float:
 
     `other` of one element is a bound instead of a sample: the sign test of the median of `one`.
     """
-    from scipy.stats import binomtest, mannwhitneyu
+    from scipy.stats import binomtest
 
     if len(other) == 1:
         above = int((one > other[0]).sum())
         return float(binomtest(above, len(one), 0.5, alternative="greater").pvalue)
-    exact = mannwhitneyu(one, other, alternative="greater").pvalue
-    return float(max(exact, smallest_p_value(len(one), len(other)) / 2))
+    return max(_rank_test(one, other, "greater"), smallest_p_value(len(one), len(other)) / 2)
 
 
 def largest_effect_size(n: int, other: int) -> float:

@@ -20,6 +20,9 @@ from pipeline.metrics.statistics import ALPHA, CONFIDENCE, DRIFT_ALPHA, DRIFT_SH
 from pipeline.paper.manuscript import BIBLIOGRAPHY
 from pipeline.text import listed, markdown, plural, significant
 
+MOST_DETAILS = 3
+"""Grounds that stand behind a reason for which claims are not testable."""
+
 
 def emulation(results: Results) -> dict[str, Any]:
     """Facts of the runs on emulated nodes; `any` is false where there are none."""
@@ -107,10 +110,13 @@ def loss(results: Results) -> dict[str, Any]:
         return {}
     first = steps[steps["step"] == steps["step"].min()]["value"]
     last = steps[steps["step"] == steps["step"].max()]["value"]
-    ends = dict.fromkeys(f"{value:.3f}" for value in (last.min(), last.max()))
+    ranges = (
+        dict.fromkeys(f"{end:.3f}" for end in (one.min(), one.max())) for one in (first, last)
+    )
+    begins, ends = map(" to ".join, ranges)
     return {
-        "first": f"{first.median():.2f}",
-        "last": " to ".join(ends),
+        "first": begins,
+        "last": ends,
         "falls": bool(last.max() < first.min()),
         "end": end_of_training(results),
     }
@@ -172,6 +178,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     number = count(verdicts)
     tested = [one for one in verdicts if one["verdict"] != NOT_TESTABLE]
+    scaled = [one for one in tested if not one["scale"].startswith("made on paper")]
     tested.sort(key=lambda one: one["verdict"] == UNDECIDED)
     untested = [one for one in verdicts if one["verdict"] == NOT_TESTABLE]
     publications = list(dict.fromkeys(one["publication"] for one in verdicts))
@@ -183,20 +190,27 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "reproduced": number[REPRODUCED],
         "not_reproduced": number[NOT_REPRODUCED],
         "undecided": number[UNDECIDED],
-        "all_elsewhere": bool(tested)
-        and not any("tested at that scale" in str(one["scale"]) for one in tested),
+        # A formula and a sentence on any mesh have no scale.
+        "all_elsewhere": bool(scaled)
+        and not any("tested at that scale" in str(one["scale"]) for one in scaled),
         "disagreements": sum(one["disagreement"] is not None for one in verdicts),
         "compound": [
             {"sentence": whole.removesuffix("."), "outcome": became}
             for whole, became in compound(verdicts)
         ],
         "tested": [
-            {"sentence": _noted(one), "outcome": one["verdict"], **in_words(one)}
+            {
+                "sentence": _noted(one, verdicts),
+                "outcome": one["verdict"],
+                **in_words(one),
+            }
             for one in tested
         ],
         "published": any(one.get("published") for one in tested),
         "replayed": any("replayed bubble" in one["why"] for one in tested),
-        "reasons": [{"why": why, "count": len(own)} for why, own in by_reason(untested)],
+        "reasons": [
+            {"why": _in_full(why, own), "count": len(own)} for why, own in by_reason(untested)
+        ],
         "untested_claims": f"{len(untested)} of {plural(len(verdicts), 'claim')}",
     }  # fmt: skip
 
@@ -219,10 +233,30 @@ def by_reason(untested: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Map
     return sorted(claims_of.items(), key=lambda item: -len(item[1]))
 
 
-def _noted(verdict: Mapping[str, Any]) -> str:
-    """The sentence of a claim, and what ran otherwise than published."""
-    notes = "; ".join(verdict["notes"])
-    return f"{verdict['sentence']} ({notes})" if notes else str(verdict["sentence"])
+def _in_full(reason: str, own: Sequence[Mapping[str, Any]]) -> str:
+    """A reason with what each of its claims adds to it, unless that is too much."""
+    details = Counter(one["why"].removeprefix(f"{reason}: ") for one in own)
+    if {*details} == {reason} or len(details) > MOST_DETAILS:
+        return reason
+    each = [f"{detail} ({n})" if len(details) > 1 else detail for detail, n in details.items()]
+    return f"{reason}: {'; '.join(each)}"
+
+
+def _noted(verdict: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
+    """The sentence of a claim with where it stands, and what ran otherwise than published.
+
+    Of several publications its own is named, of several sources of one the source too.
+    """
+    publication, source = verdict["publication"], str(verdict["source"])
+    place = str(verdict.get("place", source))  # older files name the source alone
+
+    def title(one: Mapping[str, Any]) -> str:
+        return str(one["source"]).removesuffix(f", {one.get('place', '')}")
+
+    of_it = [one for one in verdicts if one["publication"] == publication]
+    whose = f"{publication}: " if len(of_it) < len(verdicts) else ""
+    where = source if len({title(one) for one in of_it}) > 1 else place
+    return f"{whose}{verdict['sentence']} ({'; '.join([where, *verdict['notes']])})"
 
 
 def cited(publication: str) -> str:

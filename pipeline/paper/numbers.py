@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from pipeline import strategies
 from pipeline.catalogue import needs_met
 from pipeline.corpus.objectives import KINDS
 from pipeline.errors import SamestepError
@@ -19,7 +20,7 @@ from pipeline.metrics import headline
 from pipeline.metrics.results import LEVELS, Results, records
 from pipeline.models import family
 from pipeline.paper import facts
-from pipeline.study.load import shipped_studies
+from pipeline.study.load import load_study, shipped_studies
 from pipeline.study.study import Study
 from pipeline.tables.write import made
 from pipeline.text import NONE, listed, markdown_code, numbered, plural
@@ -87,15 +88,16 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
          "own": own[row["arm"]]}
         for row in records(cells.drop_duplicates("arm"))
     ]  # fmt: skip
-    repeats = [arm.repeats for arm in study.arms]
-    fewest, most = min(repeats), max(repeats)
+    others = (load_study(path) for path in shipped_studies().values())
+    siblings = [one.name for one in others if one.name != name and {*one.claims} & {*study.claims}]
+    repeats = sorted({arm.repeats for arm in study.arms})
     given = f" STUDY={name if shipped else 'FILE.yaml'}" if name != "smoke" else ""
     return {
         "name": name,
         "title": study.title,
         "command": f"make paper{given}",
         "besides": "" if shipped else " with the study's file and its text",
-        "repeats": f"{fewest} to " * (fewest < most) + plural(most, "repeat"),
+        "repeats": " or ".join([*map(str, repeats[:-1]), plural(repeats[-1], "repeat")]),
         "seeds": listed(study.seeds),
         "num_seeds": len(study.seeds),
         "num_cells": len(shown),
@@ -103,6 +105,11 @@ def _study(study: Study, results: Results) -> dict[str, Any]:
         "pairs": len(made("comparisons", results)[1]),
         "nodes": numbered(results.node_counts, "node"),
         "cells": shown,
+        "strategies": [
+            {"name": name, "about": strategies.about(name).rstrip(".")}
+            for name in dict.fromkeys(one["strategy"] for one in shown)
+        ],
+        "siblings": listed(map(markdown_code, siblings)),
         "any_own": any(own.values()),
         "any_links": bool(cells["link"].notna().any()),
         **needs_met(study),
@@ -158,15 +165,19 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
     # Equal where all have as many sequences a device, which weak scaling keeps.
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
     per_device = bool((runs["scaling"] == "weak").all()) and each == 1
+    # Of the cells that set no work of their own, where there are some.
+    own = {arm.name for arm in study.arms if "workload" in arm.own}
+    plain = runs[~runs["arm"].isin(own)] if not set(runs["arm"]) <= own else runs
+    tokens = plain["global_batch_tokens"]
     same = "the same optimisation step on the same batch"
     if batch_differs and per_device:
         same += " per device, so that the whole grows with them"
     elif batch_differs:
-        same = "optimisation steps on batches that differ from cell to cell"
+        same = "the same optimisation step wherever global batches are equal"
     return {
         "scaling": work.scaling,
-        "batches": listed(sorted({int(b) for b in runs["global_batch"]})),
-        "tokens": listed(f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})),
+        "batches": " or ".join(map(str, sorted({int(b) for b in plain["global_batch"]}))),
+        "tokens": " or ".join(f"{t:,}" for t in sorted({int(t) for t in tokens})),
         "equal": not batch_differs or per_device,
         "same": same,
         "batch_differs": batch_differs,
@@ -179,6 +190,8 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
             f"{plural(one.steps, 'step')} of {one.global_batch} sequences of {one.context} tokens"
             for one in work.phases
         ),
+        "ends_in_warmup": (study.begin_steps or work.steps)
+        <= study.content["optimiser"]["warmup_steps"],
         "untimed": "" if work.first_timed() == 1 else f" {work.first_timed()}",
         "has_untimed": work.first_timed() > 0,
     }

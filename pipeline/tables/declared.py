@@ -81,8 +81,9 @@ whole, hundredths, thousandths = "{:,.0f}".format, "{:.2f}".format, "{:.3f}".for
 
 SUMMARY = Table(
     "Cells at the most nodes, the highest throughput first. Efficiency: speedup over the ratio of "
-    "ranks. Same training: loss and gradient norm within the tolerance of parity. Exposed: share "
-    "of a step that is communication without computation. Memory: peak of each run's largest rank.",
+    "ranks. Same training: loss and gradient norm within the tolerance of parity of the cell's "
+    "reference, which has its batch. Exposed: share of a step that is communication without "
+    "computation. Memory: peak of each run's largest rank.",
     (
         interval("Tokens/s", "tokens_per_second"),
         ratio("Speedup", "speedup"),
@@ -231,7 +232,7 @@ SENDS = Table(
         Column("Predicted", "predicted_bytes", write=whole),
         Column("Counted", "counted_bytes", write=whole),
         Column("Between nodes", "between_nodes_bytes", write=whole),
-        Column("Ratio", "ratio", write=thousandths),
+        Column("Counted over predicted", "ratio", write=thousandths),
         text("Calls", "calls"),
     ),
     needs="profile",
@@ -241,7 +242,8 @@ LAYOUTS = Table(
     "the planner's. Ideal: the single device's step over the ranks, for as many tokens, times one "
     "and the bubble's formula. Sent: by the rank that sends most, counted in the profiled run. "
     "Bubble: idle time of a pipeline's ranks over that of their passes, from the passes of the "
-    "profiled run replayed as if messages took no time; schedule: the same of passes made equally "
+    "profiled run (on emulated nodes each with the median time of its kind and stage) replayed as "
+    "if messages took no time; schedule: the same of passes made equally "
     "long, as in its formula. Waits: share of a profiled step in which a rank computes nothing.",
     (
         text("Ranks", "world_size"),

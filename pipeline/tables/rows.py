@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from pipeline.metrics.results import KEYS, STATUSES, Results, bounds_of, records
 from pipeline.metrics.statistics import DRIFT, NOT_TESTED
 from pipeline.reference.devices import datasheet_peak
 from pipeline.tables.declared import TABLES
-from pipeline.text import NONE, significant
+from pipeline.text import NONE, plural, significant
 
 PLACE = ["cell", "arm", "arm_label", "link", "nodes"]
 """Columns of the table of metrics that say what a row is about."""
@@ -61,8 +62,15 @@ def scaling(results: Results) -> pd.DataFrame:
     """Every cell with the base of its speedup, and what the test says of the two."""
     frame = _every_cell(results)
     frame = results.beside(frame, "speedup", {"base": "base", "interval": "interval"})
-    verdict, keys = {"text": "verdict"}, [*KEYS, "base"]
-    frame = results.beside(frame, "speed_verdict", verdict, "comparison", keys)
+    # On one node the two are a pair of cells, which is in the table of comparisons once.
+    bases = {f"{cell}, {plural(nodes, 'node')}": (cell, nodes)
+             for cell, nodes in zip(frame["cell"], frame["nodes"], strict=True)}  # fmt: skip
+    verdicts: list[Any] = []
+    for row in records(frame):
+        base = bases.get(row["base"])
+        test = base and results.compared((row["cell"], row["nodes"]), base)
+        verdicts.append(test.verdict if test else math.nan)
+    frame = frame.assign(verdict=verdicts)
     frame = _with_metrics(frame, results, "scaling")
     fewest = frame.groupby("arm")["nodes"].transform("min")
     own = frame.filter(like="own_speedup").columns
@@ -206,6 +214,8 @@ def sends(results: Results) -> pd.DataFrame:
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
     columns = ["strategy", "axis", "rank", "formula", *order, "between_nodes_bytes"]
+    # Of an axis without a formula nothing is predicted.
+    most["predicted_bytes"] = most["predicted_bytes"].where(most["formula"].notna())
     return most[[*PLACE, "label", *columns]].assign(ratio=ratio, calls=most["calls"])
 
 

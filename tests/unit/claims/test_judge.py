@@ -1,6 +1,5 @@
 """When cells may be compared, and what a verdict says of its scale."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,6 @@ from pipeline.claims.types import (
     Claim,
     NotTestableError,
     Region,
-    Selector,
 )
 from pipeline.claims.worlds import Evidence, Place, choose
 from pipeline.claims.write import count, counted, to_dict, total
@@ -114,10 +112,7 @@ ABOVE, BELOW, ABOUT = (
     [
         (ABOVE, (1.01, 1.2), None, REPRODUCED),
         (ABOVE, (0.99, 1.2), None, UNDECIDED),
-        (ABOVE, (0.8, 0.99), None, NOT_REPRODUCED),
         (Region("above", 1.0, 0.1), (0.95, 1.2), None, REPRODUCED),
-        (Region("below", 2.0, 0.1), (1.0, 2.1), None, REPRODUCED),
-        (BELOW, (2.1, 2.2), None, NOT_REPRODUCED),
         (ABOUT, (1.6, 2.4), None, REPRODUCED),
         (ABOUT, (1.4, 2.4), None, UNDECIDED),
         (ABOUT, (2.6, 2.8), None, NOT_REPRODUCED),
@@ -126,7 +121,6 @@ ABOVE, BELOW, ABOUT = (
         (ABOVE, (1.04, 1.2), 0.0, REPRODUCED),
         (ABOVE, (0.9, 0.96), 0.05, UNDECIDED),
         (ABOVE, (0.9, 0.94), 0.05, NOT_REPRODUCED),
-        (BELOW, (1.8, 1.95), 0.05, UNDECIDED),
         (Region("about", 2.0, 0.1), (1.85, 2.15), 0.05, UNDECIDED),
     ],
 )
@@ -191,12 +185,6 @@ def test_what_ran_in_place_of_named_software_decides_nothing_and_is_told_beside_
         )
     halves = CLAIMS["amp-halves-memory"]
     assert judge(halves, arranged(amp, halves, (0.5, 0.5, 0.5))).verdict == REPRODUCED
-
-
-@pytest.mark.parametrize("software", ["Horovod", "NCCL", "Gloo"])
-def test_a_claim_names_software_that_a_record_can_tell(world: Evidence, software: str) -> None:
-    [place, *_] = world.places(Selector("x", "horovod", "fp32", software=software))
-    assert world.substituted(place) == (software == "Gloo")
 
 
 def test_ranks_without_a_core_of_their_own_are_not_compared(cpu: Evidence) -> None:
@@ -375,8 +363,20 @@ def test_a_part_of_the_runs_that_overlaps_is_no_decision(world: Evidence) -> Non
     """The interval leaves out the bound, the ranks of the runs do not."""
     contrast = np.arange(1.0, 7.0), np.arange(2.0, 8.0)
     found = Outcome([], "x", Interval(1.2, 1.1, 1.3, 6, "made up"), [contrast])
-    verdict, why, p_value = settle(found, Region("above", 1.0, 0.0), world)
-    assert (verdict, p_value) == (UNDECIDED, None) and "the rank tests do not decide" in why
+    settled = settle(found, Region("above", 1.0, 0.0), world)
+    assert (settled.verdict, settled.p_value) == (UNDECIDED, None)
+    assert "the rank tests do not decide" in settled.against
+    assert f"x is 1.20 [1.10, 1.30], and {settled.against} (claimed above 1)" == settled.why
+
+
+def test_a_second_metric_is_said_where_the_interval_includes_the_bound(world: Evidence) -> None:
+    """The libraries of each rank draw a ratio of memory to one; more repeats cannot help."""
+    region, effect = Region("below", 1.05, 0.0), Interval(1.04, 1.03, 1.06, 6, "made up")
+    other = Interval(1.13, 1.12, 1.15, 6, "made up")
+    said = "without the libraries 1.13 [1.12, 1.15]"
+    found = settle(Outcome([], "x", effect, beside=(other, "without the libraries")), region, world)
+    assert (found.verdict, found.against) == (UNDECIDED, said)
+    assert f"includes the bound, and {said} (claimed" in found.why
 
 
 def test_a_world_that_says_the_contrary_leaves_a_claim_undecided() -> None:
@@ -425,7 +425,6 @@ def test_sources_that_disagree_on_one_effect_count_once(world: Evidence) -> None
         (ABOVE, (1.1, 1.2, 1.3), contrasts.FASTER, 0.01, REPRODUCED, "claimed above 1"),
         (ABOVE, (0.7, 0.8, 0.9), contrasts.SLOWER, 0.01, NOT_REPRODUCED, "claimed above 1"),
         (ABOVE, (1.1, 1.2, 1.3), contrasts.UNDECIDED, 0.3, UNDECIDED, "not decide (p = 0.3)"),
-        (ABOVE, (0.7, 0.8, 0.9), contrasts.UNDECIDED, 0.3, UNDECIDED, "not decide (p = 0.3)"),
         (ABOVE, (1.1, 1.2, 1.3), contrasts.TOO_FEW, 0.4, UNDECIDED, "too few for the rank test"),
         # An interval around one needs no rank test.
         (BELOW, (0.9, 1.0, 1.1), contrasts.TOO_FEW, 1.0, REPRODUCED, "claimed below 2"),
@@ -461,12 +460,3 @@ def test_neither_a_real_network_nor_memory_has_the_emulation_s_bias(name, networ
     evidence.results.table["network"] = network
     found = judge(claim, with_bias(evidence, 0.5))
     assert found.verdict == REPRODUCED, found.line
-
-
-def test_a_cell_of_one_batch_is_named_with_that_batch_alone() -> None:
-    def named(low: int, high: float) -> str:
-        return str(Selector("x", "ddp", "fp32", min_batch_per_rank=low, max_batch_per_rank=high))
-
-    assert named(4, 4) == "ddp in fp32 at 4 sequences a rank"
-    assert named(4, 8) == "ddp in fp32 at 4 or more sequences a rank at 8 or fewer sequences a rank"
-    assert named(1, math.inf) == "ddp in fp32"

@@ -54,12 +54,6 @@ def test_a_claim_has_its_full_source_scale_and_region() -> None:
     assert claim.published.source == "Slides of the talk, page 13"
 
 
-def test_a_distance_from_printed_numbers_is_claimed_in_words() -> None:
-    claims = {claim.id: claim for claim in load_claims(FOLDER / "bai2022/claims.yaml")}
-    words = [str(claims[f"{name}-utilisation"].region) for name in ("sps", "dps")]
-    assert words == ["within a quarter of these", "within a tenth of these"]
-
-
 FIRST = ("claims", 0)
 TEST = (*FIRST, "test")
 A = ("cells", "a")
@@ -72,26 +66,16 @@ RATIOS = {"metric": "step_seconds", "where": "one_machine", "comparison": "above
     [
         # The schema is asked: one rule of each sort is enough.
         (("extra",), 1, "extra"),
-        (("made_at",), {"device": "cuda", "hardware": "V100", "nodes": 2}, "ranks_per_node"),
-        ((*FIRST, "id"), "a" * 300, "id"),
         ((*TEST, "kind"), "vibes", "vibes"),
         ((*TEST, "bound"), ..., "bound"),
         ((*TEST, "a"), "c", "claim first names the cell 'c'; use one of a, b"),
         ((*FIRST, "source", "key"), "blog", "names the source 'blog'; use one of talk"),
         (OVER, ["step-z"], "no number 'step-z'"),
         (("reference",), ..., "has published figures, but the file names no reference"),
-        (("claims",), SMALL["claims"] * 301, "breaks maxItems: 300"),
         (("reference",), "../smoke", "no published figures of '../smoke'; use one of"),
-        ((*FIRST, "sentence"), " \u200b", "'visible'"),
-        ((*TEST, "bound"), 0, "bound"),
-        ((*TEST, "tolerance"), 1.5, "tolerance"),
         # A file whose parts are right by themselves and mean nothing together.
-        ((*A, "strategy"), "nobody", "use one of"),
         ((*A, "strategy"), "../ddp", "use one of"),
-        ((*A, "strategy"), "_star", "use one of"),
-        ((*A, "strategy"), "dd\u0440", "use one of"),
         ((*A, "options"), {"no_knob": True}, "no option 'no_knob'"),
-        ((*A, "options"), {"static_graph": "yes"}, "static_graph"),
         (A, {"strategy": "tensor", "precision": "fp32", "axes": {"tenser": 2}},
          "no axis 'tenser'; expected data,"),
         (A, {"strategy": "annotated", "precision": "fp32", "axes": {"n": 2},
@@ -99,22 +83,13 @@ RATIOS = {"metric": "step_seconds", "where": "one_machine", "comparison": "above
         (A, {"strategy": "single", "precision": "fp32", "nodes": 2}, "single runs on 1 rank"),
         (A, {"strategy": "ddp", "precision": "fp32", "min_batch_per_rank": 9,
              "max_batch_per_rank": 3}, "min_batch_per_rank 9"),
-        ((*A, "nodes"), 10**9, "nodes"),
-        (("cells", ""), SMALL["cells"]["a"], "cells"),
         (("cells", "twin"), SMALL["cells"]["a"], "select the same runs"),
-        ((*FIRST, "needs"), {"hardware": "", "because": "x"}, "hardware"),
         ((*TEST, "b"), "a", "a and b are both 'a'; name two cells"),
-        (TEST, {"kind": "ratio_of_ratios", "a": "a", "b": "b", "c": "b", "d": "b", **RATIOS},
-         "c and d are both 'b'"),
         (TEST, {"kind": "ratio_of_ratios", "a": "a", "b": "b", "c": "a", "d": "b", **RATIOS},
          "both ratios are 'a' over 'b'"),
-        (TEST, {"kind": "fits", "fits": "a", "too_large": "a", "where": "one_machine"}, "name two"),
         ((*TEST, "comparison"), "above", "leave tolerance out"),
         ((*TEST, "tolerance"), ..., "never exactly its bound"),
-        (TEST, {"kind": "utilisation", "a": "a", "where": "one_machine", "expected": [0],
-                "tolerance": 0.1}, "expected"),
         ((*FIRST, "published", "under"), ["speedup-amp-horovod"], "both over and under"),
-        (OVER, ["speedup-amp-horovod"] * 400, "over"),
         (OVER, [f"utilisation-sps/{'9' * 150}/rank"], "no cell"),
         (OVER, ["utilisation-sps/\u0661/utilisation"], "no cell"),
     ],

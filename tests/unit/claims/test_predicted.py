@@ -75,10 +75,8 @@ def test_a_trend_is_its_weakest_link() -> None:
         ("1f1b-takes-as-long-as-gpipe", "whole configuration of pipeline-many"),
         ("dps-equals-horovod-one-node", "does not tell horovod from dps"),
         ("amp-speeds-up-dps", "no published dps-apex and dps did equal work"),
-        ("amp-horovod-gains-more", "nothing with a band on ratio of ratios"),
         ("dps-reaches-loss-first", "nothing with a band on seconds to loss"),
         ("sublinear-nodes", "has dps on one number of devices alone"),
-        ("optimisations-speed-up", "whole configuration of optimised"),
     ],
 )
 def test_a_claim_without_enough_facts_says_what_is_missing(name, reason) -> None:

@@ -18,7 +18,7 @@ from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
 from pipeline.metrics.build import build
 from pipeline.metrics.facts import circumstances, mixed
-from pipeline.metrics.headline import end_of_training, missing, warnings
+from pipeline.metrics.headline import end_of_training, warnings
 from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step, read_record
@@ -141,13 +141,10 @@ def test_throughput_is_by_steps_that_ran_freely_where_every_run_has_them(table) 
     found = row_of(both, "tokens_per_second", "dps", 2)
     assert found["value"] == pytest.approx(tokens / 0.02)
     assert row_of(both, "speedup", "dps", 2)["value"] == pytest.approx(1 / 2)
-    each = pick(both, "run", "tokens_per_second")
-    assert set(each.loc[each["nodes"] == 2, "value"]) == {found["value"]}
     for level in ("run", "cell"):
         times = [pick(one, level, "step_seconds")["value"].tolist() for one in (table, both)]
         assert times[0] == times[1]
-    clocks = [one["metric"].eq("throughput_clock").any() for one in (table, both)]
-    assert clocks == [False, True]
+    assert [one["metric"].eq("throughput_clock").any() for one in (table, both)] == [False, True]
     place = next(place for place, record in enumerate(records) if record.status == "ok")
     records[place] = edited(records[place], lambda run: run["ranks"][0].pop("free_running"))
     mixed = pick(table_of(study, records), "cell", "tokens_per_second")
@@ -168,9 +165,6 @@ def test_runs_that_failed_are_rows_and_no_averages(table: pd.DataFrame) -> None:
     apex = table[table["cell"] == "horovod-apex"]
     assert set(apex["status"].dropna()) == {"unsupported"}
     assert apex[apex["metric"] == "step_seconds"].empty
-    notes = " ".join(missing(Results(table)))
-    assert "oom in 1 of 3 runs at 4 nodes" in notes
-    assert "unsupported in 9 of 9 runs at 1, 2 and 4 nodes" in notes
 
 
 def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
@@ -182,18 +176,13 @@ def changed(*path: str | int, value: Any) -> Callable[[Any], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("edit", "said"),
-    [
-        (lambda step: replace(step, grad_norm=2 * step.grad_norm), "NOT EQUAL"),
-        (lambda step: replace(step, loss=None), "diverged"),
-    ],
-)
-def test_a_wrong_gradient_or_a_lost_loss_is_not_equal(tmp_path, edit, said) -> None:
-    found = edited_table(tmp_path, lambda runs: edit_steps(runs / "dps/n2/r0", edit), repeats=1)
-    assert row_of(found, "parity_verdict", "dps", 2)["text"] == said
-    [warning] = [one for one in warnings(Results(found)) if one.startswith(said)]
-    assert warning.startswith(f"{said}: Distributed Parameter Server (DDP) at 2 nodes")
+def test_a_lost_loss_is_warned_of(tmp_path: Path) -> None:
+    def edit(runs: Path) -> None:
+        edit_steps(runs / "dps/n2/r0", lambda step: replace(step, loss=None))
+
+    found = edited_table(tmp_path, edit, repeats=1)
+    [warning] = [one for one in warnings(Results(found)) if one.startswith("diverged")]
+    assert warning.startswith("diverged: Distributed Parameter Server (DDP) at 2 nodes")
 
 
 def test_ranks_with_other_weights_and_runs_of_another_version_are_seen(tmp_path: Path) -> None:
@@ -215,12 +204,17 @@ def cells(*names: str) -> list[dict[str, Any]]:
     return [cell for cell in make_study()["cells"] if cell["name"] in names]
 
 
-def test_parity_across_other_work_is_refused() -> None:
+def test_parity_has_no_reference_of_other_work_or_without_a_single_device() -> None:
     work = make_study()["workload"] | {"scaling": "weak", "global_batch": 4}
     found = make_table(repeats=1, workload=work, cells=cells("single", "dps"))
     assert "not the same global batch" in row_of(found, "parity_verdict", "dps", 4)["text"]
     assert row_of(found, "parity_verdict", "dps", 1)["text"] == "equal"
     Results(found).require_equal_work({"precision"})
+    cluster = make_study()["cluster"] | {"nodes": [2, 4]}
+    found = make_table(repeats=1, cluster=cluster, cells=cells("dps", "horovod"))
+    assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
+    assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
+    assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0
 
 
 def test_invalid_records_are_named_and_never_averaged(tmp_path: Path) -> None:
@@ -249,10 +243,8 @@ def test_a_table_that_was_changed_since_is_refused(tmp_path: Path, table: pd.Dat
     place = stored.column_names.index("value")
     changes = {
         "a value": stored.set_column(place, "value", values),
-        "fewer rows": stored.slice(0, 5),
         "rows twice": pa.concat_tables([stored, stored]),
         "no hash": stored.replace_schema_metadata(None),
-        "another column": stored.append_column("more", values),
         "no rows": stored.slice(0, 0),
     }
     for kind, changed in changes.items():
@@ -274,22 +266,12 @@ def test_unequal_work_is_refused_by_name_unless_declared(table, field) -> None:
     Results(altered(fp32, {"metric": "compares"}, text=field)).require_equal_work(set())
 
 
-def test_a_study_without_single_has_no_fp32_reference_but_its_own() -> None:
-    cluster = make_study()["cluster"] | {"nodes": [2, 4]}
-    found = make_table(repeats=1, cluster=cluster, cells=cells("dps", "horovod"))
-    assert "no single-device run" in row_of(found, "parity_verdict", "dps", 4)["text"]
-    assert row_of(found, "speedup", "dps", 4)["base"] == "dps, 2 nodes"
-    assert row_of(found, "ideal_speedup", "dps", 4)["value"] == 2.0
-
-
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
         ("unit", "furlongs", "furlongs"),
         ("run_id", "no run", "no run"),
-        ("metric", "Loss", "pattern"),
         ("run_id", None, "'run_id' is a required property"),
-        ("status", None, "'status' is a required property"),
     ],
 )
 def test_one_bad_row_among_many_is_found_and_nothing_written(
@@ -302,23 +284,6 @@ def test_one_bad_row_among_many_is_found_and_nothing_written(
     with pytest.raises(RecordError, match=said):
         tidy.write(bad, tmp_path / "m.parquet")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_must_be_there_depends_on_the_level_alone() -> None:
-    """Else a pattern of columns at a level would not stand for all rows that have it."""
-    schema: Any = validator("metrics").schema
-    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
-    assert {name for condition in conditions for name in condition} == {"level"}
-
-
-def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
-    """Else a row that breaks another rule of theirs would pass."""
-    schema: Any = validator("metrics").schema
-    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
-    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
-    assert not required & set(tidy._PER_ROW)
-    for name in tidy._PER_ROW:
-        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name
 
 
 CELLS = [a_cell(name, nodes=[1, 2]) for name in ("a", "b")]
@@ -382,8 +347,6 @@ def on(**facts: Any) -> Callable[[dict[str, Any]], None]:
         (changed("execution", "network", value="loopback"), "network emulated and loopback"),
         (changed("execution", "emulation", "mtu", value=1500), "MTU 1500 and 9000"),
         (on(cpu_model="Other"), "processor Other and Synthetic CPU"),
-        (changed("hardware", "gpus", value=["V100", "V100"]), "GPU V100 and none"),
-        (changed("provenance", "git_commit", value="f" * 40), f"commit {'0' * 12} and {'f' * 12}"),
         (changed("provenance", "git_dirty", value=True), f"{'0' * 12} and {'0' * 12} with changes"),
     ],
 )
@@ -398,3 +361,20 @@ def test_what_an_older_record_does_not_tell_makes_no_difference() -> None:
     run, other = run_on(), run_on()
     on(kernel="Linux 7")(other)
     assert "kernel" in circumstances(other) and mixed([run, other]) == ""
+
+
+def test_what_must_be_there_depends_on_the_level_alone() -> None:
+    """Else a pattern of columns at a level would not stand for all rows that have it."""
+    schema: Any = validator("metrics").schema
+    conditions = [rule["if"]["properties"] for rule in schema["allOf"]]
+    assert {name for condition in conditions for name in condition} == {"level"}
+
+
+def test_what_is_not_looked_at_row_by_row_has_a_type_alone() -> None:
+    """Else a row that breaks another rule of theirs would pass."""
+    schema: Any = validator("metrics").schema
+    rules = [rule.get(branch, {}) for rule in schema["allOf"] for branch in ("then", "else")]
+    required = {name for rule in [schema, *rules] for name in rule.get("required", [])}
+    assert not required & set(tidy._PER_ROW)
+    for name in tidy._PER_ROW:
+        assert set(schema["properties"].get(name, {})) <= {"type", "description"}, name

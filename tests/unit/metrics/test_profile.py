@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from pipeline.cost.schedule import order
 from pipeline.errors import RecordError
 from pipeline.metrics.build import read_all
-from pipeline.metrics.headline import missing, not_profiled
 from pipeline.metrics.profile import (
     Pass,
     bubble,
@@ -24,20 +23,18 @@ from pipeline.metrics.profile import (
     slowest,
     step_bubbles,
 )
-from pipeline.metrics.results import Results
 from pipeline.metrics.runs import load_run
 from pipeline.records import RunRecord, Step
 from pipeline.strategies import load
 from pipeline.strategies.pipeline_parallel import plan
 from pipeline.study.expansion import expand
 from pipeline.study.profiling import BACKWARD, FORWARD, IN_STEP, WEIGHTS
-from pipeline.study.spec import RunSpec, WorldSpec
+from pipeline.study.spec import WorldSpec
 from pipeline.study.study import Study
 from tests.fake_records import (
     a_cell,
     edit_steps,
     edited_table,
-    fail,
     make_record,
     make_study,
     make_table,
@@ -95,18 +92,6 @@ def test_a_profiled_run_is_held_against_the_timed_one(table: pd.DataFrame, tmp_p
     assert rows.loc["profile_deviation", "value"] == pytest.approx(0.25)
     assert rows.loc["profile_deviation", "base"] == "fake/dps/n2/r0"
     assert rows.loc["profile_slowdown", "value"] == pytest.approx(2, rel=0.1)
-
-
-def test_a_profiled_run_that_failed_is_named() -> None:
-    def failures(spec: RunSpec) -> tuple[str, str] | None:
-        return ("oom", "no memory") if spec.profile and spec.cell == "dps" else fail(spec)
-
-    table = make_table(failures=failures, **PROFILE)
-    [note] = not_profiled(Results(table))
-    assert "oom in 3 of 3 runs at 1, 2 and 4 nodes (no memory)" in note
-    assert not any("no memory" in note for note in missing(Results(table)))
-    phases = table[table["metric"].str.startswith("phase_")]
-    assert "dps" not in set(phases["cell"]) and "horovod" in set(phases["cell"])
 
 
 def test_a_record_with_another_time_limit_is_of_the_same_study(tmp_path: Path) -> None:
@@ -177,7 +162,6 @@ def gpipe(count: int) -> dict[int, list[Pass]]:
     [
         ("gpipe", 2, 2, 1 / 2),
         ("gpipe", 4, 8, 3 / 8),
-        ("1f1b", 2, 8, 1 / 8),
         ("1f1b", 4, 8, 3 / 8),
         ("interleaved", 2, 2, 1 / 4),
         # Where all parts take one second, gradients of weights fill two thirds of 1F1B's half.
@@ -198,11 +182,6 @@ def test_a_longer_last_stage_lengthens_it() -> None:
     assert bubble(passes) == pytest.approx(2 * 27 / 36 - 1)
     equal = levelled(passes, lambda _, one: one[0], statistics.fmean)
     assert bubble(equal) == pytest.approx(1 / 4), "the schedule alone: (p - 1) / m"
-
-
-def test_a_pass_that_is_recorded_twice_takes_its_time_twice() -> None:
-    twice = [(FORWARD, 0, 0, 1.0), (FORWARD, 0, 0, 1.0), (BACKWARD, 0, 0, 2.0)]
-    assert makespan({0: twice}) == 4
 
 
 def test_passes_that_wait_for_ever_are_refused() -> None:

@@ -13,12 +13,11 @@ import pandas as pd
 import pytest
 
 from pipeline import figures, tables
-from pipeline.__main__ import main
 from pipeline.claims.load import FOLDER, load_claims
 from pipeline.claims.write import count, question, read_verdicts
 from pipeline.metrics import table as metrics_table
 from pipeline.page import index
-from pipeline.page.page import _PLACED, _SECTIONS, LOG_LINES, log_end, tidy
+from pipeline.page.page import LOG_LINES, log_end, tidy
 from pipeline.study.expansion import expand, profiled
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -81,7 +80,7 @@ def run_text(outline: Outline, name: str) -> str:
     return " ".join(row.split())
 
 
-def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: Path) -> None:
+def test_every_run_is_listed_with_status_reason_and_log(outline: Outline, root: Path) -> None:
     study = json.loads((root / "study.json").read_text())
     specs = expand(Study.of(study))
     assert len(outline.runs) == len(specs)
@@ -91,11 +90,7 @@ def test_every_run_is_listed_with_its_status_and_reason(outline: Outline, root: 
         assert f" {status} " in text and reason in text
         # Its step time in milliseconds, a dash where there is none.
         assert re.search(rf" {status} {'[0-9.,]+' if status == 'ok' else NONE} ", text)
-
-
-def test_the_end_of_a_log_is_shown_and_a_missing_one_is_said(outline: Outline) -> None:
-    text = run_text(outline, "single/n1/r0")
-    first = 31 - LOG_LINES
+    text, first = run_text(outline, "single/n1/r0"), 31 - LOG_LINES
     assert f"line {first} of" in text and f"line {first - 1} of" not in text
     assert "No log: the run folder holds no log.txt." in run_text(outline, "horovod-apex/n1/r0")
 
@@ -110,13 +105,6 @@ def test_a_fall_back_to_tcp_is_said_in_red(root: Path, page: str, tmp_path: Path
     assert stage(folder, "page") == 0
     text = (folder / "report.html").read_text(encoding="utf-8")
     assert '<p class="alarm">NCCL fell back to TCP sockets in 1 run: ' in text
-
-
-def test_the_page_is_the_same_bytes_twice_and_elsewhere(root, page, tmp_path) -> None:
-    shutil.copytree(root, tmp_path / "copy")
-    assert stage(tmp_path / "copy", "page") == 0
-    assert (tmp_path / "copy/report.html").read_text() == page
-    assert str(root) not in page
 
 
 def test_the_page_asks_for_nothing_from_outside(root: Path, outline: Outline) -> None:
@@ -149,21 +137,6 @@ def test_the_result_comes_first_then_a_section_for_each_question(page: str) -> N
         assert page.count(f'id="table-{name}"') == 1
 
 
-def test_what_is_placed_by_name_exists() -> None:
-    """All other figures and tables have a section of their own."""
-    named = {*_PLACED, *(name for section in _SECTIONS for name in section[-1])}
-    assert named <= {*figures.catalogue.captions, *tables.catalogue.captions}
-
-
-def test_runs_with_an_exception_come_first_and_open(page: str) -> None:
-    section = page.split('<div id="run-groups">')[1].split("</section>")[0]
-    groups = re.findall(r'<details class="group"[^>]*>\n<summary>(.*?)</summary>', section)
-    opened = re.findall(r'<details class="group"([^>]*)>', section)
-    wrong = [bool(re.search("oom|failed|timeout|unsupported", text)) for text in groups]
-    assert wrong == sorted(wrong, reverse=True) and any(wrong) and not all(wrong)
-    assert [text.endswith(" open") for text in opened] == wrong
-
-
 def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
     verdicts = json.loads((root / "verdicts.json").read_text())["verdicts"]
     table = page.split('<section id="verdicts">')[1].split("</section>")[0]
@@ -178,13 +151,6 @@ def test_every_claim_has_its_verdict(page: str, root: Path) -> None:
         assert f">{number} {word}</span>" in page
         words = [one["verdict"] for one in verdicts]
         assert table.count(f">{word}</span>") == words.count(word)
-
-
-def test_a_missing_figure_is_an_error(root, tmp_path, capsys) -> None:
-    copy = shutil.copytree(root, tmp_path / "copy")
-    (copy / "figures/speedup.svg").unlink()
-    assert stage(copy, "page") == 2
-    assert "run `python -m pipeline figure speedup` first" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -227,11 +193,10 @@ ENDED, REFUSED = "The end of the log", "The log is a symlink, which is not"
         (lambda log: log.write_bytes(b"\xff\xfe line\n" * 100_000),
          ("\ufffd\ufffd line",) * LOG_LINES, ENDED),
         (lambda log: log.symlink_to("/etc/hostname"), (), REFUSED),
-        (lambda log: log.symlink_to(log.name), (), REFUSED),
         (lambda log: log.mkdir(), (), "The log cannot be read: it is a folder"),
         (os.mkfifo, (), "The log cannot be read: it is a FIFO"),
     ],
-    ids=["empty", "short", "huge and binary", "of elsewhere", "of itself", "folder", "FIFO"],
+    ids=["empty", "short", "huge and binary", "of elsewhere", "folder", "FIFO"],
 )  # fmt: skip
 def test_of_a_log_the_end_is_shown_and_of_what_is_none_nothing(tmp_path, make, lines, note) -> None:
     make(tmp_path / "log.txt")
@@ -289,22 +254,10 @@ def test_every_shipped_claim_has_a_row_with_the_verdict_that_says_most(tmp_path,
     # What several publications say of one effect counts once.
     effects = {one["about"] for one in not_run}
     assert index.counts(rows)[index.NOT_RUN] == len(effects) < len(not_run)
-    about = "bubble against the number of micro-batches"
-    assert {one["publication"] for one in rows if one["about"] == about} == {
-        "PTD-P", "MT-NLG 530B", "GSPMD", "Alpa",
-    }  # fmt: skip
     page = (tmp_path / "index.html").read_text()
     # In a style no character may be escaped, in an address some have to be.
     assert (ROOT / "pipeline/page/style.css").read_text() in page
     assert 'href="run%20%232/smoke/report.html"' in page
+    assert f"n = {row['repeats']}</span>" in page
     with (tmp_path / "index.csv").open() as stream:
         assert len(list(csv.DictReader(stream))) == len(claims)
-
-
-def test_studies_that_need_no_gpu_and_no_cluster_are_listed(capsys) -> None:
-    assert main(["index", "--list"]) == 0
-    named = capsys.readouterr().out.split()
-    papers = {"ptdp2021", "gspmd2021", "gspmd2021-annotations", "mtnlg2022", "alpa2022"}
-    assert papers | {"smoke", "lin2020", "bai2022-laptop", "eight-nodes"} <= set(named)
-    others = {"bai2022", "one-gpu", "cluster-check", "layouts", "ptdp2021-as-published"}
-    assert not others & set(named)

@@ -6,24 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pypandoc
 import pytest
 
 from pipeline import figures, tables
-from pipeline.claims.load import FOLDER
 from pipeline.claims.write import count, counted, read_verdicts
-from pipeline.documents import read_document
 from pipeline.errors import SamestepError
 from pipeline.metrics.bands import FIRST_STEPS
 from pipeline.metrics.headline import headline
 from pipeline.metrics.results import Results
-from pipeline.paper import export, facts, points
-from pipeline.paper.manuscript import MANUSCRIPT, render, source
+from pipeline.paper import export, points
+from pipeline.paper.manuscript import MANUSCRIPT, SOURCES, render, source
 from pipeline.paper.numbers import collect
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, a_cell, altered, make_study, make_table, write_table
 from tests.fake_records import made as made_table
 from tests.fake_results import make_results, stage
-from tests.unit.paper.test_titles import to_typst
+from tests.programs import ran
 
 SOURCE = source()
 
@@ -51,27 +50,10 @@ def text_of(
     return " ".join(render(SOURCE, numbers, folder / "tables").split())
 
 
-def test_the_paper_is_pdf_ua_and_includes_its_figures(study, folder: Path, tmp_path: Path) -> None:
-    """That it has the same bytes each time `tests/workflow/test_archive.py` shows."""
-    assert stage(folder, "paper", out=tmp_path) == 0
-    # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
-    assert b"<pdfuaid:part>1<" in (tmp_path / "paper/paper.pdf").read_bytes()
-    latex = (tmp_path / "paper/paper.tex").read_text()
-    included = re.findall(r"\{([^{}]*\.pdf)\}", latex)
-    shown = figures.catalogue.shown(Study.of(study))
-    assert len(latex) > 10_000 and sorted(Path(path).stem for path in included) == shown
-    assert all((tmp_path / "paper" / path).is_file() for path in included)
-
-
 def test_a_study_is_repeated_by_a_command_that_there_is(study, table, folder: Path) -> None:
-    for name, words in (
-        (
-            "mine",
-            "checkout with the study's file and its text, run ``` make paper STUDY=FILE.yaml ",
-        ),
-        ("smoke", "In a clean checkout, run ``` make paper ```"),
-    ):
-        assert words in text_of(study | {"study": name}, table, folder)
+    own, shipped = (text_of(study | {"study": one}, table, folder) for one in ("mine", "smoke"))
+    assert "with the study's file and its text, run ``` make paper STUDY=FILE.yaml " in own
+    assert "In a clean checkout, run ``` make paper ```" in shipped
 
 
 @pytest.mark.parametrize("file", [MANUSCRIPT, points.FILE])
@@ -89,13 +71,6 @@ def test_every_figure_and_table_is_shown_once_and_referred_to() -> None:
         assert sorted(re.findall(rf'\b{kind}\("(\w+)"\)', SOURCE)) == names
         own = re.findall(r'\bcaption\("(\w+)"', SOURCE) if kind == "table" else []
         assert set(re.findall(rf'see_{kind}\("(\w+)"\)', SOURCE)) == {*names, *own}
-
-
-def test_a_table_of_the_template_itself_is_numbered_too(tmp_path: Path) -> None:
-    table = '| a |\n|:--|\n| b |\n\n{{ caption("own", "What it is") }}\n'
-    text = render('See {{ see_table("own") }}.\n\n' + table, {}, tmp_path)
-    assert "See Table 1." in " ".join(text.split())
-    assert text.endswith("\n\n: What it is {#tbl:own}\n")
 
 
 @pytest.mark.parametrize(
@@ -141,10 +116,6 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"repeats": 2, "beginnings": {"steps": 8, "whole": ["single/n1", "dps/n2"]}},
         ["of `single/n1` and `dps/n2` takes all of them, every other run the first 8. Nodes"],
     ),
-    "another optimiser": (
-        {"repeats": 1, "optimiser": make_study()["optimiser"] | {"name": "lamb"}},
-        ["The optimiser is LAMB [@you2020] with learning rate"],
-    ),
     "settings of a cell": (
         {"repeats": 2, "cells": OWN, "compares": ["global_batch"]},
         ["| workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1 |",
@@ -183,10 +154,7 @@ def test_the_configuration_of_a_model_and_what_it_learns_are_said(study, table, 
     objective = {"kind": "masked", "mask_token": 5, "whole_words": True}
     text = text_of(study | {"model": model, "objective": objective}, table, folder)
     assert "The model is BertForMaskedLM [@wolf2020] with" in text
-    assert (
-        ", and by its configuration `intermediate_size: 48`. It learns to tell the 15 % of the "
-        "words that are hidden. The text is" in text
-    )
+    assert ", and by its configuration `intermediate_size: 48`. It learns to tell the 15 %" in text
 
 
 def test_a_cell_out_of_tolerance_is_said_aloud(study, table, folder) -> None:
@@ -210,19 +178,13 @@ def test_where_the_test_does_not_decide_nothing_is_called_faster(study, table, f
     assert "the data do not decide which has more" in said and "**At" not in said
 
 
-def test_without_two_cells_on_as_many_nodes_there_is_no_table_of_pairs(study, table, folder):
-    assert "{#tbl:comparisons}" in text_of(study, table, folder)
-    text = text_of(study, table[table["level"] != "comparison"], folder)
-    assert "tbl:comparisons" not in text and "every comparison" not in text.lower()
-
-
 def test_the_bold_sentence_is_a_decided_comparison_at_equal_precision(folder: Path) -> None:
     study = make_study(repeats=6, profile={"steps": 8})
     table = make_table(repeats=6, profile={"steps": 8})
     numbers = headline(Results(table))
     told = numbers["result"]
-    assert numbers["decided"] and "in fp32, Distributed Parameter Server (DDP) was " in told
-    assert "times as fast as" in told and "AMP" not in told, "the fastest of all runs, in bf16"
+    assert numbers["decided"] and "Distributed Parameter Server (DDP) had a throughput of " in told
+    assert "times that of" in told and "AMP" not in told, "the fastest of all runs, in bf16"
     assert "Exposed (not overlapped) communication was" in numbers["why"]
     said = text_of(study, table, folder)
     assert f"**{told}".split("[")[0] in said
@@ -236,7 +198,6 @@ def test_claims_have_a_section_of_their_own(study, table, folder) -> None:
     assert sum(effects.values()) < len(verdicts) and effects["undecided"] > 0
     assert text.count(counted(verdicts)) == 2 and "Published claims" not in plain
     assert "A study such as that of Bai" in text and "such as that" not in plain
-    assert "published figures and claims, each with its place" in text
     assert "is not linear, because of communication: *not testable here in all 3 parts*" in text
     assert "**None was tested at the scale it was made at**" in text
     # Tables of cells and of claims are the manuscript's own; the environment's stands last.
@@ -260,7 +221,6 @@ REAL = {**make_study()["cluster"], "network": "real"}
 LIMITS = ["Emulated nodes share one machine", "Nodes on the loopback are groups of processes",
           "Nodes were joined by a real network"]  # fmt: skip
 NETWORKS: dict[str, tuple[dict[str, Any], Any, list[int]]] = {
-    "emulated": ({"cluster": EMULATED}, None, [0]),
     "loopback": ({}, None, [1]),
     "real": ({"cluster": REAL}, None, [2]),
     "none": ({"cluster": EMULATED}, lambda spec: True, [1]),
@@ -287,7 +247,6 @@ def test_the_paper_says_by_which_clock_its_throughputs_are(folder: Path) -> None
     of_study = table[table["metric"] == "compares"].assign(metric="throughput_clock")
     text = text_of(make_study(), pd.concat([table, of_study]), folder)
     assert "over the mean time of steps that run freely" in text
-    assert "has both clocks. Speedup" in text
 
 
 def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
@@ -298,9 +257,7 @@ def test_the_accuracy_of_this_machine_is_a_table(tmp_path: Path) -> None:
     text = text_of(study, made, tmp_path)
     assert "in 36 runs between the others (Table" in text
     assert ": Median step times in real time, each node on cores of its own" in text
-    assert "% either way and is decided only beyond that; a share of communication may be" in text
-    assert "off by more. No time on more than 2 nodes was held against real time. Inter" in text
-    assert "vals are of one session alone. The bound is" in text
+    assert "No time on more than 2 nodes was held against real time." in text
 
 
 def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
@@ -314,29 +271,15 @@ def test_profiled_runs_that_all_failed_leave_no_figure(folder: Path) -> None:
     assert "oom in 3 of 3 runs" in split
 
 
-def test_why_claims_are_not_testable_is_counted_by_reason() -> None:
-    untested: dict[str, Any] = {"verdict": "not testable here", "effect": None}
-    whys = ("needs a GPU: x", "needs a GPU: y", "needs a GPU: x", "b", "b", "a: b")
-    found = facts.by_reason([untested | {"why": why} for why in whys])
-    assert [(why, len(own)) for why, own in found] == [("needs a GPU", 3), ("b", 2), ("a: b", 1)]
-    settings = [f"no cell with axes = {{'data': {count}}}" for count in (2, 4)]
-    assert len(facts.by_reason([untested | {"why": why} for why in settings])) == 2
-
-
-def test_publications_under_test_are_cited() -> None:
-    """The text itself cites Bai 2022."""
-    paths = FOLDER.glob("*/claims.yaml")
-    names = {read_document(path, "", SamestepError)["publication"] for path in paths}
-    assert {name for name in names if "[@" not in facts.cited(name)} == {"Bai 2022"}
-    assert facts.cited("MT-NLG 530B") == "MT-NLG 530B [@smith2022]"
-
-
 def test_numbers_of_a_wide_table_have_their_room_and_its_heads_wrap() -> None:
     """typst made the widest column of numbers narrower, which lay over the one before it."""
     heads = ["Cell", *(f"Schedule number {n}" for n in range(8))]
     wide = [heads, ["Annotated, data 2 x model 2", "55.3\u00a0[53.5,\u00a056.5]", *["18.4"] * 7]]
     few = [heads[:3], ["DDP", "18.4", "18.4"]]
-    printed = to_typst("\n".join(_pipe_table(rows) for rows in (wide, few)))
+    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={export.TYPST}"]
+    command += ["--wrap=none", "--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
+    markdown = "\n".join(_pipe_table(rows) for rows in (wide, few))
+    printed = ran(command, input=markdown, check=True).stdout
     [given] = re.findall(r"columns: \((.*)\)", printed)
     shares = [float(share.strip(" %")) for share in given.split(",")]
     assert len(shares) == 9 and sum(shares) <= 100.1

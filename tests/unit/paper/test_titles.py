@@ -3,28 +3,17 @@
 import csv
 import json
 import re
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import pypandoc
 import pytest
 import typst
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from pipeline import fonts
-from pipeline.fonts import files, printed
-from pipeline.paper.export import TYPST
-from pipeline.paper.manuscript import SOURCES
-from pipeline.text import markdown
 from tests.fake_records import a_cell, make_study
 from tests.fake_results import make_results, stage
 from tests.nasty_texts import LABELS, TITLE
-from tests.programs import ran
-from tests.unit.test_text import TEXTS, inlines, pandoc, plain_latex, words
+from tests.unit.test_text import plain_latex, words
 
 PRINTED, *PRINTED_LABELS = map(fonts.printed, (TITLE, *LABELS))
 
@@ -82,24 +71,16 @@ def query(root: Path, selector: str) -> Any:
     return json.loads(typst.query(str(source), selector, root=str(source.parent)))
 
 
-def test_the_pdf_prints_title_and_labels_as_given(root: Path) -> None:
-    assert words(typst_text(query(root, "<paper-title>"))) == words(PRINTED)
-    for name in ("cells", "step_time"):
-        shown = [words(typst_text(cell)) for cell in cells_of(query(root, f"<tbl:{name}>"))]
-        assert {words(label) for label in PRINTED_LABELS} <= set(shown)
-
-
-@pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs pdftotext of poppler-utils")
-def test_the_text_of_the_pdf_is_that(root: Path) -> None:
-    """Glyphs are read back; marks and right-to-left words come in an order of their own."""
+def test_the_pdf_prints_title_labels_and_claims_as_given(root: Path) -> None:
+    # What a machine can check of PDF/UA-1 typst has checked; it writes the part of the standard.
     assert b"<pdfuaid:part>1<" in (root / "paper/paper.pdf").read_bytes()
-    command = ["pdftotext", str(root / "paper/paper.pdf"), "-"]
-    text = words(subprocess.check_output(command, text=True))
-    # Words may be divided where a line ends.
-    close = text.replace(" ", "")
-    assert words(PRINTED.partition(" Größe")[0]).replace(" ", "") in close
-    for label in PRINTED_LABELS:
-        assert "שלום" in label or words(label).replace(" ", "") in close
+    assert words(typst_text(query(root, "<paper-title>"))) == words(PRINTED)
+    labels = {words(label) for label in PRINTED_LABELS}
+    claim = {words(f"sentence {PRINTED}")}
+    for name, given in (("cells", labels), ("step_time", labels), ("claims", claim)):
+        shown = [words(typst_text(cell)) for cell in cells_of(query(root, f"<tbl:{name}>"))]
+        # Behind the sentence of a claim stands its place.
+        assert all(any(one in cell for cell in shown) for one in given)
 
 
 def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
@@ -114,67 +95,3 @@ def test_latex_and_csv_hold_title_and_labels_as_given(root: Path) -> None:
     assert firsts == {words(label) for label in PRINTED_LABELS}
     with (root / "tables/step_time.csv").open(newline="", encoding="utf-8") as file:
         assert [row["label"] for row in csv.DictReader(file)] == list(LABELS)
-
-
-def test_the_manuscript_is_read_back_as_given(root: Path) -> None:
-    found = pandoc((root / "generated/manuscript.md").read_text())
-    assert words(inlines(found["meta"]["title"]["c"])) == words(TITLE)
-    printed = pandoc((root / "generated/printed.md").read_text())
-    assert words(inlines(printed["meta"]["title"]["c"])) == words(PRINTED)
-
-
-def test_what_claims_say_is_printed_as_given(root: Path) -> None:
-    shown = [words(typst_text(cell)) for cell in cells_of(query(root, "<tbl:claims>"))]
-    assert words(f"sentence {PRINTED}") in shown
-
-
-# Not shrunk: what fails is found by the marks of the first difference.
-FEW = settings(
-    phases=[Phase.explicit, Phase.generate],
-    max_examples=3,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
-MANY = st.lists(TEXTS.filter(words), min_size=40, max_size=60)
-
-
-def to_typst(source: str) -> str:
-    """The Markdown as typst reads it, by the options of the paper."""
-    command = [pypandoc.get_pandoc_path(), "--from=markdown", f"--to={TYPST}", "--wrap=none"]
-    command += ["--columns=100000", f"--lua-filter={SOURCES / 'literal.lua'}"]
-    return ran(command, input=source, check=True).stdout
-
-
-@given(MANY)
-@FEW
-def test_typst_prints_every_label_of_a_table_as_given(texts: list[str]) -> None:
-    rows = "\n".join(f"| {markdown(text)} | b |" for text in texts)
-    source = to_typst(f"| A | B |\n|---|---|\n{rows}\n\n: c {{#tbl:all}}\n")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "a.typ"
-        file.write_text(f"#set smartquote(enabled: false)\n{source}", encoding="utf-8")
-        [found] = json.loads(typst.query(str(file), "<tbl:all>", root=folder))
-    printed = [_hyphens(words(typst_text(cell))) for cell in cells_of(found)]
-    assert printed[2::2] == [_hyphens(words(text)) for text in texts]
-
-
-@given(MANY)
-@FEW
-def test_typst_has_a_glyph_for_all_that_is_printed(texts: list[str]) -> None:
-    """PDF/UA-1 allows no box; a document that claims it is refused where there is one."""
-    source = to_typst("\n\n".join(markdown(printed(text)) for text in texts))
-    template = (SOURCES / "template.typ").read_text(encoding="utf-8")
-    (fonts,) = re.findall(r"#set text\(font: \(.*?\)", template)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "a.typ"
-        file.write_text(f'#set document(title: "x")\n{fonts})\n{source}', encoding="utf-8")
-        compiler = typst.Compiler(
-            root=folder, ignore_system_fonts=True, font_paths=[str(path.parent) for path in files()]
-        )
-        assert compiler.compile(input=str(file), format="pdf", pdf_standards=["ua-1"])
-
-
-def _hyphens(text: str) -> str:
-    """typst prints a hyphen before digits as a minus."""
-    return text.replace("\N{MINUS SIGN}", "-")
