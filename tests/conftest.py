@@ -95,11 +95,8 @@ def _same_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def loaded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The processes that a workflow has, which runs are forks of: a small run is mostly imports.
-
-    With the parameter "two" only that of DDP on two ranks: each loads torch for seconds.
-    """
+def loaded() -> Iterator[None]:
+    """The processes that a workflow has, which runs are forks of: a small run is mostly imports."""
     from pipeline.launch import preloaded
     from pipeline.resolved import resolve
     from tests.parity.cases import Case
@@ -109,11 +106,8 @@ def loaded(request: pytest.FixtureRequest) -> Iterator[None]:
     before, ends = set(os.environ), list[Callable[[], None]]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("atexit.register", ends.append)
-        if getattr(request, "param", "") == "two":
-            preloaded.start_ranks([resolve(two)])
-        else:
-            preloaded.start_stages()
-            preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
+        preloaded.start_stages()
+        preloaded.start_ranks(map(resolve, [Case("single").spec(1), two, one_core]))
     yield
     for end in ends:
         end()

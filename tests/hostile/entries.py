@@ -245,10 +245,6 @@ DOCUMENTS: dict[str, Entry] = {
     ),
     "record": Entry(
         f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")),
-        "compare GIVEN RESULTS", _run_beside,
-    ),
-    "record, for the table": Entry(
-        f"{RUN}/run.json", "", lambda laid: _json(laid.record("run.json")),
         "metrics --study RESULTS/study.json --runs GIVEN/runs --out OUT/m.parquet",
         _other_runs_beside,
     ),

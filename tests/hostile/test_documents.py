@@ -1,12 +1,9 @@
 """Every key of every document x every class of wrong value, through the stage that reads it."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from tests.hostile.entries import DOCUMENTS, Laid
 from tests.hostile.entry import call, refusal
@@ -56,15 +53,3 @@ def test_the_good_files_are_taken(laid: Laid, here: Path) -> None:
         status, said = call(here, *entry.arguments(laid, path, here))
         assert status != 2 or not entry.is_about_it(said), (name, said)
         entry.clear(here)
-
-
-def test_a_study_in_yaml_is_held_as_one_in_json(laid: Laid, here: Path) -> None:
-    study: dict[str, Any] = DOCUMENTS["study"].document(laid)
-    nan = float("nan")
-    changes: list[dict[str, Any]] = [{"repeats": 6.0}, {"seeds": [nan]}, {"study": "a\n"}]
-    for change in [*changes, {"cells": {}}]:
-        for path in (here / "study.yaml", here / "study.json"):
-            text = (yaml.safe_dump if path.suffix == ".yaml" else json.dumps)(study | change)
-            path.write_text(text)
-            assert path.name in refusal(here, "check", "--study", path)
-            path.unlink()

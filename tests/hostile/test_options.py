@@ -144,7 +144,7 @@ def test_tables_and_archives_that_are_none(laid: Laid, here: Path, kind: str) ->
     )
     if kind in FILES:
         given.write_bytes(FILES[kind])
-    assert "archive" in refusal(here, "unpack", "--archive", given, "--into", "out") or kind
+    refusal(here, "unpack", "--archive", given, "--into", "out")
     refusal(here, "table", "status", "--metrics", given, "--out", "out")
     study = ("--study", laid.study, "--metrics", given, "--out", "out/file")
     claims = Path(__file__).parents[2] / "workflow/config/bai2022/claims.yaml"

@@ -47,7 +47,6 @@ def losses(
 @pytest.mark.parametrize(
     ("whole", "strategy", "options", "precision", "accuracy"),
     [
-        (True, "single", {}, "fp32", 1e-5),
         (True, "ddp", {}, "fp32", 1e-5),
         (False, "ddp", {"bucket_cap_mb": 0.25}, "fp32", 1e-5),
         (False, "ddp", {}, "bf16_masters", 3e-3),  # our own buckets

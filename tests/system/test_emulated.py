@@ -43,14 +43,14 @@ ALONE = {preloaded.STAGES: "", preloaded.variable(1): ""}
 """Environment of a stage that loads for itself, without the processes of the fixture `loaded`."""
 
 CELLS = ["sps", "dps", "horovod"]
-LAYOUTS = ["zero1", "zero3", "tensor", "gpipe", "zero-bubble", "annotated"]
-WIDER = "hybrid"
-"""With two axes, so on more nodes than two."""
+LAYOUTS = ["zero1", "tensor", "zero-bubble", "annotated"]
+WIDER = {"zero3": 4, "hybrid": 8}
+"""Cells on more nodes than two."""
 
 
 def run_of(cell: str, nodes: int, link: LinkSpec = LINK, ranks: int = 1) -> RunSpec:
     """A short run of a cell of `smoke` or `layouts`, on nodes and a link that it may not have."""
-    name = "layouts" if cell in [*LAYOUTS, WIDER] else "smoke"
+    name = "layouts" if cell in [*LAYOUTS, *WIDER] else "smoke"
     study = load_study(ROOT / f"workflow/config/{name}/study.yaml")
     model = replace(study.model, vocab_size=300, context=16)
     spec = next(run for run in expand(replace(study, model=model)) if run.cell == cell)
@@ -182,7 +182,7 @@ def test_one_axis_stays_inside_of_a_node_of_two_ranks(
         assert within > max(rank["sent"]["interface_bytes"] for rank in node)
 
 
-@pytest.mark.parametrize(("cell", "nodes"), [("zero3", 4), (WIDER, 8)])
+@pytest.mark.parametrize(("cell", "nodes"), WIDER.items())
 def test_more_nodes_take_the_same_steps_and_send_what_is_counted(
     cell, nodes, alone, small_tokens, tmp_path
 ) -> None:

@@ -40,7 +40,6 @@ def about(expected: list[float]) -> Any:
 @pytest.mark.parametrize(
     "link",
     [
-        LinkSpec("plain", 40),
         LinkSpec("down", 40, receive_mbits=10),
         LinkSpec("up", 10, receive_mbits=40),
         LinkSpec("shared", 40, uplink_mbits=12),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.alone
 
 USER = 1000
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --clear-groups"
-CELLS = ("single", "sps", "horovod")
+CELLS = ("single", "horovod")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def snakemake(made: Project, runtime: Path, *options: str) -> subprocess.Complet
 
 
 def test_the_default_study_inside_the_image(image, user_runtime, open_folder) -> None:
-    """Text to metrics, one cell on a node, two on two nodes; the records say where it was.
+    """Text to metrics, one cell on a node, one on two nodes; the records say where it was.
 
     All strategies take their steps while the image is built.
     """

@@ -274,24 +274,6 @@ def test_of_what_is_preloaded(
     faulted(name, stage, kill, expected)
 
 
-@pytest.mark.parametrize("victim", ["server", "torchrun", "rank"])
-def test_of_a_launcher_and_its_rank(victim, served, undisturbed, small_tokens, tmp_path) -> None:
-    """On the loopback both are forks of what is preloaded, and whoever asked ends as they do."""
-    expected = undisturbed("ddp", 1)
-    adopt_orphans()
-    with none_left(tmp_path / "tmp"):
-        stage = Stage(run_of("ddp", 1, "loopback"), small_tokens, tmp_path / "out")
-        stage.wait_for_a_checkpoint()
-        (launcher,) = psutil.Process(stage.process.pid).children()
-        forked = [child for guard in served.children() for child in guard.children()]
-        (torchrun,) = [one for one in forked if one.children()]
-        (rank,) = [one for one in forked if one != torchrun]
-        (asker,) = torchrun.children()
-        assert [_module(one) for one in (launcher, asker)] == ["pipeline.launch.preloaded"] * 2
-        {"server": served, "torchrun": torchrun, "rank": rank}[victim].kill()
-        check_resumed(stage, expected)
-
-
 @emulation
 @pytest.mark.alone
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""envs/run_workflow.sh around a real Snakemake: killed, started again, started twice."""
+"""envs/run_workflow.sh around a real Snakemake that another start finds stopped or at work."""
 
 import os
 import signal
@@ -46,43 +46,6 @@ def wait_for_start(folder: Path, process: subprocess.Popen[bytes] | subprocess.P
     while not starts(folder):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
-
-
-def test_a_killed_run_is_taken_up_again_and_then_left_alone(folder: Path) -> None:
-    killed = start(folder)
-    wait_for_start(folder, killed)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert list((folder / ".snakemake" / "locks").iterdir()), "the kill left no lock to handle"
-    (folder / "go").touch()
-
-    again = start(folder)
-    output = again.communicate(timeout=120)[0]
-    assert again.returncode == 0, output
-    assert "the last run was killed" in output
-    assert (folder / "slow.txt").read_text() == "whole\n"
-
-    third = start(folder)
-    output = third.communicate(timeout=120)[0]
-    assert third.returncode == 0, output
-    assert "Nothing to be done" in output
-    assert starts(folder) == 2
-
-
-def test_a_second_run_waits_for_the_first(folder: Path) -> None:
-    first = start(folder)
-    wait_for_start(folder, first)
-    second = start(folder)
-    assert second.stdout is not None
-    said = second.stdout.readline()
-    assert said.startswith("note: another run works in this folder; waiting for it to end: process")
-    assert f"process {first.pid} on {os.uname().nodename} since 2" in said
-    assert said.endswith(": snakemake --cores 1\n")
-    assert first.poll() is None
-    (folder / "go").touch()
-    outputs = [process.communicate(timeout=120)[0] for process in (first, second)]
-    assert (first.returncode, second.returncode) == (0, 0), outputs
-    assert starts(folder) == 1
 
 
 def test_a_snakemake_started_by_hand_keeps_its_lock(folder: Path) -> None:

@@ -1,12 +1,11 @@
 """The study on a real SLURM cluster of four nodes, each with a network of its own.
 
-One study serves most tests, each of which trains a repeat of its own.
+One study serves all tests, each of which trains a repeat of its own.
 """
 
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +15,6 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.machine.site import IMAGE_VARIABLES
-from tests.programs import stand_in
 from tests.system.slurm_cluster import SlurmCluster
 from tests.system.stage import losses
 from tests.workflow.project import ROOT, STUDY, Project, make_project
@@ -43,8 +40,8 @@ OPTIONS = (
 
 DDP = {"name": "dps", "label": "DDP", "strategy": "ddp", "precision": "fp32", "nodes": [2]}
 CHECK = "workflow/config/cluster-check/study.yaml"
-LOST, PREEMPTED, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(3))
-REPEATS = 5
+LOST, NOWHERE = (f"dps/n2/r{repeat}" for repeat in range(2))
+REPEATS = 4
 """Of them the first runs are named above; an allocation trains the two that are left."""
 
 
@@ -161,13 +158,6 @@ def test_a_run_that_lost_a_node_goes_on_from_its_checkpoint(cluster, made) -> No
     assert "NODE_FAIL" in ends_well(study, made, LOST)
 
 
-def test_a_preempted_run_goes_on_from_its_checkpoint(cluster, made) -> None:
-    study = start_to_a_checkpoint(cluster, made, PREEMPTED)
-    preempt(cluster)
-    said = ends_well(study, made, PREEMPTED)
-    assert "ended with PREEMPTED: it is sent again" in said and "Trying to restart job" in said
-
-
 def test_an_unknown_partition_is_named_by_the_doctor_and_by_the_workflow(cluster, made) -> None:
     doctor = [sys.executable, "-m", "pipeline", "doctor", "--site"]
     settings: dict[str, Any] = {"cwd": made.folder, "env": made.environment(), "check": False}
@@ -238,69 +228,3 @@ def test_runs_of_an_ended_allocation_go_on_in_the_next(cluster, made) -> None:
     # All repeats have one seed.
     each = [losses(made.results / "runs" / run) for run in ran]
     assert all(one == each[0] for one in each)
-
-
-def test_a_run_out_of_time_is_a_record(cluster, tmp_path) -> None:
-    workload = {**WORKLOAD, "steps": 10**6}
-    late = project(tmp_path / "cluster", workload=workload, timeout_seconds=10)
-    run = "dps/n2/r0"
-    done = cluster.run(command(late, record_of(run)), cwd=late.folder, env=late.environment())
-    assert done.returncode == 0
-    record = records(late.results)[run]
-    assert record["status"] == "timeout" and "timeout_seconds = 10" in record["reason"]
-
-
-SRUN = f"""#!{sys.executable}
-import os, sys
-options, container, words = [], {{}}, sys.argv[1:]
-while words[0].startswith("-"):
-    name, _, value = words[0].partition("=")
-    if "-container-" in name:
-        container[name] = value
-        with open(__file__ + ".log", "a") as log:
-            print(words[0], file=log)
-    else:
-        options.append(words[0])
-    words.pop(0)
-if container:
-    place, mounts = container["--container-workdir"], container["--container-mounts"]
-    inside = ["exec", "--home", place, "--pwd", place, "--bind", mounts]
-    words = ["singularity", *inside, container["--container-image"], *words]
-os.execv({shutil.which("srun")!r}, ["srun", *options, *words])
-"""
-"""`srun` as pyxis extends it: writes those options down, and the stand-in enters the image."""
-
-
-def test_pyxis_enters_an_image_on_one_node_and_on_several(cluster, singularity, tmp_path) -> None:
-    """The image is a folder with the programs of this machine, bound as a site binds its own."""
-    made = project(tmp_path / "cluster", cells=[{**DDP, "nodes": [1, 2]}])
-    python, digest = Path(sys.prefix).resolve(), f"sha256:{'a' * 64}"
-    image = made.folder / "images/samestep.sif"
-    variables = image / IMAGE_VARIABLES[1:]
-    for folder in (variables.parent, image / "etc", image / "usr"):
-        folder.mkdir(parents=True)
-    for name in ("bin", "sbin", "lib", "lib64"):
-        (image / name).symlink_to(f"usr/{name}")
-    variables.write_text(f"export PATH={python}/bin:/usr/bin NCCL_IB_HCA=of-the-image\n")
-    (image / "etc/samestep-image-digest").write_text(digest)
-    facts = {"image_digest": digest, "format": "squashfs"}
-    image.with_suffix(".json").write_text(json.dumps(facts))
-    container = {"runtime": "pyxis", "binds": ["/usr", str(python), sys.base_prefix]}
-    of_site = SITE["environment"] | {"LD_LIBRARY_PATH": "/opt/fabric"}
-    write_site(made, container=container, environment=of_site, before=[])
-    script = stand_in(tmp_path / "bin/srun", SRUN)
-    environment = made.environment()
-    environment["PATH"] = f"{script.parent}:{singularity}:{environment['PATH']}"
-    runs = ("dps/n1/r0", "dps/n2/r0")
-    targets = command(made, *map(record_of, runs))
-    done = cluster.run(targets, cwd=made.folder, env=environment, check=False, timeout=400)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:] + cluster.logs(5)
-    for run, record in records(made.results).items():
-        assert (record["status"], record["reason"]) == ("ok", None), run
-        assert record["provenance"]["image_digest"] == digest, run
-        settings = record["execution"]["settings"]
-        assert (settings["NCCL_IB_HCA"], settings["LD_LIBRARY_PATH"]) == (
-            "mlx5_0,mlx5_1", "/opt/fabric",
-        )  # fmt: skip
-    assert {*records(made.results)} == {*runs}
-    assert (script.parent / "srun.log").read_text().count(f"--container-image={image}\n") == 2

@@ -10,7 +10,7 @@ from tests.system.stage import losses
 from tests.system.test_slurm import CHECK, command, records, write_site
 from tests.workflow.project import ROOT, Project, make_project
 
-NODES = {"single": 1, "dps": 2, "horovod": 4}
+NODES = {"single": 1, "horovod": 4}
 """The cells that are left, each on so many: a job starts for longer than it trains, and every
 strategy takes its steps while the image is built."""
 
@@ -18,7 +18,7 @@ strategy takes its steps while the image is built."""
 def test_the_cluster_check_inside_the_image_equals_the_local_run(
     slurm_cluster, image, singularity, tmp_path
 ) -> None:
-    """One cell on 1 node, one on 2, one on 4; losses and norms equal bit for bit."""
+    """One cell on 1 node, one on 4; losses and norms equal bit for bit."""
     there = contained(tmp_path / "cluster", image)
     (there.folder / CHECK).write_text(yaml.safe_dump(cut_study()))
     environment = there.environment()

@@ -32,8 +32,3 @@ def test_what_a_study_does_not_have(changes, figure, table) -> None:
     table = table | ({"sends"} if study.get("profile") is None else set())
     for catalogue, absent in ((figures.catalogue, figure), (tables.catalogue, table)):
         assert set(catalogue.captions) - set(catalogue.shown(Study.of(study))) == absent
-
-
-def test_boxes_are_drawn_where_a_cell_has_the_repeats_of_an_interval() -> None:
-    whole, few = (Study.of(make_study(repeats=repeats)) for repeats in (MIN_REPEATS, 2))
-    assert {*figures.catalogue.shown(whole)} - {*figures.catalogue.shown(few)} == {"step_time"}

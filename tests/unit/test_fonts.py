@@ -40,11 +40,6 @@ def test_what_has_no_glyph_is_said_in_letters(text: str, shown: str) -> None:
     assert fonts.printed(markdown(text)) == markdown(shown)
 
 
-def test_without_the_font_letters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fonts, "fallback", lambda: None)
-    assert fonts.printed("分 of plain") == "(U+5206) of plain"
-
-
 @needs_font
 def test_a_figure_draws_them_and_embeds_the_font(tmp_path, recwarn) -> None:
     theme.apply()

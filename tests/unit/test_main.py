@@ -10,17 +10,9 @@ import pytest
 
 from pipeline.__main__ import ALL, _Parser, main
 from pipeline.commands.people import COMMANDS
-from pipeline.commands.stages import STAGES
 from pipeline.errors import StudyError
 from pipeline.machine import inherited
 from tests.programs import ran, stand_in
-
-
-def test_help_lists_what_people_type_and_another_the_rest(capsys) -> None:
-    for option, names in (("--help", COMMANDS), ("--help-stages", STAGES)):
-        assert main([option]) == 0
-        shown = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.MULTILINE)
-        assert shown == [*names]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -67,7 +59,6 @@ def fail_with(monkeypatch, error: BaseException) -> int:
     ("error", "status", "said"),
     [
         (OSError(28, "No space left", "a\nb"), 2, "error: a b: No space left; fix the path"),
-        (PermissionError(13, "Permission denied", "x"), 2, "error: x: Permission denied"),
         (MemoryError(), 2, "error: out of memory"),
         (ImportError("No module named x", name="x"), 2, "error: No module named x: /"),
         (ImportError("no", name="pipeline.x"), 70, "error: ['strategies'] has a bug (Imp"),
@@ -89,26 +80,6 @@ def test_whatever_goes_wrong_is_one_line(
     assert len(saved) == ("traceback" in shown)
     for path in saved:
         assert str(path) in shown and type(error).__name__ in path.read_text()
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["train"], "the following arguments are required: --spec, --tokens, --out; see"),
-        (["check", "--studdy", "smoke"], "no option --studdy; use --study; see"),
-        (["check", "--studdy=smoke"], "no option --studdy; use --study; see"),
-        (["plan", "--stu", "smoke"], "no option --stu; use --study; see"),
-        (["check", "--study", "smoke", "--xyz"], "no option --xyz; use one of --help, --study;"),
-        (["check", "--study", "--xyz"], "no option --xyz; use one of --help, --study;"),
-    ],
-)
-def test_a_misspelt_option_is_named_before_the_one_that_it_is_missing_for(
-    capsys, given: list[str], said: str
-) -> None:
-    assert main(given) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ") and shown.count("\n") == 1
-    assert said in shown and "--help" in shown
 
 
 def test_no_stage_imports_torch_to_show_its_help() -> None:

@@ -1,37 +1,23 @@
 """What is wrong with a file of the product's own is mended by making it again, never by an edit."""
 
 import json
-import re
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from pipeline.claims.write import read_verdicts
-from pipeline.commands.stages import STAGES
 from pipeline.corpus.manifest import Manifest
 from pipeline.errors import SamestepError
 from pipeline.records import read_record, write_record
 from pipeline.schemas import AGAIN, SCHEMA_FOLDER, read
-from pipeline.study.expansion import every_run, tokens_spec
-from pipeline.study.load import load_spec
+from pipeline.study.expansion import every_run
 from pipeline.study.study import Study
 from tests.fake_records import a_verdict, make_manifest, make_record, make_study
 
-
-def _tokens_spec(path: Path) -> object:
-    """As the stage reads it, which fails for want of a text once the file is right."""
-    with patch("pipeline.corpus.build.build", side_effect=AssertionError):
-        return STAGES["tokens"].run(Namespace(spec=path, out=path.parent, num_proc=1))
-
-
 FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "record": ("run.json", lambda path: read_record(path.parent)),
-    "spec": ("spec.json", load_spec),
-    "tokens": ("tokens.spec.json", _tokens_spec),
     "step": ("steps.jsonl", lambda path: read_record(path.parent)),
     "manifest": ("manifest.json", lambda path: Manifest.load(path.parent)),
     "verdicts": ("verdicts.json", read_verdicts),
@@ -53,11 +39,7 @@ WRONG = {
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
-    study = Study.of(make_study())
-    spec = every_run(study)[0]
-    write_record(folder, make_record(spec))
-    (folder / "spec.json").write_text(spec.to_json())
-    (folder / "tokens.spec.json").write_text(json.dumps(tokens_spec(study)))
+    write_record(folder, make_record(every_run(Study.of(make_study()))[0]))
     for name, content in (("manifest", make_manifest()), ("verdicts", a_verdict())):
         (folder / f"{name}.json").write_text(json.dumps(content))
     for name in ("yardstick", "image"):
@@ -89,23 +71,6 @@ def test_the_fix_is_to_make_it_again(good: Path, kind: str, wrong: str) -> None:
     ), message
     for edit in ("convert", "write one", "correct", "quote", "keep one", "leave it out"):
         assert edit not in message, message
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (b'"gloo"', b'"nccl"'),
-        (b'"untimed_steps": 5', b'"untimed_steps": 30'),
-        (b'"num_heads": 4', b'"num_heads": 3'),
-    ],
-)
-@pytest.mark.parametrize("kind", ["record", "spec"])
-def test_of_parts_that_do_not_fit_too(good: Path, kind: str, one: bytes, other: bytes) -> None:
-    """A study would be told to change one of them."""
-    name, read_it = FILES[kind]
-    message = refusal(good / name, lambda text: text.replace(one, other), read_it)
-    assert name in message and message.endswith(f"; {AGAIN[kind]}"), message
-    assert not re.search("; (set|lower|raise|change) ", message), message
 
 
 def test_every_schema_of_what_the_product_writes_has_its_fix() -> None:

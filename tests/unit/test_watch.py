@@ -12,13 +12,10 @@ import time
 from importlib.metadata import distribution
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pipeline import watch as module
 from pipeline.errors import MissingError
-from pipeline.metrics.runs import load_run
-from pipeline.records import read_record
 from pipeline.strategies.horovod.plan import Horovod
 from pipeline.study.spec import RunSpec
 from pipeline.study.study import Study
@@ -74,19 +71,6 @@ def words(out: io.StringIO) -> list[str]:
     return [line for line in out.getvalue().splitlines() if " runs" not in line]
 
 
-def test_the_time_of_a_step_is_that_of_the_metrics(watched: Watched) -> None:
-    watched.update()
-    assert len(watched.ended) == len(watched.planned)
-    for path in files(watched):
-        record = read_record(path.parent)
-        timed = record.status == "ok" and not record.spec.profile
-        shown = watched.ended[path].step_seconds
-        if timed:
-            assert shown == pytest.approx(np.median(load_run(record, {}).timed_seconds))
-        else:
-            assert shown is None
-
-
 def test_runs_appear_as_their_records_do(watched: Watched) -> None:
     paths = files(watched)
     away = [path.rename(path.with_suffix(".away")) for path in paths]
@@ -108,18 +92,6 @@ def test_runs_appear_as_their_records_do(watched: Watched) -> None:
     assert "about 0:02:30 left" in watched.line()
 
 
-def test_a_record_of_another_training_or_a_damaged_one_has_not_ended(watched: Watched) -> None:
-    one, other, third, fourth = files(watched)[:4]
-    record = json.loads(one.read_text())
-    record["spec"]["seed"] += 1
-    one.write_text(json.dumps(record))
-    other.write_text("{")
-    third.write_text('{"spec": 7}')
-    fourth.write_text(json.dumps({**json.loads(fourth.read_text()), "started_at": 7}))
-    watched.update()
-    assert len(watched.ended) == len(watched.planned) - 4
-
-
 def test_watch_prints_once_without_torch_or_pandas(watched: Watched, tmp_path: Path) -> None:
     """In a process of its own, from a folder that holds `results/tiny`."""
     (tmp_path / "results").mkdir()
@@ -131,17 +103,6 @@ def test_watch_prints_once_without_torch_or_pandas(watched: Watched, tmp_path: P
     done = ran([sys.executable, "-c", asked], cwd=tmp_path, env=ENVIRONMENT, check=True)
     planned = len(watched.planned)
     assert re.fullmatch(rf"{planned - 1} of {planned} runs .* left; .*\n0 set\(\)\n", done.stdout)
-
-
-def test_what_the_workflow_says_is_in_the_file_and_progress_is_shown(watched: Watched) -> None:
-    folder, out = watched.results, io.StringIO()
-    (folder / "noise").write_text(NOISE + "localrule figures:\n")
-    assert run(folder, f"cat {folder}/noise; echo to stderr >&2", out) == 0
-    assert log_of(folder).read_text() == NOISE + "localrule figures:\nto stderr\n"
-    count = len(watched.planned)
-    shown = out.getvalue().splitlines()
-    assert re.fullmatch(rf"{count} of {count} runs \(.*\); now figures", shown[-1])
-    assert len(shown) <= 2, "the first before the rule began"
 
 
 def test_words_that_somebody_should_know_are_shown_at_once_and_once(tmp_path: Path) -> None:
@@ -176,16 +137,6 @@ def test_a_failure_shows_the_last_lines_and_the_file(tmp_path: Path) -> None:
     assert shown.count("error: the cause; the fix") == 1
     assert "100" in shown and "62" not in shown and "Exiting" in shown
     assert shown[-1] == f"error: the workflow failed; all it said is in {log_of(tmp_path)}"
-
-
-def test_a_terminal_has_one_line_that_is_rewritten(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    out = Terminal()
-    script = "echo 'tiny/dps/n2/r0: step 3/10, 5,000 tokens/s, 2 s left'; sleep 0.3; echo error: x"
-    run(tmp_path, script, out)
-    assert "\n" not in out.getvalue().replace("error: x\n", "")
-    assert "now dps/n2/r0: step 3/10, 5,000 tokens/s, 2 s left" in out.getvalue()
-    assert out.getvalue().endswith("\r\x1b[K")
 
 
 def test_a_signal_ends_the_workflow_too(tmp_path: Path) -> None:

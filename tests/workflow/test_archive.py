@@ -66,24 +66,6 @@ def test_nothing_else_was_made(elsewhere: Project, rebuilt: Path) -> None:
     assert not list(rebuilt.glob("tokens/*.bin"))
 
 
-def test_other_code_is_said_to_give_another_paper(elsewhere: Project, rebuilt: Path) -> None:
-    """What `make paper FROM=` does after it has unpacked; the paper alone is to be made again."""
-    manuscript = elsewhere.folder / "paper/manuscript.md"
-    text = manuscript.read_text()
-    manuscript.write_text(text.replace("# Introduction", "# Preface"))
-    folder = rebuilt.relative_to(elsewhere.folder)
-    workflow = ["sh", "envs/run_workflow.sh", "--snakefile", "from_archive.smk", "--cores", "all"]
-    verify = [".venv/bin/python", "-m", "pipeline", "verify", f"--results={folder}"]
-    made = elsewhere.call(*workflow, f"--configfile={folder}/study.json")
-    done = elsewhere.call(*verify)
-    manuscript.write_text(text)
-    assert made.returncode == 0 and "1 of 2 steps (50%) done" in made.stderr, made.stderr
-    assert done.returncode != 0
-    differing = r"2 of \d+ rebuilt files differ from the archive: paper/paper\.pdf"
-    assert re.search(differing, done.stderr)
-    assert "this checkout has another paper/manuscript.md" in done.stderr
-
-
 def test_make_fails_where_what_was_rebuilt_is_not_the_archive_s(archive, tmp_path) -> None:
     """The workflow's script is one that draws nothing but an empty paper."""
     project = make_project(tmp_path)

@@ -130,14 +130,6 @@ def test_an_image_that_cannot_draw_still_trains(project) -> None:
     assert "only the training runs, the other stages run on this machine: pandas needs" in said
 
 
-def test_without_the_image_the_study_says_how_to_make_it(tmp_path) -> None:
-    bare = make_project(tmp_path)
-    done = bare.run("--cores", "1", "--use-singularity", "--dry-run", check=False)
-    assert done.returncode != 0
-    assert "there is no image images/samestep.sif; run `make image`" in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-
-
 def test_a_site_has_its_own_way_before_an_image_exists_and_by_a_copied_profile(
     project, tmp_path
 ) -> None:

@@ -90,10 +90,8 @@ def test_a_variable_that_is_none_runs_no_other_study(kept: Project, given: str) 
     ("given", "exported", "said"),
     [
         ("paper STUDY=tiny CONFIGFILE=tiny.yaml", {}, "STUDY CONFIGFILE all name a study"),
-        ("paper STUDY=tiny FROM=z.zip", {}, "STUDY FROM all name a study"),
         ("archive STUDY=tiny", {"CONFIGFILE": "tiny.yaml"}, "STUDY CONFIGFILE all name a"),
         ("studies STUDY=tiny", {}, "STUDY would do nothing with make studies"),
-        ("paper CONFIGFILE=tiny.yaml UPGRADE=1", {}, "UPGRADE would do nothing with make paper"),
         ("test UPGRADE=1", {}, "UPGRADE would do nothing with make test"),
     ],
 )

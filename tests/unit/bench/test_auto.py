@@ -1,13 +1,11 @@
-"""The bench of `auto`: its cases, its rounds, and a choice held against what was measured."""
+"""The bench of `auto`: its cases, and a choice held against what was measured."""
 
-import json
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from bench import auto
-from bench.auto import CASES, Taken, candidates
+from bench.auto import CASES, candidates
 from pipeline.planner.here import Calibration
 
 
@@ -51,20 +49,6 @@ def test_what_no_run_can_make_the_best_is_left_out() -> None:
                   for mesh, name, times in (("a", "tensor", 1.001), ("a", "tensor", 1.0),
                                             ("b", "tensor", 1.0), ("b", "ddp", 1.001))]  # fmt: skip
         assert list(auto.far([choice, *others])) == [1][: factor > 2]
-
-
-def test_layouts_near_the_best_that_fits_are_measured_again() -> None:
-    """In order: the best, one near it, one far from it, a chosen one, too large, never ran."""
-    seconds, calls = [1.0, 1.2, 1.3, 1.4, 0.5, None], []
-
-    def take(place: int) -> Taken | None:
-        calls.append(place)
-        each = seconds[place]
-        return None if each is None else Taken(each, 500.0 if place == 4 else 100.0)
-
-    taken = auto.in_rounds(range(6), take, 300, [3])
-    assert [len(taken[place]) for place in range(6)] == [3, 3, 1, 3, 1, 0]
-    assert calls[:6] == [0, 1, 2, 3, 4, 5] and calls[6:9] == [3, 1, 0]
 
 
 def layouts(*rows):
@@ -122,13 +106,3 @@ def test_every_bar_is_needed(place, change) -> None:
     ]
     cases[place] |= change
     assert auto.summary(cases)["met"] == (not change)
-
-
-def test_cases_of_the_same_calibration_are_kept(tmp_path: Path) -> None:
-    out, about = tmp_path / "auto.json", {"cpu_model": "x", "num_cores": 2, "calibrated_at": "now"}
-    assert auto.kept(out, about) == {}
-    other = replace(CASES[1], mbits=1.0)
-    cases = {case.name: asdict(case) | {"over_best": 0.0} for case in (CASES[0], other)}
-    out.write_text(json.dumps({**about, "cases": cases}))
-    assert list(auto.kept(out, about)) == [CASES[0].name]
-    assert auto.kept(out, about | {"calibrated_at": "later"}) == {}

@@ -1,11 +1,8 @@
-"""The bench of calibrated steps: which cells count, and its bars."""
+"""The bench of calibrated steps: its bars."""
 
 import pytest
 
 from bench import calibrated
-from pipeline.planner.here import Calibration
-from pipeline.resolved import first_runs
-from pipeline.study.load import find_study, load_study
 
 
 def rows(*errors):
@@ -28,13 +25,3 @@ def rows(*errors):
 )
 def test_every_bar_is_needed(errors, met) -> None:
     assert calibrated.judged(rows(*errors))["met"] is met
-
-
-def test_cells_that_cannot_run_or_be_predicted_are_left_out(monkeypatch) -> None:
-    study = load_study(find_study("layouts"))
-    even = Calibration({}, {}, 1e10)
-    monkeypatch.setattr(Calibration, "seconds", lambda self, operator: 3e-10 * operator.work)
-    monkeypatch.setattr(Calibration, "collective", lambda self, *given: 3e-4)
-    kept = {run.spec.cell for run in first_runs(study) if calibrated.predicted(run, even)}
-    assert {"single", "zero3", "hybrid"} <= kept
-    assert "annotated" not in kept

@@ -1,15 +1,14 @@
 """The contestants of `bench.peers` do the same work, on a tiny model."""
 
 import math
-import sys
 
 import pytest
 import torch
 from torch.nn import functional
 
 from bench.contestants import Setting, Tokens
-from bench.contestants.plain import NanoGpt, Plain
-from bench.peers import CONTESTANTS, LEAST_ROUNDS, ExactGelu, Make, Ours, apart, run_rounds
+from bench.contestants.plain import Plain
+from bench.peers import CONTESTANTS, LEAST_ROUNDS, ExactGelu, Make, Ours, run_rounds
 
 SETTING = Setting("tiny", 2, "fp32", compiled=False)
 
@@ -51,32 +50,6 @@ def test_the_exact_gelu_stands_in_each_layer() -> None:
         assert not torch.equal(mlp(x), mlp.c_proj(functional.gelu(hidden, approximate="tanh")))
 
 
-THEIRS = """
-from types import SimpleNamespace as GPTConfig
-import torch
-
-class GPT(torch.nn.Linear):
-    def __init__(self, config):
-        super().__init__(config.n_embd, config.vocab_size)
-
-    def configure_optimizers(self, decay, rate, betas, device):
-        return torch.optim.AdamW(self.parameters(), rate, betas, weight_decay=decay)
-
-    def forward(self, ids, targets):
-        return None, self.bias[targets.view(-1)].mean()
-"""
-
-
-def test_a_checkout_of_nanogpt_takes_steps_too(tmp_path, monkeypatch) -> None:
-    (tmp_path / "model.py").write_text(THEIRS)
-    monkeypatch.setenv("NANOGPT", str(tmp_path))
-    monkeypatch.syspath_prepend(tmp_path)  # which leaves the path as it was
-    one = NanoGpt(SETTING)
-    assert math.isfinite(one.train(3))
-    assert {float(slots["step"]) for slots in one.optimiser.state.values()} == {3.0}
-    del sys.modules["model"]
-
-
 @pytest.mark.parametrize(("rounds", "ends", "counted"), [(3, math.inf, 3), (50, 0.0, LEAST_ROUNDS)])
 def test_every_round_trains_each_and_the_first_is_not_counted(rounds, ends, counted) -> None:
     taken: dict[str, list[int]] = {"a": [], "b": []}
@@ -84,9 +57,3 @@ def test_every_round_trains_each_and_the_first_is_not_counted(rounds, ends, coun
     seconds = run_rounds(trains, rounds, steps=2, ends=ends)
     assert {name: len(each) for name, each in seconds.items()} == {"a": counted, "b": counted}
     assert taken == dict.fromkeys("ab", [2] * (counted + 1))
-
-
-def test_apart_it_takes_the_same_steps() -> None:
-    here = Plain(SETTING)
-    with apart(Plain, SETTING) as train:
-        assert [train(2), train(1)] == [here.train(2), here.train(1)]

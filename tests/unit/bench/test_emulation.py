@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import pytest
 
 from bench import emulation
-from bench.emulated.runs import Lanes, Machine, Runs, Taken, Variant, default_study
+from bench.emulated.runs import Machine, Runs, Taken, Variant, default_study
 from pipeline import strategies
 
 
@@ -46,31 +45,3 @@ def test_every_strategy_can_run(name: str) -> None:
         one.spec.check()
         assert one.spec.world.nodes == 2
     strategies.check([one.spec for one in made])
-
-
-class FakeLane:
-    """A process in which each run takes as many seconds as its factor."""
-
-    def __init__(self) -> None:
-        self.asked: list[Sequence[Variant]] = []
-
-    def submit(self, take: object, variants: Sequence[Variant]) -> Future[list[Taken]]:
-        self.asked.append(variants)
-        taken = Future[list[Taken]]()
-        taken.set_result([Taken(one.factor, one.factor) for one in variants])
-        return taken
-
-
-def test_real_time_has_a_lane_and_all_other_variants_share_one() -> None:
-    lanes = Lanes.__new__(Lanes)
-    lanes.study = default_study({}, 8)
-    real, shared = FakeLane(), FakeLane()
-    lanes.lanes = [real, shared]  # type: ignore[list-item]
-    variants = emulation.variants(lanes, "dps", (5, 10), 8)
-    assert {one.spec.world.nodes for one in variants} == {8}
-    times = lanes.in_turn(3, variants)
-    assert [[one.seconds for one in each] for each in times] == [
-        [one.factor] * 3 for one in variants
-    ]
-    assert all(list(asked) == [variants[0]] for asked in real.asked)
-    assert len({tuple(one.factor for one in asked) for asked in shared.asked}) > 1

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from bench import gpu
-from envs.image.strategies import SPEC
 from pipeline.parallel.step import Stepper
 from pipeline.training.loop import Loop
 from pipeline.training.sampler import Sampler
 from tests.ranks import group_alone
-from tests.unit.training.test_phases import in_another_thread
 
 CPU = torch.device("cpu")
 
@@ -28,13 +25,6 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpu, "NAMES", ("single", "ddp"))
     with group_alone():
         yield
-
-
-def two_clocks(patch: pytest.MonkeyPatch) -> None:
-    """CPU seconds of phases where the backward pass has a thread of its own, as on CUDA."""
-    world = replace(SPEC.world, network="emulated")
-    patch.setattr(gpu, "SPEC", replace(SPEC, world=world))
-    patch.setattr("torch.autograd.backward", in_another_thread)
 
 
 def a_rate_that_stays(patch: pytest.MonkeyPatch) -> None:
@@ -67,7 +57,6 @@ def blind(patch: pytest.MonkeyPatch) -> None:
 
 
 LINES: dict[Callable[[pytest.MonkeyPatch], None], str] = {
-    two_clocks: r"point 1 \(phases\) fails: .*step 0",
     a_rate_that_stays: r"point 5 \(clocks\) fails: single: freely running steps moved the weights",
     no_memory: r"point 7 \(memory\) fails: expected \d+ <= allocated .* found {'peak_memory_b",
     a_norm_of_ddp: r"point 9 \(gradients\) fails: ddp in fp32, step 0: .*h.1.ln_2.weight has",

@@ -36,11 +36,6 @@ def test_the_stage_writes_the_same_bytes_twice(tmp_path, capsys) -> None:
     assert [one["id"] for one in read_verdicts(tmp_path / "verdicts.json")] == list(CLAIMS)
 
 
-def test_a_study_without_claims_is_told_how(tmp_path, capsys) -> None:
-    assert run(tmp_path) == 2
-    assert "names no claims; add the key `claims` to it" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("text", "message"), [("  ", "'visible'"), ("a\0", "cannot be printed")])
 def test_verdicts_of_another_study_or_form_are_refused(tmp_path, text, message) -> None:
     content = a_verdict()

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import resource
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from pipeline.corpus.objectives import Causal, Masked, NextSentence, Words
 from pipeline.errors import CorpusError
 from pipeline.files import sha256_of_file
 from pipeline.study.spec import ObjectiveSpec
-from tests.programs import ran
 
 # Steps 0, 1, 166 (its last four positions lie in the next epoch) and 100 000.
 GOLDEN = [
@@ -207,32 +205,11 @@ def test_every_window_once_an_epoch_in_a_new_order(make_shards: MakeShards) -> N
     assert not np.array_equal(first, second)
 
 
-def test_a_rank_reads_only_its_slice(make_shards: MakeShards) -> None:
-    folder = make_shards(500, 10)
-    batches = Batches(folder, context=4, global_batch=4, seed=0)
-    window = int(batches.indices(0)[1])
-    needed = {window * 4 // 10, (window * 4 + 4) // 10}
-    expected = batches.slice(0, 1, 2)[0]
-    for number in set(range(50)) - needed:
-        path = folder / f"shard-{number:05d}.bin"
-        path.write_bytes(b"\xff" * path.stat().st_size)
-    assert np.array_equal(Batches(folder, 4, 4, seed=0).slice(0, 1, 2)[0], expected)
-
-
 def test_too_few_windows_for_a_batch(make_shards: MakeShards) -> None:
     folder = make_shards(41)
     assert Batches(folder, context=10, global_batch=4, seed=0).num_windows == 4
     with pytest.raises(CorpusError, match=r"41 tokens are 3 windows of 11; .* global batch 4"):
         Batches(folder, context=11, global_batch=4, seed=0)
-
-
-def test_importing_batches_is_cheap() -> None:
-    code = (
-        "import sys, pipeline.corpus.batches\n"
-        "print(*{'torch', 'datasets', 'tokenizers', 'pyarrow', 'pandas'} & set(sys.modules))"
-    )
-    done = ran([sys.executable, "-c", code], check=True)
-    assert done.stdout.strip() == ""
 
 
 def test_a_corpus_of_more_shards_than_file_descriptors_is_read(make_shards: MakeShards) -> None:
@@ -250,42 +227,17 @@ def test_a_corpus_of_more_shards_than_file_descriptors_is_read(make_shards: Make
     assert np.array_equal(inputs, batches.indices(0)[:, None] * 4 + np.arange(4))
 
 
-seeds = st.integers(min_value=0, max_value=2**80)
-epochs = st.integers(min_value=0, max_value=2**40)
-
-
-@given(size=st.integers(min_value=1, max_value=3000), seed=seeds, epoch=epochs)
-def test_is_a_bijection(size: int, seed: int, epoch: int) -> None:
-    values = permute(np.arange(size), size, seed, epoch)
-    assert np.array_equal(np.sort(values), np.arange(size))
-
-
-@given(size=st.integers(min_value=1, max_value=2**62), seed=seeds, epoch=epochs, data=st.data())
+@given(
+    size=st.integers(min_value=1, max_value=2**62),
+    seed=st.integers(min_value=0, max_value=2**80),
+    epoch=st.integers(min_value=0, max_value=2**40),
+    data=st.data(),
+)
 def test_stays_in_range_and_does_not_collide_at_any_size(size, seed, epoch, data) -> None:
     indices = data.draw(st.sets(st.integers(0, size - 1), max_size=50))
     values = permute(np.array(sorted(indices), dtype=np.int64), size, seed, epoch)
     assert len(set(values.tolist())) == len(indices)
     assert ((values >= 0) & (values < size)).all()
-
-
-def test_seeds_and_epochs_give_unrelated_orders() -> None:
-    size = 5000
-    orders = [permute(np.arange(size), size, s, e) for s, e in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    orders.append(np.arange(size))
-    for i, first in enumerate(orders):
-        for second in orders[:i]:
-            # Two unrelated orders agree at one place in expectation.
-            assert (first == second).sum() < 12
-            assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
-
-
-@pytest.mark.parametrize("size", [5, 64, 100, 1000])
-def test_every_value_is_as_likely_in_first_place(size: int) -> None:
-    draws = [int(permute(np.array([0]), size, seed, 0)[0]) for seed in range(4000)]
-    counts = np.bincount(np.array(draws) * 5 // size, minlength=5)
-    expected = np.bincount(np.arange(size) * 5 // size, minlength=5) / size * 4000
-    chi_squared = ((counts - expected) ** 2 / expected).sum()
-    assert chi_squared < 23.5  # the 0.9999 quantile at 4 degrees of freedom
 
 
 @pytest.mark.parametrize(
@@ -314,11 +266,6 @@ def test_shards_hold_the_stream_in_order(tmp_path_factory, parts, shard_tokens, 
         assert hashlib.sha256((folder / shard.file).read_bytes()).hexdigest() == shard.sha256
 
 
-def test_files_are_little_endian(tmp_path: Path) -> None:
-    write_shards(tmp_path, "uint16", [np.array([258], dtype=">u2")])
-    assert (tmp_path / "shard-00000.bin").read_bytes() == b"\x02\x01"
-
-
 def edit(folder: Path, **changes: Any) -> None:
     path = folder / "manifest.json"
     data = json.loads(path.read_text()) | changes
@@ -334,10 +281,6 @@ def one_line(folder: Path, *words: str, verify: bool = False) -> None:
         assert word in message
 
 
-def append(path: Path, more: str) -> None:
-    path.write_text(path.read_text() + more)
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -346,9 +289,8 @@ def append(path: Path, more: str) -> None:
         (lambda folder: (folder / "shard-00002.bin").unlink(),
          ("shard-00002.bin does not exist", "40 bytes")),
         (lambda folder: edit(folder, num_tokens=99), ("$.num_tokens", "99", "sum 100")),
-        (lambda folder: append(folder / "manifest.json", "\n"), ("not canonical",)),
     ],
-    ids=["cut", "missing", "another number", "not canonical"],
+    ids=["cut", "missing", "another number"],
 )  # fmt: skip
 def test_what_is_seen_without_reading_the_tokens(make_shards: MakeShards, damage, words) -> None:
     folder = make_shards(100, 40)
@@ -363,6 +305,18 @@ def test_changed_bytes_are_found_by_verify(make_shards: MakeShards, name: str) -
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     Manifest.load(folder)
     one_line(folder, name, "SHA-256", verify=True)
+
+
+def test_a_rank_reads_only_its_slice(make_shards: MakeShards) -> None:
+    folder = make_shards(500, 10)
+    batches = Batches(folder, context=4, global_batch=4, seed=0)
+    window = int(batches.indices(0)[1])
+    needed = {window * 4 // 10, (window * 4 + 4) // 10}
+    expected = batches.slice(0, 1, 2)[0]
+    for number in set(range(50)) - needed:
+        path = folder / f"shard-{number:05d}.bin"
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    assert np.array_equal(Batches(folder, 4, 4, seed=0).slice(0, 1, 2)[0], expected)
 
 
 def test_what_was_verified_is_not_read_again(make_shards: MakeShards, monkeypatch) -> None:

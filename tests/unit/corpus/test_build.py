@@ -79,18 +79,6 @@ def test_same_bytes_for_any_number_of_threads_and_blocks(tmp_path, text_spec, mo
     assert contents(tmp_path / "blocks") == contents(tmp_path / "one")
 
 
-def test_the_folder_of_the_corpus_does_not_matter(tmp_path, text_spec) -> None:
-    make(text_spec, tmp_path / "one")
-    moved = tmp_path / "elsewhere"
-    moved.mkdir()
-    paths = [
-        str(Path(path).rename(moved / Path(path).name)) for path in text_spec["corpus"]["paths"]
-    ]
-    make(text_spec | {"corpus": text_spec["corpus"] | {"paths": paths}}, tmp_path / "two")
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    assert str(tmp_path) not in (tmp_path / "one" / "manifest.json").read_text()
-
-
 def test_what_is_read_is_never_removed_whatever_else_is_named(tmp_path, text_spec) -> None:
     """Files of these names are those of an earlier run, which go first."""
     kept = tmp_path / "out/manifest.json"
@@ -123,15 +111,6 @@ def test_nothing_is_left_when_it_breaks_in_the_middle(tmp_path, text_spec, monke
     with pytest.raises(CorpusError, match="No space left on device"):
         make(text_spec, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_a_damaged_file_of_python_is_one_line(tmp_path, text_spec, monkeypatch) -> None:
-    (tmp_path / "pydoc_data").mkdir()
-    (tmp_path / "pydoc_data/topics.py").write_text("topics = {")
-    monkeypatch.setattr("pipeline.corpus.python_docs.standard_library", lambda: tmp_path)
-    with pytest.raises(CorpusError, match=r"reading the corpus failed \(SyntaxError: "):
-        make(text_spec | {"corpus": {"source": "python-docs"}}, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_bpe_trains_on_a_bounded_part(tmp_path, text_spec, monkeypatch) -> None:

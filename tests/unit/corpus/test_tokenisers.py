@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from pipeline.corpus.sources import Source
 from pipeline.corpus.text_store import TextStore, store_text
-from pipeline.corpus.tokenisers import Tokeniser, check_folder, make_tokeniser
-from pipeline.errors import CorpusError
+from pipeline.corpus.tokenisers import Tokeniser, make_tokeniser
 
 TEXT = "the cat sat on the mat\nthe dog sat on the cat\n漢字 and 漢\n"
 
@@ -70,17 +68,6 @@ def test_a_vocabulary_is_the_same_in_every_process_and_thread_count(store, kind)
     assert len(outputs) == 1
 
 
-def test_char_is_one_token_a_character(store: TextStore, tmp_path: Path) -> None:
-    tokeniser = make(store, tmp_path, kind="char")
-    encoded = tokeniser.tokenizer.encode(TEXT)
-    assert len(encoded.ids) == len(TEXT)
-    assert tokeniser.tokenizer.decode(encoded.ids) == TEXT
-    assert tokeniser.vocab_size == len(set(TEXT)) + 2
-    assert tokeniser.description == {"kind": "char", "num_unknown_characters": 0}
-    saved = Tokenizer.from_str(tokeniser.tokenizer.to_str())
-    assert saved.encode(TEXT).ids == encoded.ids
-
-
 def test_char_keeps_the_most_frequent_and_counts_the_rest(store: TextStore, tmp_path: Path) -> None:
     tokeniser = make(store, tmp_path, kind="char", vocab_size=5)
     vocab = tokeniser.tokenizer.get_vocab()
@@ -109,7 +96,6 @@ def pretrained_folder(store: TextStore, tmp_path: Path, settings: object) -> Pat
     ("settings", "separator"),
     [
         (None, "<|endoftext|>"),
-        ({"eos_token": "</done>"}, "</done>"),
         ({"eos_token": {"content": "</done>"}}, "</done>"),
         ({"eos_token": None, "sep_token": "</done>"}, "</done>"),
     ],
@@ -122,13 +108,6 @@ def test_pretrained_from_a_folder(store, tmp_path, settings, separator) -> None:
     assert tokeniser.tokenizer.decode(tokeniser.tokenizer.encode(TEXT).ids) == TEXT
     described = {"kind": "pretrained", "name": "made-before", "revision": None}
     assert tokeniser.description == described
-
-
-def test_a_folders_vocabulary_over_the_models_is_seen_before_any_job(store, tmp_path) -> None:
-    section = {"kind": "pretrained", "name": str(pretrained_folder(store, tmp_path, None))}
-    check_folder(section, 1000)
-    with pytest.raises(CorpusError, match=r"entries; expected at most model\.vocab_size 100"):
-        check_folder(section, 100)
 
 
 def test_pretrained_from_the_hub_asks_for_the_pinned_revision(store, tmp_path, monkeypatch) -> None:

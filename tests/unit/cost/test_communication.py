@@ -19,13 +19,6 @@ def network(**changes):
     return Network(job, device_of(job, Constants()))
 
 
-def test_groups_lie_on_nodes_as_their_stride_says() -> None:
-    assert RankGroup.of(8, 1, 8) == RankGroup(8, 8, 1)
-    assert RankGroup.of(16, 1, 8) == RankGroup(16, 8, 2)
-    assert RankGroup.of(16, 2, 8) == RankGroup(16, 4, 4)
-    assert RankGroup.of(4, 8, 8) == RankGroup(4, 1, 4)
-
-
 def test_a_ring_inside_a_node_moves_twice_its_share() -> None:
     net = network()
     size, group = 1e9, net.groups["tensor"]
@@ -60,14 +53,6 @@ def test_an_exchange_goes_over_links_and_cards_at_once() -> None:
     assert cut.seconds(inside) == pytest.approx(1e9 / cut.link_rate(group), rel=0.02)
 
 
-def test_ends_of_a_pipeline_are_a_pair_that_shares_cards() -> None:
-    net = network()
-    assert net.job.pp == 8
-    assert net.groups["ends"] == RankGroup(2, 1, 2)
-    assert network(gpus="8", tp="2", pp="4", vpp="1").groups["ends"] == RankGroup(2, 2, 1)
-    assert network(pp="1", gpus="8").groups["ends"].size == 1
-
-
 def test_stages_inside_a_node_leave_the_tensor_axis_between_nodes() -> None:
     """The reverse order of the axes: eight stages on a node, tensor ranks on eight nodes."""
     net = network()
@@ -83,36 +68,6 @@ def test_stages_inside_a_node_leave_the_tensor_axis_between_nodes() -> None:
     assert other > 1.5 * one
 
 
-def test_groups_of_a_node_share_its_cards() -> None:
-    net = network()
-    alone, shared = RankGroup(16, 8, 2), RankGroup(2, 1, 2)
-    assert net.node_rate(alone) == pytest.approx(8 * net.node_rate(shared))
-    assert net.node_rate(shared) <= 1e9 / 8 * 1600 / 8
-
-
-def test_stages_send_over_the_network_where_nodes_end() -> None:
-    inside, crossing = set(), set()
-    for stride in (1, 2, 8):
-        net = network(gpus="16", pp=str(16 // stride), tp=str(stride), vpp="1", node_net_gbps="10")
-        assert (net.job.gpus_per_node, net.job.dp) == (8, 1)
-        sends = net.sends(1e9 / stride)
-        border = 8 // stride - 1
-        crossing |= {sends[border], sends[-1]}
-        inside |= {each for each in sends[:border]}
-    # However many of a node send, its cards have the same bytes to move.
-    assert max(crossing) == pytest.approx(min(crossing))
-    assert max(inside) < 0.1 * min(crossing)
-
-
-def test_more_nodes_take_longer_and_a_card_is_slower_than_all() -> None:
-    few, many = (
-        network(gpus=str(n), dp=str(n), tp="1", pp="1", vpp="1", global_batch="512")
-        for n in (16, 512)
-    )
-    assert few.all_reduce("data", 1e9) < many.all_reduce("data", 1e9)
-    assert few.gather("data", 1e9) < few.gather("data", 1e9, card_share=1.0)
-
-
 def test_a_ring_has_hops_inside_of_each_of_its_nodes() -> None:
     """What goes round passes all 64 ranks; an all-reduce takes a tree over many nodes instead."""
     net = network(gpus="64", dp="64", tp="1", pp="1", vpp="1")
@@ -121,8 +76,3 @@ def test_a_ring_has_hops_inside_of_each_of_its_nodes() -> None:
     assert 1e6 * net.gather("data", 1e-9) == pytest.approx(ring_us)
     assert 1e6 * net.gather("data", 1e-9, messages=4) == pytest.approx(4 * ring_us)
     assert 1e6 * net.all_reduce("data", 1e-9) == pytest.approx(tree_us)
-
-
-def test_two_ranks_of_a_mesh_have_some_of_its_links() -> None:
-    mesh = network(hardware="V100-SXM2-16GB", device_gib="16")
-    assert mesh.link_rate(RankGroup(2, 2, 1)) < 0.4 * mesh.link_rate(RankGroup(8, 8, 1))

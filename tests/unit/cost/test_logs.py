@@ -63,17 +63,14 @@ def test_the_configuration_that_a_log_prints_is_predicted(tmp_path, capsys) -> N
     ("edit", "said"),
     [
         (lambda titan, megatron: [*titan[:10], CORRUPT, *titan[10:]], r":11 is cut off or of anot"),
-        (lambda titan, megatron: [*titan[:12], titan[12][:90]], r":13 is cut off or of another"),
         (lambda titan, megatron: [*titan, megatron[-1]], r":16 is .* line of torchtitan on a step"),
         (lambda titan, megatron: [*titan, titan[12]], r":16 is step 30 behind step 40; give the"),
-        (lambda titan, megatron: titan[:10], r"has too few lines of .* on a step \(1\)"),
         (
             lambda titan, megatron: ["Epoch 51, Loss: 4.6444"],
             r"has too few lines of .* on a step \(0\)",
         ),
         (lambda titan, megatron: [*titan[:2], *titan[3:]], r"and '8, 8192, ' as global_batch, seq"),
         (lambda titan, megatron: megatron[:-6], r"skipped updates in all lines; give a longer"),
-        (lambda titan, megatron: [*megatron[:-1], megatron[-1][50:]], r":49 is cut off or of an"),
         (lambda titan, megatron: [*megatron[:-1], megatron[-1][:-20]], r"line of Megatron-LM on a"),
     ],
 )

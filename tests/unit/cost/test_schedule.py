@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cost.schedule import ROUNDS, even, order, pipelined, stages
+from pipeline.cost.schedule import ROUNDS, even, order, pipelined
 from pipeline.metrics.profile import makespan
 from pipeline.study.profiling import BACKWARD, FORWARD, WEIGHTS
 
@@ -54,17 +54,6 @@ def test_even_stages_take_what_the_closed_form_says(ranks, count) -> None:
         assert seconds == pytest.approx(3.0 * (count + (ranks - 1) / 2))
 
 
-def test_a_slow_last_stage_costs_more_than_a_slow_first_one() -> None:
-    """A closed form gives both 81 s: a micro-batch through the others, and all through this one.
-
-    A slow first stage has four forward passes to do before it first waits for a gradient.
-    """
-    for place, expected in ((0, 76.5), (3, 81.0)):
-        forward = [1.0 + (stage == place) / 2 for stage in range(4)]
-        backward = [2 * each for each in forward]
-        assert pipelined("1f1b", 4, forward, backward, 16) == pytest.approx(expected)
-
-
 def test_a_part_of_a_micro_batch_and_a_part_of_a_round_take_their_share() -> None:
     whole, more = (pipelined("1f1b", 4, [1.0] * 4, [2.0] * 4, count) for count in (8, 8.5))
     assert more - whole == pytest.approx(1.5)
@@ -78,14 +67,6 @@ def test_a_message_is_waited_for_where_no_other_pass_is_ready() -> None:
     assert alone == pytest.approx(2 * (1 + 2) + 2 * 0.25)
     many = [pipelined("interleaved", 2, [1.0] * 4, [2.0] * 4, 8, message=m) for m in (0.0, 0.01)]
     assert many[0] < many[1] < many[0] + 32 * 0.01
-
-
-def test_layers_of_stages() -> None:
-    assert stages(78, 12, 1.0, balance=False) == [6] * 3 + [7] * 6 + [6] * 3
-    assert stages(32, 4, 0.0, balance=True) == [8, 8, 8, 8]
-    assert stages(32, 4, 4.0, balance=True) == [9, 9, 9, 5]
-    assert stages(16, 8, 4.0, balance=True) == [3, 2, 3, 2, 3, 2, 1, 0]
-    assert stages(5, 1, 4.0, balance=True) == [5]
 
 
 @settings(deadline=None)

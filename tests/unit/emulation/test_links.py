@@ -4,20 +4,16 @@ from pipeline.emulation import links
 from pipeline.study.link import LinkSpec
 
 
-def test_a_link_is_slowed_by_the_factor() -> None:
-    (command,) = links.shaping_commands("eth0", 1000, 4.0)
-    assert command.startswith("qdisc add dev eth0 root handle 1: tbf rate 250000000bit burst 22688")
+def test_a_link_is_slowed_by_the_factor_and_its_delay_stretched_at_both_ends() -> None:
+    rate, delay = links.shaping_commands("eth0", 1000, 4.0, delay_us=500)
+    assert rate.startswith("qdisc add dev eth0 root handle 1: tbf rate 250000000bit burst 22688")
+    assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1000us limit 100000"
 
 
 def test_both_ends_of_a_cable_take_large_packets() -> None:
     """A bridge takes the smallest of its ports, so one end forgotten would undo it."""
     (cable, *_) = links.plug_commands(1, 77)
     assert cable.count(f"mtu {links.MTU}") == 2
-
-
-def test_a_delay_is_stretched_and_lies_at_both_ends() -> None:
-    _, delay = links.shaping_commands("eth0", 1000, 4.0, delay_us=500)
-    assert delay == "qdisc add dev eth0 parent 1:1 handle 10: netem delay 1000us limit 100000"
 
 
 def test_a_ring_reaches_what_the_narrowest_part_of_each_way_lets_through() -> None:

@@ -8,11 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.emulation import nodes, tcp
-from pipeline.emulation.links import UPLINK_ENDS
-from pipeline.emulation.nodes import Nodes
+from pipeline.emulation import nodes
 from pipeline.errors import LaunchError
-from pipeline.study.link import LinkSpec
 
 
 def test_each_setting_that_may_forbid_namespaces_is_named(monkeypatch) -> None:
@@ -44,19 +41,3 @@ def test_a_trial_that_ends_without_a_word_is_none_that_went_well(monkeypatch, tr
     monkeypatch.setattr(nodes, "program", lambda name: name)
     monkeypatch.setattr(nodes, "cpu_quota", lambda: None)
     assert said in str(nodes.why_not())
-
-
-def test_an_uplink_is_slowed_at_both_ends_and_adds_no_delay(monkeypatch) -> None:
-    commands: list[str] = []
-    monkeypatch.setattr(nodes, "_batch", lambda _, given: commands.extend(given))
-    monkeypatch.setattr(nodes, "_libc", SimpleNamespace(unshare=lambda _: 0))
-    monkeypatch.setattr(nodes, "_set", lambda _: None)
-    monkeypatch.setattr(tcp, "configure", lambda: None)
-    made = Nodes.__new__(Nodes)
-    made.count, made.dilation, made._home, made._networks = 2, 4.0, 0, []
-    made._build(1, LinkSpec("shared", 1000, delay_us=500, uplink_mbits=400))
-    for network in made._networks:
-        os.close(network)
-    at_uplink = [one for one in commands for end in UPLINK_ENDS if f" dev {end} " in one]
-    assert len(at_uplink) == 2
-    assert all("tbf rate 100000000bit" in one for one in at_uplink)

@@ -94,19 +94,6 @@ def facts_of(project: Path) -> dict[str, Any]:
     return facts
 
 
-def test_each_of_the_two_images_has_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("IMAGE", "BASE_IMAGE"):
-        monkeypatch.delenv(name, raising=False)
-    assert build_image.parse([]).base_image == build_image.BASES["current"]
-    monkeypatch.setenv("IMAGE", "apex")
-    assert build_image.parse([]).base_image.endswith("pytorch:25.04-py3")
-    monkeypatch.setenv("BASE_IMAGE", "debian:12")
-    assert build_image.parse([]).base_image == "debian:12"
-    monkeypatch.setenv("IMAGE", "apx")
-    with pytest.raises(SystemExit):
-        build_image.parse([])
-
-
 DEAF_DOCKER = "#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n"
 
 
@@ -283,3 +270,16 @@ def test_a_damaged_image_is_not_current(tmp_path: Path) -> None:
     assert not is_current(tmp_path, SHA)
     (tmp_path / "samestep.json").write_text("{")
     assert not is_current(tmp_path, SHA)
+
+
+def test_each_of_the_two_images_has_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("IMAGE", "BASE_IMAGE"):
+        monkeypatch.delenv(name, raising=False)
+    assert build_image.parse([]).base_image == build_image.BASES["current"]
+    monkeypatch.setenv("IMAGE", "apex")
+    assert build_image.parse([]).base_image.endswith("pytorch:25.04-py3")
+    monkeypatch.setenv("BASE_IMAGE", "debian:12")
+    assert build_image.parse([]).base_image == "debian:12"
+    monkeypatch.setenv("IMAGE", "apx")
+    with pytest.raises(SystemExit):
+        build_image.parse([])

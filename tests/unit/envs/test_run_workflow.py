@@ -20,12 +20,6 @@ def run(
     return ran(["/bin/sh", str(SCRIPT), *arguments], cwd=folder, timeout=60)
 
 
-def test_arguments_reach_snakemake_as_they_are(tmp_path: Path) -> None:
-    done = run(tmp_path, "--configfile", "my study.yaml", "--cores", "1")
-    assert done.returncode == 0
-    assert done.stdout == "ran --configfile my study.yaml --cores 1 --rerun-incomplete\n"
-
-
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "while it waits"])
 def test_a_file_system_without_locks_is_one_line(tmp_path: Path, monkeypatch, waits: bool) -> None:
     """71 is what util-linux says of ENOLCK, also of a server of files that goes meanwhile."""

@@ -4,10 +4,8 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +19,7 @@ from matplotlib.text import Text
 
 from pipeline import figures, tables
 from pipeline.__main__ import main
-from pipeline.figures import panels, theme
+from pipeline.figures import theme
 from pipeline.metrics import headline
 from pipeline.metrics import table as tidy
 from pipeline.metrics.contrasts import FASTER, SLOWER
@@ -29,10 +27,8 @@ from pipeline.metrics.results import Results
 from pipeline.study.profiling import IN_STEP
 from pipeline.text import significant
 from tests.fake_records import (
-    CONDITIONED,
     CONDITIONS,
     EMULATED,
-    PLAIN,
     a_cell,
     altered,
     edit_record,
@@ -114,11 +110,6 @@ def test_tokens_of_a_step_are_those_of_the_last_phase() -> None:
     assert "2,048 tokens per step;" in headline.setting(Results(make_table(repeats=1)))
 
 
-def test_without_a_reference_nothing_is_said_of_deviations(table: pd.DataFrame) -> None:
-    figure = draw("loss_step", table[table["metric"] != "loss_deviation"])
-    assert len(figure.axes) == 1 and "Deviations below" not in words(figure)
-
-
 def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tmp_path) -> None:
     begin = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
     unseen = {"steps": 5, "unigram_entropy": 6.0}
@@ -143,44 +134,11 @@ def test_loss_against_time_is_that_of_the_runs_to_the_end_over_each_step_time(tm
     assert "Loss of the last 5 steps, on text that no step before had: Single" in said
 
 
-@pytest.mark.parametrize("name", ["throughput", "speedup"])
-def test_no_point_hides_another_and_cells_at_one_number_of_nodes_are_ranked(
-    name: str, table: pd.DataFrame, drawn: Callable[[str], Figure]
-) -> None:
-    # Of arms: caps of intervals have no line, and the ideal one is grey.
-    lines = [line for line in drawn(name).axes[0].lines
-             if line.get_linestyle() != "None" and line.get_color() != theme.GREY]  # fmt: skip
-    places = [x for line in lines for x in np.asarray(line.get_xdata())]
-    assert len(places) > 4 and len({*places}) == len(places)
-    single = table["cell"] == "single"
-    axes = draw(name, table[table["cell"].isna() | single | (table["nodes"] == 4)]).axes[0]
-    labels = [text.get_text() for text in axes.get_yticklabels()]
-    assert axes.get_xlim()[0] == 0 and "Single device, 1 node" in labels
-    assert axes.get_xlabel().endswith("on\N{NO-BREAK SPACE}4\N{NO-BREAK SPACE}nodes")
-    ends = [float(np.asarray(line.get_xdata())[0]) for line in axes.lines
-            if np.size(line.get_xdata()) == 1]  # fmt: skip
-    assert ends == sorted(ends, reverse=True) and len(ends) == len(labels)
-
-
 def test_a_cell_keeps_its_look_and_no_two_share_one() -> None:
     cells = [a_cell(f"c{i}") for i in range(12)]
     one = {**make_study()["cluster"], "nodes": [1]}
     looks = theme.semantics(Results(make_table(repeats=1, cells=cells, cluster=one)))
     assert len({(looks["palette"][arm], looks["markers"][arm]) for arm in looks["dashes"]}) == 12
-
-
-def test_what_a_label_has_in_brackets_stays_on_one_line(table: pd.DataFrame) -> None:
-    own = table.assign(
-        arm_label=table["arm_label"].replace("Horovod", "Horovod [torch amp O1, bf16]")
-    )
-    assert theme.names(Results(own), ["horovod"])[0] == ["Horovod\n[torch amp O1, bf16]"]
-
-
-def test_one_real_node_has_no_network(table: pd.DataFrame) -> None:
-    real = Results(table.assign(network=table["network"].where(table["network"].isna(), "real")))
-    alone = Results(real.table[real.table["nodes"].isna() | (real.table["nodes"] == 1)])
-    assert "CPU, a real network between nodes; strong" in headline.setting(real)
-    assert "CPU; strong" in headline.setting(alone)
 
 
 def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
@@ -189,23 +147,6 @@ def test_a_figure_of_unequal_work_is_refused(table, tmp_path, capsys) -> None:
     assert main(args) == 2
     assert "figure speedup refuses: global_batch is 16" in capsys.readouterr().err
     assert not (tmp_path / "speedup.pdf").exists()
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (35, 1050, [50, 100, 200, 500, 1000]),
-        (31, 170, [40, 50, 60, 80, 100, 150]),
-        (0.88, 1.22, [0.9, 1.0, 1.1, 1.2]),
-        (0.02, 7000, [0.1, 1, 10, 100, 1000]),
-    ],
-)
-def test_a_logarithmic_axis_has_few_round_ticks(low, high, ticks) -> None:
-    figure, axes = plt.subplots()
-    panels.log_axis(axes.xaxis, low, high)
-    assert list(axes.get_xticks()) == pytest.approx(ticks)
-    assert axes.get_xlim() == (low, high)
-    plt.close(figure)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,30 +196,6 @@ def test_each_link_has_a_panel_with_lines_that_begin_at_one_point(name, linked) 
         assert one[0] == other[0] and one[1:] != other[1:]
 
 
-def test_one_node_is_drawn_once_before_the_panels_of_the_links(linked: pd.DataFrame) -> None:
-    over = [f"{n} nodes, {link}" for link in LINKS for n in (2, 4)]
-    assert titles(draw("step_time", linked)) == ["1 node", *over]
-
-
-@pytest.mark.parametrize(
-    ("fell_back", "panels"),
-    [
-        (lambda spec: True, ["loopback"]),
-        (lambda spec: spec.cell.endswith("-fast"), ["links of 200 Mbit/s", "loopback"]),
-        (lambda spec: spec.world.nodes > 1, ["", "loopback"]),
-    ],
-    ids=["all", "one link", "several nodes"],
-)
-def test_what_ran_on_the_loopback_is_one_panel_of_that_name(fell_back: Any, panels: Any) -> None:
-    made = make_table(repeats=1, cluster=EMULATED, profile={"steps": 4}, fell_back=fell_back)
-    for name in ("throughput", "speedup", "step_time", "time_split"):
-        figure = draw(name, made)
-        if name in ("throughput", "speedup"):
-            assert [axes.get_title() for axes in figure.axes] == panels
-        said = " ".join([*titles(figure), *(text.get_text() for text in figure.texts)])
-        assert "1 Gbit/s" not in said
-
-
 def parts(figure: Figure, panel: int, place: int) -> list[Rectangle]:
     """The pieces of one bar, from left to right."""
     found = [p for p in figure.axes[panel].patches if isinstance(p, Rectangle)]
@@ -302,19 +219,6 @@ def test_a_bar_is_the_phases_end_to_end_as_shares_of_the_step(table, drawn) -> N
     assert f"{100 * share:.0f} % of {significant(1000 * sum(spent), 2)} ms" in beside
     assert figure.axes[0].texts[0].get_text().startswith("0 % of ")
     assert parts(figure, panel=1, place=0) == [], "the single device ran on one node alone"
-
-
-def test_it_says_what_the_bars_are_and_what_they_cannot_tell(table, drawn) -> None:
-    said = words(drawn("time_split"))
-    assert "exposed communication" in said
-    assert "Bars: means over 8 steps of profiled runs, of each its slowest rank." in said
-    assert re.search(r"Reading the batch, before the step, took [\d.]+ ms at most", said)
-    own = table.copy()
-    marked = own["metric"].str.startswith("phase_mean_seconds:") & (own["cell"] == "dps")
-    own.loc[marked & ~own["metric"].str.endswith((":rest", ":data")), "value"] = 0.0
-    assert "Without phases, drawn as rest: dps." in words(draw("time_split", own))
-    unprofiled = draw("time_split", make_table(repeats=1))
-    assert "no profiled run finished" in words(unprofiled)
 
 
 BRACKETS = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
@@ -371,6 +275,8 @@ def points(axes: Axes) -> list[tuple[float, float, str, str]]:
 def test_each_ratio_is_a_point_of_its_cell_with_its_interval(conditioned, what_if) -> None:
     found, looks = Results(conditioned).against_plain, theme.semantics(Results(conditioned))
     drawn = points(what_if.axes[0])
+    # Each in the band of its condition.
+    assert [round(point[1]) for point in drawn] == [n for n in range(4) for _ in range(3)]
     assert [point[0] for point in drawn] == pytest.approx(list(found["ratio"]))
     colours, markers = looks["palette"], looks["markers"]
     styles = [(colours[arm].lower(), markers[arm]) for arm in found["arm"]]
@@ -378,61 +284,6 @@ def test_each_ratio_is_a_point_of_its_cell_with_its_interval(conditioned, what_i
     ends = [list(np.asarray(line.get_xdata())) for line in what_if.axes[0].lines
             if line.get_marker() == "|"]  # fmt: skip
     assert ends == found[["low", "high"]].to_numpy().tolist()
-
-
-def test_every_point_has_a_height_of_its_own_in_the_band_of_its_condition(
-    conditioned, what_if
-) -> None:
-    heights = [height for _, height, _, _ in points(what_if.axes[0])]
-    assert len(set(heights)) == 12 and min(np.diff(sorted(heights))) > 0.2
-    assert [round(height) for height in heights] == [n for n in range(4) for _ in range(3)]
-    axes, found = what_if.axes[0], Results(conditioned).against_plain
-    low, high = axes.get_xlim()
-    assert low < found["low"].min() and high > found["high"].max()
-    assert 2 <= len(axes.get_xticks()) <= 9 and 1.0 in axes.get_xticks()
-
-
-def test_it_says_what_the_conditions_are_and_what_they_are_held_against(what_if) -> None:
-    text = words(what_if)
-    for part in ("straggler one node at 0.5 speed", "jitter 0.3",
-                  "asymmetric receives 250 Mbit/s", "oversubscribed uplink 1 Gbit/s"):  # fmt: skip
-        assert part in text
-    assert "jitter jitter" not in text and "Without a condition: links of 1 Gbit/s." in text
-    assert "Bars: 95 % interval of a ratio of medians of 6 and 6 repeats." in text
-
-
-def overlapping(what_if: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that lie over one another, with what lies outside of the figure."""
-    what_if.draw_without_rendering()
-    texts = list[Text]()
-    for axes in (axes for axes in what_if.axes if axes.get_visible()):
-        low, high = axes.get_xlim()
-        ticks = (one for one in axes.get_xticklabels() if low <= one.get_position()[0] <= high)
-        texts += [*axes.texts, *ticks, axes.title, axes.xaxis.label]
-    texts = [text for text in texts if text.get_text() and text.get_visible()]
-    shown = [(text.get_text(), text.get_window_extent()) for text in texts]
-    width = what_if.bbox.width
-    outside = [(text, "outside") for text, box in shown if box.x0 < 0 or box.x1 > width]
-    pairs = [(a, b) for i, a in enumerate(shown) for b in shown[i + 1 :]]
-    return outside + [(a[0], b[0]) for a, b in pairs if a[1].overlaps(b[1])]
-
-
-@pytest.mark.parametrize(
-    "links",
-    [
-        CONDITIONED["links"],
-        [PLAIN, PLAIN | {"name": "all-at-once-on-a-slow-day", "straggler": 0.25, "jitter": 1.5,
-                         "receive_mbits": 62.5, "uplink_mbits": 125}],
-    ],
-    ids=["each alone", "all at once"],
-)  # fmt: skip
-def test_no_text_lies_over_another_also_on_four_node_counts(links: Any) -> None:
-    cluster = CONDITIONED | {"nodes": [1, 2, 4, 8, 16], "links": links}
-    work = make_study()["workload"] | {"steps": 8, "untimed_steps": 1}
-    cells = CONDITIONS["cells"][:3]
-    made = draw("what_if", make_table(repeats=1, cluster=cluster, cells=cells, workload=work))
-    assert [axes.get_title() for axes in made.axes] == [f"{n} nodes" for n in (2, 4, 8, 16)]
-    assert overlapping(made) == []
 
 
 def test_without_a_pair_that_finished_it_says_so() -> None:

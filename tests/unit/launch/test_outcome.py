@@ -42,7 +42,6 @@ def leave(paths: RunPaths, rank: int, kind: str, message: str = "why") -> None:
     ("left", "codes", "verdict"),
     [
         ({}, (0, 0), Judgement("ok", None)),
-        ({1: "oom"}, (1, 1), Judgement("oom", "SomeError: why")),
         ({1: "unsupported"}, (1, 1), Judgement("unsupported", "SomeError: why")),
         # Lost connections follow a rank that is out of memory, or has a bug.
         ({0: "failed", 3: "oom"}, (1, 1), Judgement("oom", "SomeError: why")),
@@ -56,12 +55,6 @@ def test_the_worst_of_what_ranks_say_decides(run, paths, left, codes, verdict) -
     assert judge(run, paths, ended(*codes)) == verdict
 
 
-def test_wrong_input_makes_no_record(run, paths) -> None:
-    leave(paths, 0, "error", "4 ranks came up, the spec says 2")
-    with pytest.raises(LaunchError, match="4 ranks came up"):
-        judge(run, paths, ended(1))
-
-
 def test_a_time_out_names_what_a_signal_stopped_and_is_worse_than_a_lost_peer(run, paths) -> None:
     late = replace(ended(-9, timed_out=True), stopped=[7, 9])
     assert "process 7, 9 was stopped by a signal (SIGSTOP)" in str(judge(run, paths, late).reason)
@@ -73,8 +66,8 @@ def test_a_time_out_names_what_a_signal_stopped_and_is_worse_than_a_lost_peer(ru
 
 @pytest.mark.parametrize(
     ("codes", "signals"),
-    [((-9,), ()), ((137,), ()), ((1,), (9,)), ((1,), (6, 9)), ((0, -9), ())],
-    ids=["launcher", "as a shell says it", "rank", "its peer gave up", "one of two"],
+    [((-9,), ()), ((1,), (6, 9)), ((0, -9), ())],
+    ids=["launcher", "its peer gave up", "one of two"],
 )
 def test_a_kill_is_named_also_where_a_peer_says_that_it_lost_it(run, paths, codes, signals) -> None:
     for _ in range(2):
@@ -97,12 +90,8 @@ def test_a_kill_says_what_the_kernel_counted_and_guesses_no_killer(run, paths) -
     ("line", "status", "fix"),
     [
         ("socket (errno: 24 - Too many open files).", "failed", "ulimit -n"),
-        ("OSError: [Errno 12] Cannot allocate memory", "oom", "more memory"),
         ("terminate called after ... 'std::bad_alloc'", "oom", "more memory"),
-        ("MemoryError", "oom", "more memory"),
         ("ImportError: libtorch.so: failed to map segment from shared object", "oom", "memory"),
-        ("libgomp: Thread creation failed: Resource temporarily unavailable", "failed",
-         "ulimit -u"),
         ("RuntimeError: can't start new thread", "failed", "ulimit -u"),
         ("(errno: 101 - Network is unreachable)", "failed", "ip route"),
         ("ImportError: libx.so.1: cannot open shared object file", "failed", "see the log"),
@@ -176,7 +165,6 @@ QUIET, LATE = {"RetransSegs": 9, "TCPTimeouts": 0}, {"RetransSegs": 9, "TCPTimeo
             [QUIET, QUIET],
             "step 4 took 3 s where the median is 0.1 s; no node had a TCP time-out",
         ),
-        (3, [None, None], None),
     ],
 )
 def test_a_stall_is_told_with_its_step_and_node(seconds, counted, line) -> None:
@@ -237,12 +225,10 @@ OWN = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 
     ("text", "expected"),
     [
         ("".join(RANK.format(code) for code in (-15, 1, -9)), [9]),
-        (FIRST.format(-15), [15]),
         (RANK.format(-15) + FIRST.format(1), []),
         (RANK.format(-15) + FIRST.format(-11), [11]),
-        (OWN, [15]),
     ],
-    ids=["killed", "ended by somebody", "ended by torchrun", "crashed", "torchrun ended"],
+    ids=["killed", "ended by torchrun", "crashed"],
 )
 def test_signals_of_ranks_are_those_of_the_first_to_go(tmp_path, text, expected) -> None:
     """Neither those of an earlier start, nor what launchers say as the stage stops them."""

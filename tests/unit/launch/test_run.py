@@ -1,7 +1,6 @@
-"""Resuming in the stage `train`, starts after a lost one, and what an earlier start left."""
+"""Starts after a lost one, and what an earlier start left; tests/system has the other faults."""
 
 import argparse
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +51,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
     """
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # as a shell of an allocation has it
 
-    def run(spec: RunSpec, *ends: Ended | str, attempt: int = 1) -> list[str]:
+    def run(spec: RunSpec, *ends: Ended, attempt: int = 1) -> list[str]:
         told: list[str] = []
 
         def follow(spec: RunSpec, commands: Any, _: Any, paths: RunPaths, token: str) -> Ended:
@@ -62,11 +61,7 @@ def stage(small_tokens, tmp_path, monkeypatch):
             checkpoint.save(paths.checkpoints, 3, STATE, owner.partition("=")[2])
             path_of(paths.ranks, 0).write_bytes(ROWS)
             paths.log.touch()
-            if isinstance(end, Ended):
-                return end
-            error = {"kind": end, "type": "SomeError", "message": "why"}
-            (paths.ranks / "rank0.error.json").write_text(json.dumps(error))
-            return replace(KILLED, exit_codes=[1])
+            return end
 
         monkeypatch.setattr(cli, "follow", follow)
         file = tmp_path / "spec.json"
@@ -95,17 +90,6 @@ def step(number: int, spec: RunSpec = ONE) -> Step:
 ROWS = b"".join(packed(step(number)) for number in range(4))
 
 
-def test_a_killed_run_is_started_again_from_its_checkpoint(stage, tmp_path, capsys) -> None:
-    told = stage(ONE, KILLED, "lost", KILLED)
-    assert told == ["--resume-from=0", "--resume-from=3", "--resume-from=3"]
-    record = read_record(tmp_path)
-    assert record.status == "failed" and "killed by signal 9" in record.run["reason"]
-    assert capsys.readouterr().err.count("it is started again") == 2
-    assert (tmp_path / "log.txt").read_text().count("lost in attempt") == 2
-    first, second = record.run["execution"]["interruptions"]
-    assert "lost in attempt 1 of 3 (killed by signal 9" in first and "2 of 3 (SomeError" in second
-
-
 def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(stage, tmp_path, monkeypatch) -> None:
     """On one node as on several; the last of its attempts counts."""
     monkeypatch.setenv(SENT_AGAIN, "yes")
@@ -114,23 +98,6 @@ def test_a_lost_run_is_left_to_the_scheduler_inside_a_job(stage, tmp_path, monke
     assert not (tmp_path / "run.json").exists()
     stage(ONE, KILLED, attempt=3)
     assert read_record(tmp_path).status == "failed"
-
-
-@pytest.mark.parametrize("kind", ["failed", "unsupported", "oom"])
-def test_a_run_that_says_why_it_failed_is_started_once(stage, tmp_path, kind) -> None:
-    assert stage(ONE, kind) == ["--resume-from=0"]
-    assert read_record(tmp_path).status == kind
-
-
-def test_out_of_time_it_keeps_its_checkpoint_for_a_longer_limit(stage, tmp_path) -> None:
-    out_of_time = replace(KILLED, exit_codes=[], timed_out=True)
-    assert stage(ONE, out_of_time) == ["--resume-from=0"]
-    assert read_record(tmp_path).status == "timeout"
-    assert not (tmp_path / "ranks/launch").exists(), "a rank that is left leaves nothing"
-    work = replace(ONE.workload, checkpoint_every=3)
-    longer = replace(ONE, timeout_seconds=2 * ONE.timeout_seconds, workload=work)
-    assert stage(longer, out_of_time) == ["--resume-from=3"]
-    assert stage(replace(longer, seed=1), out_of_time) == ["--resume-from=0"]
 
 
 def test_a_run_never_resumes_on_another_network(stage, tmp_path, monkeypatch) -> None:
@@ -191,55 +158,17 @@ def test_progress_is_told_by_whole_rows(tmp_path) -> None:
 OURS = checkpoint.key("training", "tokens", "the loopback network")
 
 
-@pytest.fixture
-def left(paths: RunPaths) -> RunPaths:
-    """A run of two ranks with checkpoints of steps 2 and 3, and the rows of 4 steps."""
-    for done in (2, 3):
-        checkpoint.save(paths.checkpoints, done, STATE, OURS)
-    leave_steps(paths, 4, 4)
-    return paths
-
-
-def leave_steps(paths: RunPaths, *counts: int, after: bytes = b"") -> None:
-    for rank, count in enumerate(counts):
-        rows = [packed(replace(step(number), rank=rank)) for number in range(count)]
-        path_of(paths.ranks, rank).write_bytes(b"".join(rows) + after)
-
-
-def test_the_newest_checkpoint_with_the_rows_of_its_steps_is_resumed_from(left) -> None:
-    assert left.clear(LAYOUT, OURS) == (3, [])
-    assert path_of(left.ranks, 0).is_file() and left.checkpoints.is_dir()
-
-
-@pytest.mark.parametrize(
-    "after", [b"", packed(step(2))[:9], bytes(99), packed(replace(step(9), rank=1))]
-)
-def test_one_that_is_ahead_of_its_steps_falls_back_to_the_one_before(left, after) -> None:
-    """The rows end, are cut off, are zeros, or are of another step."""
-    leave_steps(left, 4, 2, after=after)
-    done, said = left.clear(LAYOUT, OURS)
-    assert done == 2
-    assert said == ["the checkpoint of step 3 is not used: rank1.steps ends at step 2"]
-    assert [path.name for path in left.checkpoints.iterdir()] == ["step-00000002"]
-
-
-def test_where_none_is_good_the_run_starts_anew_and_says_so(left) -> None:
-    leave_steps(left, 4)
-    path_of(left.ranks, 1).unlink()
-    done, said = left.clear(LAYOUT, OURS)
-    assert (done, len(said)) == (0, 3)
-    assert said[0].endswith("rank1.steps ends at step 0")
-    assert said[2] == "no good checkpoint is left, the run starts anew"
-    assert not left.checkpoints.exists() and not list(left.ranks.iterdir())
-
-
-def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(left) -> None:
+def test_what_is_left_beside_a_checkpoint_and_its_steps_is_dropped(paths) -> None:
     """Of a killed attempt: measurements, torchrun's folder, errors, half-written files."""
-    (left.ranks / "torchrun").mkdir()
+    checkpoint.save(paths.checkpoints, 3, STATE, OURS)
+    for rank in range(2):
+        rows = [packed(replace(step(number), rank=rank)) for number in range(4)]
+        path_of(paths.ranks, rank).write_bytes(b"".join(rows))
+    (paths.ranks / "torchrun").mkdir()
     for name in ("torchrun/log", "emulation.json", "rank0.error.json", "rank1.json"):
-        (left.ranks / name).write_text("old")
-    (left.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
-    (left.out / ".run.json.77.tmp.json").write_text("half")
-    assert left.clear(LAYOUT, OURS)[0] == 3
-    assert sorted(path.name for path in left.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
-    assert sorted(path.name for path in left.out.iterdir()) == ["checkpoints", "ranks"]
+        (paths.ranks / name).write_text("old")
+    (paths.ranks / ".rank0.steps.77.tmp.steps").write_text("half")
+    (paths.out / ".run.json.77.tmp.json").write_text("half")
+    assert paths.clear(LAYOUT, OURS) == (3, [])
+    assert sorted(path.name for path in paths.ranks.iterdir()) == ["rank0.steps", "rank1.steps"]
+    assert sorted(path.name for path in paths.out.iterdir()) == ["checkpoints", "ranks"]

@@ -1,13 +1,11 @@
 """Facts of machine and rank; None where the machine has none."""
 
-import json
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from pipeline.machine import facts as machine
-from pipeline.schemas import SCHEMA_FOLDER
 
 
 def test_a_gpu_that_may_not_be_asked_costs_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,18 +21,6 @@ def test_a_gpu_that_may_not_be_asked_costs_no_record(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "NVIDIA A100-SXM4-80GB")
     assert machine.hardware()["gpus"] == ["NVIDIA A100-SXM4-80GB", "unknown"]
-
-
-CPU = SimpleNamespace(type="cpu")
-
-
-def test_it_is_what_the_schema_of_a_record_asks_for() -> None:
-    schema = json.loads((SCHEMA_FOLDER / "record.schema.json").read_text())
-    asked = schema["properties"]["ranks"]["items"]["properties"]["environment"]
-    facts = machine.rank_environment(CPU, alone=True)
-    assert set(facts) == set(asked["required"]) == set(asked["properties"])
-    assert facts["num_cores"] >= 1 and facts["kernel"].partition(" ")[2]
-    assert facts["gpu"] is facts["driver"] is facts["nccl"] is facts["interface"] is None
 
 
 def test_a_gpu_whose_driver_tells_nothing_ends_no_run(monkeypatch) -> None:

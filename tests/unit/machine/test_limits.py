@@ -34,11 +34,6 @@ def test_a_loopback_that_is_down_is_said_before_a_rank_waits_for_it() -> None:
     assert "does not reach itself at 127.0.0.1 (Network is unreachable)" in done.stderr
 
 
-def test_more_ranks_than_memory_has_room_for_are_refused_before_a_run() -> None:
-    with pytest.raises(LaunchError, match=r"32512 ranks .* need 1,588 GiB at least.*; lower"):
-        limits.check(254 * 128)
-
-
 @pytest.mark.parametrize("number", limits.SHORT_OF)
 def test_a_socket_that_cannot_be_had_is_no_network_that_is_down(monkeypatch, number: int) -> None:
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Processes end, tell and fail as they should, and none outlives the one that started it."""
+"""Processes end, tell and fail as they should; tests/system sees that none outlives another."""
 
 import mmap
 import os
@@ -6,8 +6,6 @@ import platform
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from functools import partial
 
 import psutil
@@ -16,37 +14,7 @@ import pytest
 from pipeline.errors import LaunchError
 from pipeline.machine import processes
 from pipeline.machine.processes import Child, Tell, Teller, at_once
-from tests.programs import ran, wait_until
-
-CHILD = (
-    "from pipeline.machine.processes import start; from pathlib import Path; import time, sys;"
-    "p = start([sys.executable, '-c', 'import time; time.sleep(60)'], {}, Path(sys.argv[1]));"
-    "print(p.pid, flush=True); time.sleep(60)"
-)
-
-
-def test_children_die_with_a_parent_that_is_killed(tmp_path) -> None:
-    command = [sys.executable, "-c", CHILD, str(tmp_path / "log")]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    with suppress(psutil.NoSuchProcess):
-        wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE, 5)
-
-
-def test_stop_ends_what_ignores_the_polite_signal(tmp_path) -> None:
-    code = (
-        "import signal, time; signal.signal(15, signal.SIG_IGN);"
-        "print('up', flush=True); time.sleep(60)"
-    )
-    log = tmp_path / "log"
-    child = processes.start([sys.executable, "-c", code], os.environ, log)
-    while not log.read_text():
-        time.sleep(0.02)
-    processes.stop([child], grace_seconds=0.3)
-    assert child.returncode == -9
+from tests.programs import ran
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,6 @@ OTHER = {"container": {"runtime": "none"}}
         ("", "is empty"),
         (OTHER | {"partition": "gpu; rm"}, "$.partition"),
         (OTHER | {"account": 123}, "quote it"),
-        (OTHER | {"gpus": "--gres=gpu:h100:4"}, "$.gpus"),
-        (OTHER | {"before": ["one\ntwo"]}, "$.before[0]"),
         ({"container": {"runtime": "none", "options": ["word"]}}, "$.container.options[0]"),
         (OTHER | {"environment": {"NCCL_IB_GID_INDEX": 3}}, "quote it"),
         (OTHER | {"environment": {"NCCL_DEBUG": "INFO"}}, "environment has NCCL_DEBUG"),

@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.machine.source import FILE, ROOT, provenance
+from pipeline.machine.source import FILE, provenance
 from tests.programs import ran
-
-
-def test_it_asks_for_itself_by_its_place() -> None:
-    assert (ROOT / FILE).is_file()
 
 
 @pytest.fixture

@@ -46,13 +46,6 @@ def test_every_cell_that_is_ranked_runs_in_the_study() -> None:
         assert run.spec.world.nodes == one.nodes
 
 
-def test_what_a_study_cannot_have_is_not_ranked() -> None:
-    """A yardstick needs forward passes of the whole model."""
-    smoke = load_study(Path("workflow/config/smoke/study.yaml"))
-    found = choose(smoke, CLUSTER, "fp32", machine(1e-12))
-    assert {one.cell["strategy"] for one in found} <= {"single", "ddp"}
-
-
 LAYOUTS = load_study(Path("workflow/config/layouts/study.yaml"))
 
 

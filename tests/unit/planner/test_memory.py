@@ -173,25 +173,6 @@ def test_a_context_rank_keeps_keys_and_values_of_the_heads_that_a_tensor_axis_le
     assert predict(spec).activations + masks == pytest.approx(found, rel=0.03)
 
 
-@pytest.mark.parametrize("name", strategies.names())
-def test_recomputation_lowers_the_peak_of_every_strategy(name) -> None:
-    """Inputs of its blocks and one block at a time are less than three blocks and more."""
-    spec = replace(shipped("bai2022", "single", 1).spec, precision="fp32", strategy=name)
-    world = replace(spec.world, nodes=1, ranks_per_node=1 if name == "single" else 4)
-    spec = replace(spec, world=world, options={})
-    if strategies.load(name, {}).example:
-        spec = replace(spec, model=strategies.example(name))
-    again = replace(spec, workload=replace(spec.workload, recompute=True))
-    strategies.check([again])
-    for rank in range(world.size):
-        kept, less = predict(spec, rank), predict(again, rank)
-        assert less.peak < kept.peak and kept.recomputed == 0
-        assert less.recomputed + less.activations < kept.activations
-        work = replace(spec.workload, recompute=ATTENTION)
-        alone = predict(replace(spec, workload=work), rank)
-        assert less.activations < alone.activations < kept.activations
-
-
 def test_gradients_of_activations_count_where_the_loss_is_smaller() -> None:
     spec = shipped("smoke", "single", 1).spec
     wide = replace(spec, model=replace(SMALL, width=1536, vocab_size=64))
@@ -316,14 +297,7 @@ def test_what_ptdp_trained_on_80_gib_fits_and_half_of_its_ranks_would_be_full(ro
         assert plan_study([half])[0].needed_bytes > 0.75 * 80 * GIBIBYTE
 
 
-def test_what_mt_nlg_trained_on_80_gib_fits() -> None:
-    """Smith et al. 2022: 530 billion parameters, tensor 8 x pipeline 35, 105 layers."""
-    model = ModelSpec("gpt2", 105, 20480, 128, 2048, 51200)
-    assert num_parameters(model) == pytest.approx(530e9, rel=0.01)
-    assert plan_study([resolve(of_megatron(model, 8, 35))])[0].verdict(80 * GIBIBYTE) == "fits"
-
-
-@pytest.mark.parametrize("size", [40, 60, 100, 200, 500, 900, 5000, 20_000, 1_000_000, 10_000_000])
+@pytest.mark.parametrize("size", [40, 100, 900, 20_000, 10_000_000])
 def test_the_parameters_are_near_the_size(size: int) -> None:
     assert num_parameters(size_of(f"{size}M")) == pytest.approx(size * 1e6, rel=0.04)
 

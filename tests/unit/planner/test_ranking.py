@@ -15,7 +15,6 @@ from pipeline.cost.constants import DEVICES, Constants, content, device_of, name
 from pipeline.cost.predict import Prediction, predict
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees
-from pipeline.planner import here
 from pipeline.planner.memory import peak, predict_sent
 from pipeline.planner.ranking import (
     Cluster,
@@ -28,7 +27,6 @@ from pipeline.planner.ranking import (
     table,
 )
 from pipeline.planner.sizes import model_of, size_of
-from pipeline.study.spec import ModelSpec
 
 
 def cluster(nodes: int, gpus: int, link: float = 0.0) -> Cluster:
@@ -137,29 +135,6 @@ def test_fewer_nodes_are_taken_where_the_link_is_slow() -> None:
     assert any(one.nodes == 8 for one in small)
 
 
-def test_which_degrees_there_are() -> None:
-    """12 layers on 3 nodes of 8; a tensor axis crosses nodes of one device alone."""
-    found = [job for job, _ in jobs(size_of("125M"), cluster(3, 8, 200.0), 96, "bf16")]
-    assert {job.pp for job in found} == {1, 2, 3, 4, 6, 8, 12}
-    for gpus, expected in ((2, {1, 2}), (1, {1, 2, 4})):
-        of = jobs(size_of("125M"), cluster(4, gpus, 9.0), 8, "bf16")
-        assert {job.tp for job, _ in of} == expected
-
-
-@pytest.mark.parametrize(
-    ("layers", "width", "heads", "nodes", "gpus"),
-    [(24, 1024, 16, 1, 1), (32, 2560, 32, 1, 8), (48, 8192, 64, 8, 8)],
-    ids=["350M", "2.6B", "39B"],
-)
-def test_models_of_alpa_fit_the_cluster_that_they_ran_on(layers, width, heads, nodes, gpus) -> None:
-    """Figure 7a of the Alpa paper: GPT with 1024 positions on V100s of 16 GiB.
-
-    A sequence for each device takes the memory of its batch of 1024, by far fewer layouts.
-    """
-    model = ModelSpec("gpt2", layers, width, heads, 1024, 51200)
-    assert rank(model, Cluster("v100-16", 16, nodes, gpus, 25.0), nodes * gpus, "fp16")
-
-
 def test_a_configuration_of_transformers_is_ranked_too(tmp_path, capsys) -> None:
     """Of grouped keys, a gate and a head of its own, and of fewer positions than it has."""
     config = models.examples()["LlamaForCausalLM"]
@@ -207,19 +182,6 @@ def test_of_a_mixture_layouts_that_cut_its_experts_are_ranked_too() -> None:
         assert {(job.experts, job.chosen, job.ep) for job in listed} == {(1, 1, 1)}
 
 
-def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
-    """By `tensor` and by `hybrid`, and each such layout stands beside that without."""
-    found = [one for one in rank(size_of("1.3B"), cluster(1, 8), 32, "bf16") if one.job.tp > 1]
-    cut = [one for one in found if one.job.seq_parallel]
-    assert {one.cell["strategy"] for one in cut} == {"tensor", "hybrid"}
-    for one in cut:
-        assert one.cell["options"]["sequence"] is True and ", sequences cut" in one.name
-        axes = ("gpus", "dp", "tp", "pp", "vpp", "zero")
-        mesh = [getattr(one.job, axis) for axis in axes]
-        alike = [each for each in found if [getattr(each.job, axis) for axis in axes] == mesh]
-        assert sorted(each.job.seq_parallel for each in alike) == [False, True]
-
-
 def test_stages_are_cut_by_their_work() -> None:
     """Of a vocabulary whose output layer is as large as all eight others."""
     model = replace(size_of("1.3B"), num_layers=8, width=512, num_heads=8)
@@ -260,18 +222,23 @@ def test_the_runner_up_stands_with_its_margin_against_the_band(calibrated, secon
     assert lines[1] == f"Runner-up: data 2 on 1 node, {words}"
 
 
-def test_of_one_layout_and_of_two_alike_ones_the_answer_says_so() -> None:
-    assert answer([ranked(1.0)])[1] == "Runner-up: none, no other layout fits."
-    assert answer([ranked(1.05), ranked(1.0, 0.1)])[1] == (
-        "It is the simplest that cannot be told from the fastest, data 2 on 1 node, -5% by "
-        "computing most, inside the band: no difference."
-    )
+def test_which_degrees_there_are() -> None:
+    """12 layers on 3 nodes of 8; a tensor axis crosses nodes of one device alone."""
+    found = [job for job, _ in jobs(size_of("125M"), cluster(3, 8, 200.0), 96, "bf16")]
+    assert {job.pp for job in found} == {1, 2, 3, 4, 6, 8, 12}
+    for gpus, expected in ((2, {1, 2}), (1, {1, 2, 4})):
+        of = jobs(size_of("125M"), cluster(4, gpus, 9.0), 8, "bf16")
+        assert {job.tp for job, _ in of} == expected
 
 
-def test_a_calibrated_layout_has_the_band_of_predict() -> None:
-    assert ranked(1.0, calibrated=True).band == tuple(content()["band"][here.BAND])
-
-
-def test_the_choice_names_link_and_batch() -> None:
-    first = on_four_nodes("1.3B")[0]
-    assert f"on {first.nodes} nodes (link 200 Gbit/s), global batch 512, " in answer([first])[0]
+def test_sequences_are_cut_over_every_tensor_axis_too() -> None:
+    """By `tensor` and by `hybrid`, and each such layout stands beside that without."""
+    found = [one for one in rank(size_of("1.3B"), cluster(1, 8), 32, "bf16") if one.job.tp > 1]
+    cut = [one for one in found if one.job.seq_parallel]
+    assert {one.cell["strategy"] for one in cut} == {"tensor", "hybrid"}
+    for one in cut:
+        assert one.cell["options"]["sequence"] is True and ", sequences cut" in one.name
+        axes = ("gpus", "dp", "tp", "pp", "vpp", "zero")
+        mesh = [getattr(one.job, axis) for axis in axes]
+        alike = [each for each in found if [getattr(each.job, axis) for axis in axes] == mesh]
+        assert sorted(each.job.seq_parallel for each in alike) == [False, True]

@@ -13,7 +13,6 @@ from pipeline.precision import make_precision
 from pipeline.precision.native import MasterWeights, Precision
 from pipeline.study.spec import ModelSpec, OptimiserSpec
 from pipeline.training.optimiser import make_optimiser
-from tests.ranks import Operators
 
 SPEC = ModelSpec("gpt2", num_layers=1, width=16, num_heads=2, context=8, vocab_size=40)
 ADAMW = OptimiserSpec("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.0, 1.0, "linear", 1)
@@ -98,22 +97,6 @@ def test_masters_start_from_the_fp32_weights_and_embeddings_stay_tied() -> None:
     for (name, _), master in zip(model.named_parameters(), masters, strict=True):
         assert torch.equal(master, original[name])
     assert isinstance(model, Gpt2) and model.lm_head.weight is model.wte.weight
-
-
-def test_masters_are_copied_by_as_many_kernels_for_one_weight_as_for_nine() -> None:
-    """A kernel for each tensor takes longer to launch than to run on a GPU."""
-
-    def copies(count: int) -> int:
-        weights = [torch.nn.Parameter(torch.ones(2)) for _ in range(count)]
-        optimiser = MasterWeights.narrow(torch.optim.AdamW(weights, fused=True), torch.bfloat16)
-        for weight in weights:
-            weight.grad = torch.ones(2, dtype=torch.bfloat16)
-        with Operators() as seen:
-            optimiser.widen_gradients()
-            optimiser.publish()
-        return sum("copy" in str(operator) for operator, _ in seen.calls)
-
-    assert copies(1) == copies(9) == 2
 
 
 def test_a_scaler_s_numbers_stay_on_the_device() -> None:

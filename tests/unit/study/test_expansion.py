@@ -5,15 +5,13 @@ from dataclasses import replace
 import pytest
 
 from pipeline.errors import StudyError
-from pipeline.resolved import first_runs, resolve, runs_of
 from pipeline.schemas import validate
 from pipeline.study.equal_work import check_equal_work, schedule_text
 from pipeline.study.expansion import every_run, expand, in_real_time, planned_order, profiled
-from pipeline.study.load import check_study, find_study, load_study
+from pipeline.study.load import check_study
 from pipeline.study.spec import REAL_TIME, RunSpec
 from pipeline.study.study import Study
 from tests.fake_records import EMULATED, make_study
-from tests.parity.cases import Case
 
 CLUSTER = EMULATED | {"yardstick": True, "real_time": True, "links": EMULATED["links"][:1]}
 
@@ -24,23 +22,6 @@ def real(**changes: object) -> Study:
 
 def profiling(**profile: object) -> Study:
     return Study.of(make_study(profile={"steps": 8, **profile}))
-
-
-def test_a_study_s_runs_are_resolved_once_and_are_those_of_their_specs() -> None:
-    study = real()
-    runs = runs_of(study, every_run)
-    assert runs is runs_of(study, every_run)
-    assert [run.spec for run in runs] == every_run(study)
-    assert all(run == resolve(run.spec) for run in runs)
-    assert [run.spec for run in first_runs(study)] == [s for s in expand(study) if s.repeat == 0]
-
-
-def test_a_study_that_does_not_ask_has_timed_runs_alone_and_its_specs_are_as_before() -> None:
-    assert profiled(Study.of(make_study())) == ()
-    without = real(cluster=EMULATED)
-    assert in_real_time(without) == ()
-    assert every_run(without) == [*expand(without), *profiled(without)]
-    assert not any("real_time" in run.to_json() for run in every_run(without))
 
 
 def test_every_timed_run_on_two_nodes_or_a_single_device_has_one_in_real_time() -> None:
@@ -119,23 +100,10 @@ def test_a_profiled_run_has_the_learning_rates_of_the_timed_one() -> None:
     assert rates[0][-1] < rates[0][6]
 
 
-def test_a_profiled_spec_survives_the_disk_and_keeps_no_checkpoint() -> None:
+def test_a_profiled_run_keeps_no_checkpoint() -> None:
     study = make_study(profile={"steps": 8})
     study["workload"]["checkpoint_every"] = 4
-    spec = profiled(Study.of(study))[0]
-    assert spec.workload.checkpoint_every == 0
-    assert RunSpec.from_dict(spec.to_dict()) == spec
-    validate(spec.to_dict(), "spec", "here")
-
-
-def test_a_timed_spec_says_nothing_of_profiles_so_that_its_hash_stays() -> None:
-    spec = Case("single").spec(1)
-    spec = replace(spec, model=replace(spec.model, num_heads=2, vocab_size=300))
-    spec = replace(spec, workload=replace(spec.workload, steps=20))
-    spec = replace(spec, optimiser=replace(spec.optimiser, warmup_steps=4))
-    assert "profile" not in spec.to_dict()
-    # As it was before there were profiled runs.
-    assert spec.sha256() == "2ee48576e7f98f009f918e39fa5422ebbccef7310b5280560405d91c34058e02"
+    assert profiled(Study.of(study))[0].workload.checkpoint_every == 0
 
 
 BEGIN = {"steps": 8, "whole": ["single/n1", "dps/n2"]}
@@ -163,13 +131,3 @@ def test_a_beginning_is_equal_work_and_another_length_of_the_schedule_is_not() -
     content["cells"][1]["optimiser"] = {"schedule_steps": 40}
     with pytest.raises(StudyError, match="schedule"):
         check_equal_work(Study.of(content))
-
-
-def test_the_laptop_trains_twice_to_the_end_on_text_that_is_new_at_each_step() -> None:
-    study = load_study(find_study("bai2022-laptop"))
-    ends = [run for run in expand(study) if run.workload.steps == study.workload.steps]
-    assert [run.run_id for run in ends] == [
-        "bai2022-laptop/single/n1/r0",
-        "bai2022-laptop/dps/n2/r0",
-    ]
-    assert len(profiled(study)) == 36

@@ -1,11 +1,9 @@
 """Pairs of cells that show what one change adds."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.study.load import load_study
 from pipeline.study.study import Study
 from pipeline.study.switches import Switch, switches
 from tests.fake_records import a_cell, make_study
@@ -54,12 +52,3 @@ def test_each_change_is_shown_alone_and_as_the_last() -> None:
 )
 def test_where_no_change_is_made_beside_another_there_is_none(cells: list[dict[str, Any]]) -> None:
     assert of(*cells) == []
-
-
-@pytest.mark.parametrize("file", ["study", "eight"])
-def test_lin2020_makes_three_changes_in_every_order(file: str) -> None:
-    found = switches(load_study(Path(f"workflow/config/lin2020/{file}.yaml")))
-    assert len({one.what for one in found}) == 3 and len(found) == 12
-    assert sorted(one.beside for one in found) == [0] * 3 + [1] * 6 + [2] * 3
-    assert {one.having for one in found if one.beside == 2} == {"all"}
-    assert {one.without for one in found if one.beside == 0} == {"plain"}

@@ -104,19 +104,6 @@ def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(clock, ti
     assert timer.split_passes() is None
 
 
-def test_a_context_ends_with_the_phase_before_it_also_when_it_raises(clock, timer) -> None:
-    def step() -> None:
-        timer.begin(OPTIMISER)
-        with pytest.raises(ValueError, match="lost"), timer.during(COMMUNICATION):
-            clock.now += 3
-            raise ValueError("lost")
-        clock.now += 5
-
-    timer.record(step)
-    parts = timer.split(8.0, 0.0)
-    assert (parts["communication"], parts["optimiser"]) == (3.0, 5.0)
-
-
 class Backward(torch.autograd.Function):
     """Passes a tensor on; its backward pass calls `work`."""
 

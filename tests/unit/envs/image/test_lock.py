@@ -1,12 +1,9 @@
-import importlib.metadata
 import importlib.util
-from pathlib import Path
 
 import pytest
 
-from envs.image import check, lock
+from envs.image import lock
 
-ROOT = Path(__file__).parents[4]
 H1, H2 = "1" * 64, "2" * 64
 JINJA = f"jinja2==3.1.6 --hash=sha256:{H1} --hash=sha256:{H2}"
 LOCK = f"""\
@@ -36,14 +33,6 @@ torch==2.13.0
 """
 
 
-def test_the_real_lock_without_torch() -> None:
-    text = (ROOT / "envs" / "requirements.lock").read_text()
-    whole, rest = lock.without(text, []), lock.without(text, ["torch"])
-    assert len(whole) == sum("==" in line and line[0] != "#" for line in text.splitlines())
-    gone = {line.split("==")[0] for line in set(whole) - set(rest)}
-    assert gone == {"torch", "sympy", "mpmath", "networkx"}
-
-
 @pytest.mark.parametrize("has_torch", [True, False])
 def test_the_command_prints_what_is_to_be_installed(
     tmp_path, monkeypatch, capsys, has_torch
@@ -57,18 +46,3 @@ def test_the_command_prints_what_is_to_be_installed(
     with_torch = {"torch==2.13.0", "sympy==1.14.0", "mpmath==1.3.0"} if has_torch else set()
     assert shown.out.splitlines() == [pin for pin in pins if pin not in with_torch]
     assert shown.err == f"torch comes from {'the base image' if has_torch else path}\n"
-
-
-def test_over_a_base_with_an_older_torch_the_lock_lacks_what_its_numpy_fails_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As over NVIDIA's 25.04: anything else would end the build of the image `apex`."""
-    installed = importlib.metadata.version
-    of_base = {"torch": "2.7.0a0+79aa17489c.nv25.4", "numpy": "1.26.4"}
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: of_base.get(name) or installed(name)
-    )
-    text = (ROOT / "envs/requirements.lock").read_text()
-    names = [line.split("==")[0] for line in lock.without(text, ["torch"])]
-    assert len(names) > 100 and not {"torch", "sympy"} & {*names}
-    assert {wanted for wanted, _ in check.unmet(names)} == {"numpy"}

@@ -4,8 +4,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from envs import build_image
 from tests.programs import ran
 
@@ -41,12 +39,6 @@ def test_editing_the_project_compiles_nothing_anew() -> None:
     before = DOCKERFILE[: DOCKERFILE.index("COPY pipeline")]
     assert not re.search(r"^COPY (\.|envs) ", before, re.MULTILINE)
     assert "ARG GIT_COMMIT" not in before
-
-
-@pytest.mark.parametrize("name", ["build_horovod.py", "horovod_target.py"])
-def test_horovod_is_built_before_the_package_is_there(name: str) -> None:
-    assert f"envs/{name}" in DOCKERFILE[: DOCKERFILE.index("COPY pipeline")]
-    assert not re.search(r"^\s*(from|import) pipeline", (ROOT / "envs" / name).read_text(), re.M)
 
 
 def test_hadolint_finds_nothing() -> None:

@@ -21,6 +21,7 @@ from pipeline.planner.operators import Operator
 from pipeline.resolved import runs_of
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
+from tests.fake_records import a_cell
 
 ROOT = Path(__file__).parents[4]
 TRAINS = (
@@ -56,16 +57,7 @@ def study(tmp_path_factory) -> Path:
     cluster = {"device": "cpu", "ranks_per_node": 2, "nodes": [1], "backend": "gloo",
                "network": "loopback", "threads_per_rank": 1}  # fmt: skip
     model = base["model"] | {"num_layers": 1, "width": 8, "num_heads": 1, "context": 8}
-    cells = [
-        {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"},
-        {
-            "name": "zero3",
-            "label": "ZeRO",
-            "strategy": "sharded",
-            "precision": "fp32",
-            "options": {"ranks": 2},
-        },
-    ]
+    cells = [a_cell("ddp"), a_cell("zero3", "sharded", options={"ranks": 2})]
     whole = {**base, "study": "tiny", "cluster": cluster, "model": model, "cells": cells,
              "profile": {"steps": 4}}  # fmt: skip
     path.write_text(yaml.safe_dump({k: v for k, v in whole.items() if k != "claims"}))
@@ -104,12 +96,6 @@ def test_the_file_predicts_each_cell(calibrated, study, tmp_path, capsys) -> Non
     assert main(words.split()) == 0
     assert f"{tmp_path}/zero3/n1: 2 ranks, " in capsys.readouterr().out
     assert len(list(tmp_path.glob("*/n1/trace.*.et"))) == 4
-
-
-def test_collectives_of_each_kind_are_there(calibrated) -> None:
-    content = json.loads(calibrated[0].read_text())
-    assert {one["kind"] for one in content["collectives"]} == set(collectives.KINDS)
-    assert content["waits"] == []  # nodes on the loopback do not share time
 
 
 def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch) -> None:
@@ -175,8 +161,7 @@ def test_waits_are_timed_where_nodes_share_cores(monkeypatch) -> None:
     monkeypatch.setattr(calibrate, "awake", awake)
     monkeypatch.setattr(operators, "stretches", stretches)
     smoke = load_study(ROOT / "workflow/config/smoke/study.yaml")
-    ddp = {"name": "ddp", "label": "DDP", "strategy": "ddp", "precision": "fp32"}
-    timed = {Operator("add", "float32", (8, 8)): 1e-4}
+    ddp, timed = a_cell("ddp"), {Operator("add", "float32", (8, 8)): 1e-4}
     for yardstick, nodes in ((False, [1, 2]), (True, [])):
         cluster = smoke.to_dict()["cluster"] | {"nodes": [1, 2]}
         if not yardstick:

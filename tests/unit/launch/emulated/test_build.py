@@ -30,13 +30,6 @@ def start() -> Iterator[Callable[..., Child]]:
         child.kill()
 
 
-@pytest.mark.parametrize(("codes", "status"), [((0, 0), 0), ((0, 3), 1)])
-def test_all_is_well_when_every_rank_is(start, codes, status) -> None:
-    """Their meeting place, which comes first, goes on until it is killed."""
-    first, second = codes
-    assert follow([start(0, 60), start(first, 0.1), start(second)]) == status
-
-
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_kill_is_told_by_its_signal(start, monkeypatch, victim) -> None:
     """Of the meeting place or of a rank, though another one says of itself that it failed."""

@@ -85,8 +85,6 @@ def test_a_run_gets_the_pass_of_its_own_micro_batch(study, measured) -> None:
     ("change", "said"),
     [
         ({"hardware": {"cpu_model": "Another Processor"}}, "cpu_model Another Processor"),
-        ({"cores_per_node": 2}, "cores_per_node 2"),
-        ({"compile": True}, "compile True"),
         ({"model": {"width": 16}}, "model {'width': 16}"),
         ({"torch": "1.13.1"}, "torch 1.13.1"),
         ({"environment": {"ATEN_CPU_CAPABILITY": "default"}}, "environment {'ATEN_CPU_CAP"),

@@ -1,7 +1,5 @@
 """What a run asks of a scheduler."""
 
-from dataclasses import replace
-
 import pytest
 
 from pipeline.launch.slurm.request import allocation, request
@@ -18,12 +16,6 @@ def test_nodes_on_the_loopback_are_one_machine() -> None:
     assert four.memory_mb > request(shipped("smoke", "dps", 1), HERE).memory_mb
 
 
-def test_the_scheduler_s_limit_comes_after_the_run_s_own() -> None:
-    run = shipped("bai2022", "dps", 2)
-    assert request(run, HERE).minutes * 60 > run.spec.timeout_seconds
-    assert request(replace(run, spec=replace(run.spec, timeout_seconds=61)), HERE).minutes == 12
-
-
 def test_more_memory_is_asked_for_than_is_predicted() -> None:
     for cell, nodes in (("single", 1), ("sps", 1), ("dps", 1), ("dps-amp", 4)):
         run = shipped("smoke", cell, nodes)
@@ -33,7 +25,6 @@ def test_more_memory_is_asked_for_than_is_predicted() -> None:
 @pytest.mark.parametrize(
     ("site", "extra", "gres", "cpus", "srun"),
     [
-        (HERE, "--exclusive --gpus-per-node=4", "", -1, "--gpus-per-node=4"),
         (Site(gpus="--gpus-per-node=a100:N"), "--exclusive --gpus-per-node=a100:4", "", -1, None),
         (Site(gpus="--gres=gpu:h100:N"), "--exclusive", "gpu:h100:4", -1, "--gres=gpu:h100:4"),
         (Site(cpus_per_node=16), "--gpus-per-node=4", "", 16, None),
