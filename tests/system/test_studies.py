@@ -30,6 +30,6 @@ def test_a_study_on_claims_comes_to_its_verdicts(tmp_path: Path) -> None:
     project.run("--cores", "2", "claims")
     results = project.folder / "results" / str(small["study"])
     runs = [read_record(Path(path).parent) for path in results.glob("runs/*/*/r0/run.json")]
-    assert len(runs) == 12
+    assert len(runs) == 13
     assert {run.status for run in runs} == {"ok"}, [run.run["reason"] for run in runs]
     assert json.loads((results / "claims/verdicts.json").read_text())["verdicts"]

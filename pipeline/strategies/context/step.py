@@ -110,9 +110,11 @@ def later(start: int, stop: int, dtype: torch.dtype, device: torch.device) -> Te
 def cut_sequences(model: nn.Module, axis: ContextAxis) -> None:
     """Have a model take this rank's tokens of each sequence, and borders of whole ones."""
     any_model: Any = model
-    if not (name := any_model.tensor_cuts.positions):
+    # Not by `tensor_cuts`, which a model of transformers reads from layers that may be cut by now.
+    if hasattr(model, "cut_sequences"):
         any_model.cut_sequences(axis)
         return
+    name = any_model.tensor_cuts.positions
     places: Any = model.get_submodule(name)
 
     def own(positions: Tensor) -> Tensor:
