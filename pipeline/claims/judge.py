@@ -46,7 +46,8 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
             tests = _in_all_worlds(claim, evidence)
         except NotTestableError:
             # More runs or ranks would not help where other software ran.
-            _require_software(_named_places(claim, evidence), evidence)
+            if other := _other_software(_named_places(claim, evidence), evidence):
+                raise NotTestableError(other) from None
             raise
         named = [one for one in tests if not any(map(evidence.substituted, one.places))]
         if not named:
@@ -55,7 +56,8 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
             value = (
                 f"{first.what} is {effect_text(first.effect, ())}" if first.effect else first.why
             )
-            _require_software(first.places, evidence, f"; measured instead: {value}")
+            other = _other_software(first.places, evidence)
+            raise NotTestableError(f"{other}; measured instead: {value}")
     except NotTestableError as reason:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
@@ -98,17 +100,9 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
             notes.append(f"{place.label} ran {had}, not {published}")
     scale = f"{made}, tested {_here(claim, evidence, nearest.places)} in {ran}"
     return Verdict(
-        claim,
-        verdict,
-        why,
-        scale,
-        nearest.effect,
-        tuple(notes),
-        runs,
-        p_value,
-        tuple(names),
-        against,
-    )
+        claim, verdict, why, scale, nearest.effect, notes=tuple(notes), runs=runs, p_value=p_value,
+        worlds=tuple(names), against=against,
+    )  # fmt: skip
 
 
 def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
@@ -171,12 +165,12 @@ def _named_places(claim: Claim, evidence: Evidence) -> list[Place]:
     return places if all(map(evidence.substituted, places)) else []
 
 
-def _require_software(places: Iterable[Place], evidence: Evidence, instead: str = "") -> None:
-    """Raise NotTestableError that says which software a claim names and what ran in its place."""
-    if others := {p.label: p for p in places if evidence.substituted(p)}:
-        software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
-        ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
-        raise NotTestableError(f"it is about {software}, and {ran}{instead}")
+def _other_software(places: Iterable[Place], evidence: Evidence) -> str:
+    """The software that a claim names, and what ran in its place; nothing where none did."""
+    others = {p.label: p for p in places if evidence.substituted(p)}
+    software = listed(dict.fromkeys(str(p.selector.software) for p in others.values()))
+    ran = listed(f"{label} ran in {p.row['precision_ran']}" for label, p in others.items())
+    return f"it is about {software}, and {ran}" if others else ""
 
 
 def _require_speed(claim: Claim, evidence: Evidence, outcome: Outcome) -> None:

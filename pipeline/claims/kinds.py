@@ -27,7 +27,7 @@ from pipeline.claims.quantities import (
 from pipeline.claims.types import Claim, NotTestableError
 from pipeline.claims.worlds import ONE_MACHINE, SEVERAL_NODES, Evidence, Place, choose
 from pipeline.metrics.parity import EQUAL, UNEQUAL
-from pipeline.metrics.statistics import COUNTED, MIN_REPEATS, Interval
+from pipeline.metrics.statistics import MIN_REPEATS, Interval
 from pipeline.text import listed, plural
 
 
@@ -305,10 +305,10 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     cells = _joined([many for many, _ in pairs])
     what = f"smallest share of exposed communication in the lost speedup of {cells}"
     how = "with what passes take longer than ideal counted as communication it is"
-    # By values of its own kind: of what passes are slowed by there is no interval.
-    other = min(with_slower)
-    least = Interval(other, other, other, min(one.n for one in shares), COUNTED)
-    return Outcome(places, what, _extreme(shares), beside=(least, how), bent=bent)
+    # A value alone: `lost_shares` has no interval of what passes are slowed by.
+    other, n = min(with_slower), min(one.n for one in shares)
+    slowed = Interval(other, other, other, n, "no interval"), how
+    return Outcome(places, what, _extreme(shares), beside=slowed, bent=bent)
 
 
 def _bent_share(off: float, exposed: Interval, kept: Interval) -> tuple[float, float]:

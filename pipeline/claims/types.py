@@ -48,10 +48,9 @@ class Selector:
 
     def __str__(self) -> str:
         def text(value: Any) -> str:
-            whole = isinstance(value, Mapping)
-            return (
-                ", ".join(f"{name} {size}" for name, size in value.items()) if whole else str(value)
-            )
+            if not isinstance(value, Mapping):
+                return str(value)
+            return ", ".join(f"{name} {size}" for name, size in value.items())
 
         options = ", ".join(f"{key} = {text(value)}" for key, value in self.options.items())
         low, high, axes = self.min_batch_per_rank, self.max_batch_per_rank, text(self.axes)

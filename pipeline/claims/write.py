@@ -131,6 +131,7 @@ def in_words(one: Mapping[str, Any]) -> dict[str, str]:
             "claimed": "it holds",
             "published": NONE,
         }
+    # The question has the metric.
     if '"phase_bubble' in one.get("question", ""):
         effect += " (replayed)"
     against = one.get("against")  # older files have none

@@ -50,7 +50,7 @@ def _file(name: str) -> Path | None:
 
 
 def about(name: str) -> str:
-    """What a strategy is: the first sentences of its module."""
+    """First paragraph of a strategy's module, which describes it."""
     document = sys.modules[_kind(name).__module__].__doc__ or ""
     return " ".join(document.split("\n\n")[0].split())
 

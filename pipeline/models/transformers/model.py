@@ -80,6 +80,7 @@ class LanguageModel(nn.Module):
         self.is_mixture = spec.architecture in MIXTURES
         self.cross_entropy: Callable[[Tensor, Tensor, Tensor | None], Tensor] = cross_entropy
         self.context_axis: Any = None
+        """Set by `cut_sequences`; None where this rank has whole sequences."""
         with no_init_weights():
             self.model = kind._from_config(config)
         self.model.tie_weights()

@@ -80,9 +80,10 @@ class PipelineStepper(Stepper):
         replicas: dist.ProcessGroup | None = None
         if layout.size(EXPERT) > 1:
             apart = layout.joined(DATA, CONTEXT)
-            [holding] = [name for name, _ in apart.axes if name.startswith(DATA)]
+            others = (PIPELINE, EXPERT, TENSOR)
+            [replicated] = [name for name, _ in apart.axes if name not in others]
             axes = mesh_of(apart)
-            self.experts, replicas = axes[EXPERT].get_group(), axes[holding].get_group()
+            self.experts, replicas = axes[EXPERT].get_group(), axes[replicated].get_group()
             # Before the tensor axis, which adds up what has come back to the rank of a token.
             cut_experts(parts.model, ExpertAxis(self.experts))
         self.cut_over: TensorAxis | None = None
