@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
-from pipeline.metrics.emulation import HOW_TO_MEASURE
+from pipeline.metrics.emulation import WHERE_MEASURED
 from pipeline.metrics.format import probability, ratio_interval, with_interval
 from pipeline.metrics.statistics import (
     ALPHA,
@@ -32,6 +33,11 @@ from pipeline.metrics.statistics import (
     p_value_above,
 )
 from pipeline.text import plural, significant
+
+REAL = "real nodes"
+AGREEING = "a study in which both readings agree"
+MOST_RUNS = 10
+"""Times the runs that were made, beyond which their number is no longer told."""
 
 Contrast = tuple[Floats, Floats]
 """Values of runs, shape (runs,), over those of others, or over one number, shape (1,)."""
@@ -66,13 +72,14 @@ class Outcome:
 class Settled(NamedTuple):
     """A verdict with the finding behind it, its p-value where a test with one was made.
 
-    `against` is what leaves it open besides the interval, a clause.
+    `against` is what leaves it open besides the interval, a clause; `takes` what would decide it.
     """
 
     verdict: str
     why: str
     p_value: float | None = None
     against: str = ""
+    takes: str = ""
 
 
 def settle(outcome: Outcome, region: Region | None, evidence: Evidence) -> Settled:
@@ -85,19 +92,52 @@ def settle(outcome: Outcome, region: Region | None, evidence: Evidence) -> Settl
     if effect.how == COUNTED:
         return Settled(verdict, f"{about}, claimed {region}")
     if effect.n < MIN_REPEATS:
-        return Settled(UNDECIDED, f"{about} (claimed {region})")
+        return Settled(UNDECIDED, f"{about} (claimed {region})", takes=f"{MIN_REPEATS} runs a cell")
     if verdict == UNDECIDED:
-        against = _beside(outcome)  # by which more repeats may not help
+        against = _beside(outcome)
         grounds = f"and the interval includes the bound{against and f', and {against}'}"
-        return Settled(UNDECIDED, f"{about}, {grounds} (claimed {region})", None, against)
+        why = f"{about}, {grounds} (claimed {region})"
+        return Settled(UNDECIDED, why, None, against, _narrower(outcome, effect, region))
     # The interval decides. Whatever else speaks against it is enough to leave the claim open.
     p_value = _p_value(outcome, effect, verdict, region)
-    against = _objection(outcome, effect, verdict, region, evidence)
+    against, takes = _objection(outcome, effect, verdict, region, evidence)
     if not against and p_value > ALPHA:
         against = f"the rank tests do not decide (p = {probability(p_value)})"
+        takes = _runs(effect.n, _power(p_value))
     if against:
-        return Settled(UNDECIDED, f"{about}, and {against} (claimed {region})", None, against)
+        why = f"{about}, and {against} (claimed {region})"
+        return Settled(UNDECIDED, why, None, against, takes)
     return Settled(verdict, f"{about}, claimed {region}", p_value)
+
+
+def _narrower(outcome: Outcome, effect: Interval, region: Region) -> str:
+    """What would decide an effect whose interval includes a bound.
+
+    Half the width of an interval goes with one over the root of the number of runs.
+    """
+    at, low, high = effect.value, effect.low, effect.high
+    if outcome.beside is not None:
+        other = outcome.beside[0].value
+        if within(other, other, region) != within(at, at, region):
+            return AGREEING
+    inside = [limit for limit in region.limits if low <= limit <= high]
+    ends = [(high if limit > at else low, limit) for limit in inside]
+    factors = [math.inf if limit == at else (end - at) / (limit - at) for end, limit in ends]
+    return _runs(effect.n, max(factors))
+
+
+def _power(p_value: float) -> float:
+    """By how much a statistic must grow so that its p-value, now this, becomes ALPHA."""
+    normal = NormalDist()
+    now = normal.inv_cdf(1 - p_value / 2)
+    return normal.inv_cdf(1 - ALPHA / 2) / now if now > 0 else math.inf
+
+
+def _runs(n: int, growth: float) -> str:
+    """Number of runs by which a precision that goes with their root grows so much, in words."""
+    if growth**2 > MOST_RUNS:
+        return f"more than {MOST_RUNS * n} runs a cell"
+    return f"about {max(n + 1, math.ceil(n * growth**2))} runs a cell"
 
 
 def within(low: float, high: float, region: Region) -> str:
@@ -165,45 +205,61 @@ def _beside(outcome: Outcome) -> str:
 
 def _objection(
     outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
-) -> str:
-    """The objection to a decision by the interval, besides its own rank tests; or nothing."""
+) -> tuple[str, str]:
+    """The objection to a decision by the interval, besides its own rank tests, or nothing.
+
+    With it what would remove it.
+    """
     if outcome.beside and within(outcome.beside[0].low, outcome.beside[0].high, region) != verdict:
-        return _beside(outcome)
+        return _beside(outcome), AGREEING
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
     if emulated and (outcome.num_times or outcome.bent):
-        if evidence.results.bias is None:
-            return f"how far emulated times are off was not measured here ({HOW_TO_MEASURE})"
-        # Each ratio of times in the effect may be off by the bias, and all of them the same way.
-        off = (1 + evidence.results.bias) ** (1 if outcome.bent else outcome.num_times)
-        ends = outcome.bent(off) if outcome.bent else (effect.low / off, effect.high * off)
-        if within(*ends, region) != verdict:
+        bias = evidence.results.bias
+        if bias is None:
+            return "how far emulated times are off was not measured here", WHERE_MEASURED
+
+        def ends(bias: float) -> tuple[float, float]:
+            """Ends of the effect where each ratio of times is off by so much, all the same way."""
             if outcome.bent:
-                if not all(map(math.isfinite, ends)):
-                    return "with steps as far off as emulated ones may be it could be any"
-                least, most = map(significant, ends)
-                return f"with steps as far off as emulated ones may be it is {least} to {most}"
-            return f"within the emulation's own bias of {100 * (off - 1):.1f} % of the bound"
+                return outcome.bent(1 + bias)
+            off = (1 + bias) ** outcome.num_times
+            return effect.low / off, effect.high * off
+
+        if within(*ends(bias), region) != verdict:
+            per_cent = range(math.ceil(100 * bias) - 1, 0, -1)
+            fit = [one for one in per_cent if within(*ends(one / 100), region) == verdict]
+            takes = f"emulated times off by at most {fit[0]} %, or real nodes" if fit else REAL
+            if outcome.bent:
+                least, most = ends(bias)
+                finite = math.isfinite(least) and math.isfinite(most)
+                it = f"is {significant(least)} to {significant(most)}" if finite else "could be any"
+                return f"with steps as far off as emulated ones may be it {it}", takes
+            off = (1 + bias) ** outcome.num_times - 1
+            return f"within the emulation's own bias of {100 * off:.1f} % of the bound", takes
     # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
     # about claims of more or less than 1 alone; the band of `slightly` ends there too.
     at_one = any(math.isclose(limit, 1.0, rel_tol=1e-3) for limit in region.limits)
     if not at_one or not outcome.speeds or effect.low <= 1 <= effect.high:
-        return ""
+        return "", ""
     known = []
     for one, other in outcome.speeds:
         test = evidence.results.compared(one.key, other.key)
         if test is None:
-            return f"no comparison of {one.label} with {other.label} was planned"
+            pair = f"{one.label} with {other.label}"
+            return f"no comparison of {pair} was planned", "a study that plans this comparison"
         known.append(test)
     # So few repeats could not have decided it, whatever they had measured.
     if any(test.verdict == TOO_FEW for test in known):
-        return f"{plural(known[0].n, 'repeat')} are too few for the rank test"
+        few = f"{plural(known[0].n, 'repeat')} are too few for the rank test"
+        return few, f"more than {plural(known[0].n, 'run')} a cell"
     above = effect.value > 1
     decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
     # The least of several is above 1 where all are, and below where one is.
     if (all if outcome.least == above else any)(decided):
-        return ""
+        return "", ""
     worst = max(test.p_value for test in known)
-    return f"the rank test between them does not decide (p = {probability(worst)})"
+    by_rank = f"the rank test between them does not decide (p = {probability(worst)})"
+    return by_rank, _runs(effect.n, _power(worst))
 
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -225,6 +281,8 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
                 how = f"by its 95 % interval alone, counted with {how}"
             one = replace(one, why=f"{one.why}; {how}", p_value=p_value)
             if p_value > ALPHA:
-                one = replace(one, verdict=UNDECIDED, p_value=None, against=how)
+                assert one.effect is not None
+                takes = _runs(one.effect.n, _power(p_value))
+                one = replace(one, verdict=UNDECIDED, p_value=None, against=how, takes=takes)
         final.append(one)
     return final

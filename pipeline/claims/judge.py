@@ -62,11 +62,12 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         ran = f"{made}, this study ran on {_hardware(evidence)}"
         return Verdict(claim, NOT_TESTABLE, str(reason), ran)
     settled = [settle(one, claim.region, evidence) for one in named]
-    nearest, (verdict, why, p_value, against) = named[0], settled[0]
+    nearest, (verdict, why, p_value, against, takes) = named[0], settled[0]
     words = [one.verdict for one in settled]
     if verdict in DECIDED and any(word in DECIDED and word != verdict for word in words):
         verdict, p_value = UNDECIDED, None
         against = "other worlds of this study say the contrary"
+        takes = "a claim that says for which of them it holds"
         why = f"{against}, here {why}"
     if len(words) > 1:
         # `5 of 6 worlds agree`, the nearest counted, which the verdict is of.
@@ -101,7 +102,7 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
     scale = f"{made}, tested {_here(claim, evidence, nearest.places)} in {ran}"
     return Verdict(
         claim, verdict, why, scale, nearest.effect, notes=tuple(notes), runs=runs, p_value=p_value,
-        worlds=tuple(names), against=against,
+        worlds=tuple(names), against=against, takes=takes,
     )  # fmt: skip
 
 

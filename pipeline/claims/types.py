@@ -163,7 +163,7 @@ class Verdict:
     `scale` says where the claim was made and where it was tested, `notes` what else differs.
     `p_value` is that of the decision; None where no test with an error rate was made. `worlds` are
     the names of the admissible worlds, each with the verdict there. `against`: what leaves a claim
-    open besides its interval.
+    open besides its interval, `takes`: what would decide it.
     """
 
     claim: Claim
@@ -176,8 +176,10 @@ class Verdict:
     p_value: float | None = None
     worlds: tuple[tuple[str, str], ...] = ()
     against: str = ""
+    takes: str = ""
 
     @property
     def line(self) -> str:
         """The verdict in one line, with everything that a reader must know besides it."""
-        return "; ".join([f"{self.verdict}: {self.why}", self.scale, *self.notes])
+        takes = [f"to decide it takes {self.takes}"] if self.takes else []
+        return "; ".join([f"{self.verdict}: {self.why}", *takes, self.scale, *self.notes])

@@ -54,6 +54,7 @@ def to_dict(verdict: Verdict) -> dict[str, Any]:
         "line": verdict.line,
         "why": verdict.why,
         "against": verdict.against,
+        "takes": verdict.takes,
         "scale": verdict.scale,
         "notes": list(verdict.notes),
         "effect": effect and {
@@ -120,7 +121,8 @@ def effect_text(one: Mapping[str, Any]) -> str:
 def in_words(one: Mapping[str, Any]) -> dict[str, str]:
     """The effect on a claim, what was claimed and published; a dash where there is none.
 
-    With the effect stands what leaves a claim open that its interval alone would decide.
+    With the effect of an open claim stands what leaves it open besides the interval, and what would
+    decide it.
     """
     published, effect = one.get("published"), effect_text(one)
     if one["effect"] is None and one["claimed"] is None:
@@ -134,9 +136,11 @@ def in_words(one: Mapping[str, Any]) -> dict[str, str]:
     # The question has the metric.
     if '"phase_bubble' in one.get("question", ""):
         effect += " (replayed)"
-    against = one.get("against")  # older files have none
+    # Older files have neither.
+    against, takes = one.get("against"), one.get("takes")
+    measured = [effect, *filter(None, [against, takes and f"to decide it takes {takes}"])]
     return {
-        "measured": f"{effect}; {against}" if against else effect,
+        "measured": "; ".join(measured),
         "claimed": one["claimed"]["text"] if one["claimed"] else NONE,
         "published": significant(published["value"]) if published else NONE,
     }

@@ -28,7 +28,7 @@ from pipeline.metrics.statistics import (
 from pipeline.metrics.table import Rows, interval_row
 from pipeline.schemas import read
 
-HOW_TO_MEASURE = "cluster.real_time measures it, on a machine with a core for each node of a cell"
+WHERE_MEASURED = "cluster.real_time on a machine with a core for each node of a cell"
 
 
 def accuracy(

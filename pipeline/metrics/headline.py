@@ -15,7 +15,7 @@ import pandas as pd
 
 from pipeline import models
 from pipeline.metrics.contrasts import FASTER, SLOWER
-from pipeline.metrics.emulation import HOW_TO_MEASURE
+from pipeline.metrics.emulation import WHERE_MEASURED
 from pipeline.metrics.format import ratio_interval, with_interval
 from pipeline.metrics.parity import UNEQUAL
 from pipeline.metrics.results import LEVELS, Results, records
@@ -176,7 +176,7 @@ def bias_sentence(results: Results) -> str:
     if bias is None or not rows:
         return (
             "How far emulated times are off was not measured here, so no comparison of times is "
-            f"decided ({HOW_TO_MEASURE})."
+            f"decided ({WHERE_MEASURED} measures it)."
         )
     extremes = [
         f"{ratio_interval(one['value'], one['low'], one['high'])} ({one['label']} on "

@@ -145,15 +145,23 @@ class Waits:
             yield
 
     @contextmanager
-    def not_while(self, phase: str, passing: tuple[str, int, int] | None = None) -> Iterator[None]:
-        """A pass: what it made is paid for before a neighbour may see it.
+    def not_while(
+        self, phase: str, passing: tuple[str, int, int], *, goes_on: bool = False
+    ) -> Iterator[None]:
+        """A pass, of this kind, stage and micro-batch: it is paid for before a neighbour sees it.
 
-        `passing` is its kind, stage and micro-batch; without it belongs to the pass before.
+        Where it `goes_on`, `rest_of_pass` ends it.
         """
         self._open.close()
         self.phases.begin(phase)
-        if passing is not None:
-            self.phases.passing(*passing)
+        self.phases.passing(*passing)
+        yield
+        if not goes_on:
+            self._wait()
+
+    @contextmanager
+    def rest_of_pass(self) -> Iterator[None]:
+        """The end of a pass that goes on."""
         yield
         self._wait()
 
@@ -187,7 +195,10 @@ class MarkedStage(PipelineStage):
 
         An error is raised as it was, without torch's wrapping: a record's status is read from it.
         """
-        with self.waits.not_while(FORWARD, (FORWARD, self.stage_index, fwd_chunk_id)):
+        # The last one goes on with the loss: on emulated nodes another node may run where a pass
+        # ends, and the loss would begin with cold caches, which looks like a longer stage.
+        own = FORWARD, self.stage_index, fwd_chunk_id
+        with self.waits.not_while(FORWARD, own, goes_on=self.is_last):
             try:
                 return super().forward_one_chunk(fwd_chunk_id, *given, **options)
             except RuntimeError as error:

@@ -36,7 +36,6 @@ from pipeline.strategies.pipeline_parallel.plan import Pipelined, pieces
 from pipeline.strategies.pipeline_parallel.stages import MarkedStage, StagedModel, Waits
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 from pipeline.strategies.tensor.step import TensorAxis, cut_layers
-from pipeline.study.profiling import FORWARD
 
 SCHEDULES: dict[str, Any] = {
     "gpipe": pipelining.ScheduleGPipe,
@@ -206,7 +205,7 @@ class PipelineStepper(Stepper):
             one.waits = self.waits
 
         def loss(logits: Any, targets: Tensor) -> Tensor:
-            with self.waits.not_while(FORWARD), self.precision.autocast():
+            with self.waits.rest_of_pass(), self.precision.autocast():
                 share = any_model.loss(logits, *apart(targets)) / self._whole
             self._total += share.detach()
             scaled: Tensor = share * self._scale

@@ -102,6 +102,11 @@ def with_cell(*names: str, **changes: Any) -> Evidence:
     return make_world(cells=cells, repeats=2, profile=None)
 
 
+BIAS_THAT_DECIDES = {
+    (1.045, 1.2): "emulated times off by at most 4 %, or real nodes",
+    (0.9, 0.96): "emulated times off by at most 4 %, or real nodes",
+    (1.85, 2.15): "emulated times off by at most 2 %, or real nodes",
+}
 ABOVE, BELOW, ABOUT = (
     Region("above", 1.0, 0.0), Region("below", 2.0, 0.0), Region("about", 2.0, 0.25)
 )  # fmt: skip
@@ -117,7 +122,7 @@ ABOVE, BELOW, ABOUT = (
         (ABOUT, (1.4, 2.4), None, UNDECIDED),
         (ABOUT, (2.6, 2.8), None, NOT_REPRODUCED),
         (ABOVE, (1.06, 1.2), 0.05, REPRODUCED),
-        (ABOVE, (1.04, 1.2), 0.05, UNDECIDED),
+        (ABOVE, (1.045, 1.2), 0.05, UNDECIDED),
         (ABOVE, (1.04, 1.2), 0.0, REPRODUCED),
         (ABOVE, (0.9, 0.96), 0.05, UNDECIDED),
         (ABOVE, (0.9, 0.94), 0.05, NOT_REPRODUCED),
@@ -133,6 +138,7 @@ def test_only_a_whole_interval_counts(world, region, bounds, bias, verdict) -> N
     said = "the interval includes the bound"
     if bias is not None:
         said = "within the emulation's own bias of 5.0 % of the bound"
+        assert found.takes == ("" if found.verdict != UNDECIDED else BIAS_THAT_DECIDES[bounds])
     assert (said in found.why) == (verdict == UNDECIDED)
 
 
@@ -379,6 +385,38 @@ def test_a_second_metric_is_said_where_the_interval_includes_the_bound(world: Ev
     assert f"includes the bound, and {said} (claimed" in found.why
 
 
+@pytest.mark.parametrize(
+    ("bounds", "n", "other", "takes"),
+    [
+        # Half the width must become a third: nine times the runs.
+        ((0.9, 1.1, 1.7), 6, None, "about 24 runs a cell"),
+        ((0.99, 1.01, 1.1), 6, None, "about 24 runs a cell"),
+        ((0.9, 1.0, 1.1), 6, None, "more than 60 runs a cell"),
+        ((0.9, 1.1, 1.7), 3, None, "6 runs a cell"),
+        ((0.9, 1.1, 1.7), 6, 1.2, "about 24 runs a cell"),
+        ((0.9, 1.1, 1.7), 6, 0.8, "a study in which both readings agree"),
+        ((1.1, 1.2, 1.3), 6, 0.8, "a study in which both readings agree"),
+    ],
+)
+def test_an_open_claim_says_what_would_decide_it(world: Evidence, bounds, n, other, takes) -> None:
+    """By how far the interval reaches over the bound, at the same effect and spread."""
+    low, value, high = bounds
+    beside = other and (Interval(other, other, other, 6, "made up"), "without the libraries")
+    outcome = Outcome([], "x", Interval(value, low, high, n, "made up"), beside=beside or None)
+    found = settle(outcome, ABOVE, world)
+    assert (found.verdict, found.takes) == (UNDECIDED, takes)
+
+
+def test_a_p_value_says_how_many_runs_would_decide(world: Evidence) -> None:
+    contrast = np.arange(1.0, 7.0), np.arange(2.0, 8.0)
+    found = settle(Outcome([], "x", Interval(1.2, 1.1, 1.3, 6, ""), [contrast]), ABOVE, world)
+    assert found.takes == "more than 60 runs a cell"
+    barely = judge(SLOWER, arranged(world, SLOWER, (0.6, 0.65, 0.7)))
+    weak = [replace(barely, claim=replace(SLOWER, id=f"c{n}"), p_value=0.02) for n in range(3)]
+    assert [one.takes for one in corrected(weak)] == ["about 7 runs a cell"] * 3  # by p = 0.06
+    assert corrected(weak)[0].line.count("to decide it takes about 7 runs a cell") == 1
+
+
 def test_a_world_that_says_the_contrary_leaves_a_claim_undecided() -> None:
     claim = CLAIMS["sublinear-nodes"]
     three = make_world("ddp", "ring", cluster=CLUSTER | {"nodes": [1, 2, 4]})
@@ -449,6 +487,7 @@ def test_without_a_validation_no_time_of_emulated_nodes_decides(world: Evidence)
     found = judge(SLOWER, emulated(arranged(world, SLOWER, (3.0, 4.0, 5.0)), None))
     assert found.verdict == UNDECIDED
     assert "how far emulated times are off was not measured" in found.why
+    assert "cluster.real_time on a machine with a core for each node" in found.takes
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,12 @@ def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(clock, ti
     def step() -> None:
         with waits.everywhere():
             clock.now += 1
-            with waits.not_while(FORWARD, (FORWARD, 1, 0)):
+            with waits.not_while(FORWARD, (FORWARD, 1, 0), goes_on=True):
                 clock.now += 2
                 with timer.during(COMMUNICATION):  # along a tensor axis, within the pass
                     clock.now += 4
                 clock.now += 8
-            clock.now += 16
-            with waits.not_while(FORWARD):  # the loss
+            with waits.rest_of_pass():  # the loss
                 clock.now += 32
             clock.now += 64
             with waits.not_while(BACKWARD, (BACKWARD, 1, 0)):
@@ -99,7 +98,7 @@ def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(clock, ti
 
     timer.record(step)
     assert timer.split_passes() == [["forward", 1, 0, 42.0], ["backward", 1, 0, 128.0]]
-    assert timer.split(1023.0, 0.0)["communication"] == 1 + 4 + 16 + 64 + 256
+    assert timer.split(1007.0, 0.0)["communication"] == 1 + 4 + 64 + 256
     timer.record(lambda: None)
     assert timer.split_passes() is None
 

@@ -42,10 +42,24 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
 
     monkeypatch.setattr(PipelineStage, "forward_one_chunk", wrapped)
     stage = MarkedStage.__new__(MarkedStage)
-    stage.waits, stage.stage_index = Waits(NOT_PROFILED), 0
+    stage.waits, stage.stage_index, stage.num_stages = Waits(NOT_PROFILED), 0, 2
     with pytest.raises(RuntimeError) as raised:
         stage.forward_one_chunk(0)
     assert kind_of(raised.value) == "oom"
+
+
+def test_the_last_stage_waits_after_its_loss_not_before(monkeypatch) -> None:
+    """Another emulated node would run in between, and the loss begin with cold caches."""
+    monkeypatch.setattr(PipelineStage, "forward_one_chunk", lambda *_, **__: None)
+    stage, waited = MarkedStage.__new__(MarkedStage), list[int]()
+    stage.waits, stage.num_stages = Waits(NOT_PROFILED), 2
+    monkeypatch.setattr(stage.waits, "_wait", lambda: waited.append(stage.stage_index))
+    for stage.stage_index in (0, 1):
+        stage.forward_one_chunk(0)
+    assert waited == [0]
+    with stage.waits.rest_of_pass():
+        pass
+    assert waited == [0, 1]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
