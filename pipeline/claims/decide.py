@@ -35,12 +35,22 @@ from pipeline.metrics.statistics import (
 from pipeline.text import plural, significant
 
 REAL = "real nodes"
-AGREEING = "a study in which both readings agree"
 MOST_RUNS = 10
 """Times the runs that were made, beyond which their number is no longer told."""
 
 Contrast = tuple[Floats, Floats]
 """Values of runs, shape (runs,), over those of others, or over one number, shape (1,)."""
+
+
+class Beside(NamedTuple):
+    """The effect by a second metric, which must decide alike.
+
+    `how` that one differs, and `agreeing`: where both would say the same.
+    """
+
+    effect: Interval
+    how: str
+    agreeing: str
 
 
 @dataclass(frozen=True)
@@ -65,8 +75,7 @@ class Outcome:
     bent: Callable[[float], tuple[float, float]] | None = None
     """Ends of the effect where a step on several nodes is off by up to this factor; asked where the
     effect is no product of ratios of times, which `num_times` counts."""
-    beside: tuple[Interval, str] | None = None
-    """The effect by a second metric, which must decide alike, and how that one differs."""
+    beside: Beside | None = None
 
 
 class Settled(NamedTuple):
@@ -117,9 +126,9 @@ def _narrower(outcome: Outcome, effect: Interval, region: Region) -> str:
     """
     at, low, high = effect.value, effect.low, effect.high
     if outcome.beside is not None:
-        other = outcome.beside[0].value
+        other = outcome.beside.effect.value
         if within(other, other, region) != within(at, at, region):
-            return AGREEING
+            return outcome.beside.agreeing
     inside = [limit for limit in region.limits if low <= limit <= high]
     ends = [(high if limit > at else low, limit) for limit in inside]
     factors = [math.inf if limit == at else (end - at) / (limit - at) for end, limit in ends]
@@ -198,7 +207,7 @@ def _beside(outcome: Outcome) -> str:
     """The effect by the second metric in words; nothing where there is none."""
     if outcome.beside is None:
         return ""
-    other, how = outcome.beside
+    other, how, _ = outcome.beside
     one_value = other.low == other.high or other.n < MIN_REPEATS
     return f"{how} {significant(other.value) if one_value else effect_text(other, ())}"
 
@@ -210,8 +219,9 @@ def _objection(
 
     With it what would remove it.
     """
-    if outcome.beside and within(outcome.beside[0].low, outcome.beside[0].high, region) != verdict:
-        return _beside(outcome), AGREEING
+    beside = outcome.beside
+    if beside and within(beside.effect.low, beside.effect.high, region) != verdict:
+        return _beside(outcome), beside.agreeing
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
     if emulated and (outcome.num_times or outcome.bent):
         bias = evidence.results.bias

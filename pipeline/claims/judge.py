@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from pipeline.claims.decide import Outcome, corrected, effect_text, settle
+from pipeline.claims.decide import Beside, Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
 from pipeline.claims.quantities import facts
 from pipeline.claims.types import (
@@ -126,11 +126,11 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
         if (world := world_of(outcome.places)) in judged:
             return outcomes
         if metric.beside is not None:
-            other, how = metric.beside
+            other, how, agreeing = metric.beside
             alone = replace(claim, test={**claim.test, "metric": other})
             with suppress(NotTestableError):  # of records of former versions
                 if (effect := test(alone, here).effect) is not None:
-                    outcome = replace(outcome, beside=(effect, how))
+                    outcome = replace(outcome, beside=Beside(effect, how, agreeing))
         judged.add(world)
         outcomes.append(outcome)
 

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from pipeline.claims.decide import Contrast, Outcome
+from pipeline.claims.decide import Beside, Contrast, Outcome
 from pipeline.claims.quantities import (
     RATE,
     Quantity,
@@ -307,7 +307,8 @@ def explained(claim: Claim, evidence: Evidence) -> Outcome:
     how = "with what passes take longer than ideal counted as communication it is"
     # A value alone: `lost_shares` has no interval of what passes are slowed by.
     other, n = min(with_slower), min(one.n for one in shares)
-    slowed = Interval(other, other, other, n, "no interval"), how
+    alone = Interval(other, other, other, n, "no interval")
+    slowed = Beside(alone, how, "a machine on which passes of several nodes are no slower")
     return Outcome(places, what, _extreme(shares), beside=slowed, bent=bent)
 
 

@@ -56,8 +56,8 @@ class Metric:
     any_speed: bool = False
     """True where it does not depend on how fast a number format is."""
     is_profiled: bool = False
-    beside: tuple[str, str] | None = None
-    """Metric that must say the same for a verdict, and how it differs."""
+    beside: tuple[str, str, str] | None = None
+    """Metric that must say the same for a verdict, how it differs, and where it would not."""
 
 
 METRICS = {
@@ -70,7 +70,10 @@ METRICS = {
     # On a CPU it holds what Python and its libraries take, the same in every cell.
     "peak_memory_bytes": Metric(
         "peak memory", "bytes", any_speed=True,
-        beside=("own_memory_bytes", "without Python and its libraries"),
+        beside=(
+            "own_memory_bytes", "without Python and its libraries",
+            "a GPU, or a model that is large beside Python's libraries",
+        ),
     ),
     "memory_asymmetry": Metric(any_speed=True),
     "time_asymmetry": Metric(is_profiled=True),
@@ -82,7 +85,10 @@ METRICS = {
     # On cores that ranks share the lengths of passes differ.
     "phase_bubble": Metric(
         "replayed bubble", any_speed=True, is_profiled=True,
-        beside=("phase_bubble_schedule", "with passes of equal length"),
+        beside=(
+            "phase_bubble_schedule", "with passes of equal length",
+            "stages that take the same time, such as on cores of their own",
+        ),
     ),
 }  # fmt: skip
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -170,6 +171,18 @@ def check(model: ModelSpec, objective: ObjectiveSpec | None) -> None:
 def num_parameters(model: ModelSpec) -> int:
     """Trainable parameters, those that two layers share counted once."""
     return family(model).num_parameters(model)
+
+
+@cache
+def largest_weights(model: ModelSpec) -> tuple[int, int]:
+    """Numbers in the largest parameter of the layers that repeat, and in that outside of them."""
+    of_layers = outside = 0
+    for name, shape in family(model).parameter_shapes(model).items():
+        if any(part.isdigit() for part in name.split(".")):  # layers that repeat are numbered
+            of_layers = max(of_layers, prod(shape))
+        else:
+            outside = max(outside, prod(shape))
+    return of_layers, outside
 
 
 def experts(model: ModelSpec) -> Experts | None:

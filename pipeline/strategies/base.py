@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, HALVES, Traffic, ring
 from pipeline.errors import MissingError, UnsupportedError
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
@@ -92,6 +93,20 @@ def along(
         return ()
     kind = HALVES if halves else ALL_REDUCE
     return (Traffic(axis, formula, ring(payload, ranks), messages, kind, overlap),)
+
+
+def bucket_bytes(
+    model: ModelSpec, gradients: float, cap: float = BUCKET_BYTES,
+    *, layers: float = 1.0, ends: float = 1.0,
+) -> int:  # fmt: skip
+    """Bytes of the largest bucket in which a rank reduces `gradients` bytes.
+
+    No weight is divided, so one that is larger than `cap`, such as an embedding, overfills it.
+    `layers`, `ends`: the share that a rank has of the largest weight of the layers, and outside.
+    """
+    of_layers, outside = models.largest_weights(model)
+    largest = models.FP32 * max(layers * of_layers, ends * outside)
+    return int(min(gradients, max(cap, largest)))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pipeline.models import FP32, HALF
 from pipeline.parallel.mesh import DATA, Degrees, Layout
 from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
+from pipeline.strategies.base import PLAIN, Footprint, Strategy, along, bucket_bytes
 from pipeline.study.spec import RunSpec, WorldSpec
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Ddp(Strategy):
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Gradients are views of DDP's buckets, which stay for the whole run; ours do not."""
-        bucket = int(min(self.bucket_cap_mb * 2**20, gradients))
+        bucket = bucket_bytes(spec.model, gradients, self.bucket_cap_mb * 2**20)
         if widths(spec.precision).wide_gradients:
             return Footprint(bucket)
         if self.compression == NONE:

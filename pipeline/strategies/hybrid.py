@@ -21,7 +21,7 @@ from pipeline.parallel import mesh
 from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, along
+from pipeline.strategies.base import Footprint, along, bucket_bytes
 from pipeline.strategies.context import plan as contexts
 from pipeline.strategies.expert import plan as experts
 from pipeline.strategies.pipeline_parallel.plan import Pipelined
@@ -186,14 +186,22 @@ class Hybrid(Pipelined):
         data = layout.averaging if self.zero_stage else 1
         # Rows of experts lie over the data axis alone, but a rank has fewer of them to begin with.
         owned = (rest + self.expert * own_experts) / parameters / data if data > 1 else weights
-        rows = rows_of_stage_1(spec, layout, gradients, weights, owned) if data > 1 else stage
+        layers = 1 / self.tensor / self.expert
+        ends = (part.is_first or part.is_last) / self.tensor
+        if data > 1:
+            rows = rows_of_stage_1(
+                spec, layout, gradients, weights, owned, layers=layers, ends=ends
+            )
+        else:
+            bucket = bucket_bytes(spec.model, weights * gradients, layers=layers, ends=ends)
+            rows = replace(stage, buffer_bytes=min(stage.buffer_bytes, bucket))
         kept, masks = kept_of_block(self.tensor, sequence=self.sequence), 0
         if self.context > 1:
             kept = contexts.kept_of_cut_sequences(spec, self.context, self.tensor, kept)
             masks = contexts.mask_bytes(spec, self.context)
         cut_stage = replace(
             stage,
-            buffer_bytes=int(min(rows.buffer_bytes, weights * gradients)),
+            buffer_bytes=rows.buffer_bytes,
             holds_gradients=stage.holds_gradients or rows.holds_gradients,
             gathered_bytes=rows.gathered_bytes + masks,
             weight_share=weights,

@@ -27,7 +27,7 @@ from pipeline.parallel.mesh import (
 )
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
 from pipeline.strategies.sharded import plan as sharded
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -184,7 +184,7 @@ class Context(Strategy):
         size, wide = layout.size(CONTEXT), widths(spec.precision).wide_gradients
         kept, several = kept_of_cut_sequences(spec, size), layout.num_processes > 1
         averaged = Footprint(
-            buffer_bytes=min(BUCKET_BYTES, gradients) if wide and several else 0,
+            buffer_bytes=bucket_bytes(spec.model, gradients) if wide and several else 0,
             holds_gradients=several and not wide,
         )
         if self.zero_stage:

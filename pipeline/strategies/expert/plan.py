@@ -19,7 +19,7 @@ from pipeline.parallel import mesh
 from pipeline.parallel.mesh import CONTEXT, DATA, EXPERT, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
 from pipeline.strategies.sharded.plan import rows_of_stage_1
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -75,12 +75,13 @@ class Expert(Strategy):
         """
         cut, everyone = share_of_experts(spec), layout.num_processes
         share = 1 - cut + cut / layout.size(EXPERT)
-        bucket = min(mesh.BUCKET_BYTES, share * gradients)
-        reduced = Footprint(buffer_bytes=int(bucket) if everyone > 1 else 0)
+        part = 1 / layout.size(EXPERT)
+        bucket = bucket_bytes(spec.model, share * gradients, layers=part)
+        reduced = Footprint(buffer_bytes=bucket if everyone > 1 else 0)
         owned = share
         if self.zero_stage:
             owned = 1 / everyone
-            reduced = rows_of_stage_1(spec, layout, gradients, share, owned)
+            reduced = rows_of_stage_1(spec, layout, gradients, share, owned, layers=part)
         return replace(
             reduced,
             weight_share=share,

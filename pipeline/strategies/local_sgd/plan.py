@@ -14,7 +14,7 @@ from pipeline.cost.traffic import Traffic
 from pipeline.models import FP32
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Layout
 from pipeline.parallel.types import Parts, Trainable
-from pipeline.strategies.base import PLAIN, Footprint, Strategy, along
+from pipeline.strategies.base import PLAIN, Footprint, Strategy, along, bucket_bytes
 from pipeline.study.spec import RunSpec
 
 
@@ -54,7 +54,7 @@ class LocalSgd(Strategy):
         """The weights of the last synchronisation, the outer momentum, and a bucket on its way."""
         weights = FP32 * models.num_parameters(spec.model)
         kept = weights * (2 if self.outer_momentum else 1)
-        return Footprint(min(BUCKET_BYTES, weights), gathered_bytes=kept)
+        return Footprint(bucket_bytes(spec.model, weights), gathered_bytes=kept)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """One all-reduce of all weights in a round, of which each step has its part."""

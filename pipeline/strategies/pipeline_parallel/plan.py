@@ -22,7 +22,7 @@ from pipeline.parallel import mesh
 from pipeline.parallel.mesh import DATA, PIPELINE, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Choices, Footprint, Strategy, along
+from pipeline.strategies.base import Choices, Footprint, Strategy, along, bucket_bytes
 from pipeline.study.spec import RunSpec, WorldSpec
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero_bubble": 1}
@@ -239,7 +239,8 @@ class Pipelined(Strategy):
         head, products = model.vocab_rows * model.width, sizes.product_weights(model)
         flight = in_flight(self.schedule, stages.ranks, stages.chunks, microbatches, place)
         activations = flight * layers / (stages.chunks * model.num_layers * cut)
-        bucket = int(min(mesh.BUCKET_BYTES, share * gradients))
+        ends = float(is_first or is_last)
+        bucket = bucket_bytes(spec.model, share * gradients, ends=ends)
         return Footprint(
             buffer_bytes=bucket if layout.averaging > 1 else 0,
             holds_gradients=microbatches > 1,

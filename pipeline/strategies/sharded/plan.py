@@ -29,7 +29,7 @@ from pipeline.parallel.mesh import (
 )
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
 
@@ -141,8 +141,7 @@ class Sharded(Strategy):
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         if self.stage == 1:
             share = 1 / dict(layout.axes)[DATA]
-            bucket = self.bucket_cap_mb * 2**20
-            rows = rows_of_stage_1(spec, layout, gradients, bucket_bytes=bucket)
+            rows = rows_of_stage_1(spec, layout, gradients, cap=self.bucket_cap_mb * 2**20)
             return replace(rows, optimiser_share=share, master_share=share)
         ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
         kept = shards_by_fsdp(spec, self.stage, ranks, layers, *block_and_rest(spec.model))
@@ -187,28 +186,32 @@ def rows_of_stage_1(
     gradients: float,
     share: float = 1.0,
     owned: float = 0.0,
-    bucket_bytes: float = BUCKET_BYTES,
+    cap: float = BUCKET_BYTES,
+    layers: float = 1.0,
+    ends: float = 1.0,
 ) -> Footprint:
     """Memory under stage 1 besides weights and gradients, of which a rank has this share.
 
     `owned`: share that its rows are of all, 0 for an equal one of what the data ranks have.
     Rows of its gradients, and of fp32 weights where there are no masters; buckets in the order of
     the ranks while they are reduced, on a CPU with what comes from each other rank; then all that
-    is gathered. `gradients`: bytes of all of them.
+    is gathered. `gradients`: bytes of all of them; `cap`, `layers`, `ends` as for `bucket_bytes`.
     """
     width, whole, gradients = widths(spec.precision), gradients, share * gradients
     weights = share * width.weight * models.num_parameters(spec.model)
     axes = dict(layout.axes)
     rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
     rows *= 1 if width.weight < FP32 else 2
-    bucket = min(2 * bucket_bytes, gradients)  # two of them on their way
+    # Two of them are on their way, of which one at most has the largest weight.
+    bucket = bucket_bytes(spec.model, gradients, cap, layers=layers, ends=ends)
+    bucket += bucket_bytes(spec.model, gradients - bucket, cap, layers=layers, ends=0)
     ranks = axes[DATA] * axes.get(CONTEXT, 1) * axes.get(EXPERT, 1)
     pieces = bucket * (1 - 1 / ranks)
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
     # copy of that: blocks of so many sizes never fit one another's.
     heap = layout.device == "cpu"
     return Footprint(
-        buffer_bytes=0 if heap else int(bucket),
+        buffer_bytes=0 if heap else bucket,
         holds_gradients=heap,
         gathered_bytes=int(rows + (bucket + pieces + 2 * weights if heap else 0)),
     )

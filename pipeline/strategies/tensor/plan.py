@@ -19,7 +19,7 @@ from pipeline.parallel import mesh
 from pipeline.parallel.mesh import DATA, TENSOR, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
-from pipeline.strategies.base import Footprint, Strategy, along
+from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
 from pipeline.strategies.sharded.plan import Sharded, sent_by_fsdp, shards_by_fsdp
 from pipeline.study.spec import RunSpec, WorldSpec
 
@@ -203,8 +203,10 @@ class Tensor(Strategy):
         size = layout.size(TENSOR)
         share, kept = self._share(spec, size), kept_of_block(size, sequence=self.sequence)
         wide, several = widths(spec.precision).wide_gradients, layout.data_parallel > 1
+        part = 1 / size
+        bucket = bucket_bytes(spec.model, share * gradients, layers=part, ends=part)
         kept_of_all = Footprint(
-            buffer_bytes=int(min(mesh.BUCKET_BYTES, share * gradients)) if wide and several else 0,
+            buffer_bytes=bucket if wide and several else 0,
             holds_gradients=several and not wide,
             weight_share=share,
             gradient_share=share,

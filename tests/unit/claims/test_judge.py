@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.claims.decide import Outcome, corrected, settle
+from pipeline.claims.decide import Beside, Outcome, corrected, settle
 from pipeline.claims.judge import judge
 from pipeline.claims.quantities import measure
 from pipeline.claims.types import (
@@ -380,7 +380,8 @@ def test_a_second_metric_is_said_where_the_interval_includes_the_bound(world: Ev
     region, effect = Region("below", 1.05, 0.0), Interval(1.04, 1.03, 1.06, 6, "made up")
     other = Interval(1.13, 1.12, 1.15, 6, "made up")
     said = "without the libraries 1.13 [1.12, 1.15]"
-    found = settle(Outcome([], "x", effect, beside=(other, "without the libraries")), region, world)
+    beside = Beside(other, "without the libraries", "")
+    found = settle(Outcome([], "x", effect, beside=beside), region, world)
     assert (found.verdict, found.against) == (UNDECIDED, said)
     assert f"includes the bound, and {said} (claimed" in found.why
 
@@ -394,15 +395,17 @@ def test_a_second_metric_is_said_where_the_interval_includes_the_bound(world: Ev
         ((0.9, 1.0, 1.1), 6, None, "more than 60 runs a cell"),
         ((0.9, 1.1, 1.7), 3, None, "6 runs a cell"),
         ((0.9, 1.1, 1.7), 6, 1.2, "about 24 runs a cell"),
-        ((0.9, 1.1, 1.7), 6, 0.8, "a study in which both readings agree"),
-        ((1.1, 1.2, 1.3), 6, 0.8, "a study in which both readings agree"),
+        ((0.9, 1.1, 1.7), 6, 0.8, "a GPU"),
+        ((1.1, 1.2, 1.3), 6, 0.8, "a GPU"),
     ],
 )
 def test_an_open_claim_says_what_would_decide_it(world: Evidence, bounds, n, other, takes) -> None:
     """By how far the interval reaches over the bound, at the same effect and spread."""
     low, value, high = bounds
-    beside = other and (Interval(other, other, other, 6, "made up"), "without the libraries")
-    outcome = Outcome([], "x", Interval(value, low, high, n, "made up"), beside=beside or None)
+    beside = None
+    if other:
+        beside = Beside(Interval(other, other, other, 6, "made up"), "without libraries", "a GPU")
+    outcome = Outcome([], "x", Interval(value, low, high, n, "made up"), beside=beside)
     found = settle(outcome, ABOVE, world)
     assert (found.verdict, found.takes) == (UNDECIDED, takes)
 

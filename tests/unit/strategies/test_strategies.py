@@ -17,6 +17,7 @@ from pipeline import models, strategies
 from pipeline.cost.traffic import SEND, Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models.build import build_model
+from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.types import Batch, Defects, Parts
 from pipeline.planner import memory
 from pipeline.precision import PrecisionInfo, make_precision
@@ -543,6 +544,29 @@ def test_ranks_of_a_pipeline_need_the_memory_of_their_stages() -> None:
     assert predict(all_at_once, 3).activations > 4 * predict(one_by_one, 3).activations
     cut = replace(run, strategy="hybrid", options={"pipeline": 2, "tensor": 2})
     assert predict(cut).parameters < predict(replace(run, options={"ranks": 2})).parameters
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "rank", "precision", "embeddings", "buckets"),
+    [
+        ("ddp", {}, 0, "bf16_masters", 1, 0),
+        ("sharded", {"stage": 1}, 0, "fp32", 1, 1),  # two on their way
+        ("tensor", {"ranks": 2}, 0, "bf16_masters", 1 / 2, 0),
+        ("pipeline_parallel", {"ranks": 4}, 0, "bf16_masters", 1, 0),
+        ("pipeline_parallel", {"ranks": 4}, 2, "bf16_masters", 0, 1),  # a stage without it
+        ("hybrid", {"zero_stage": 1}, 0, "fp32", 1 / 2, 1),
+    ],
+)
+def test_an_embedding_overfills_a_bucket(
+    strategy, options, rank, precision, embeddings, buckets
+) -> None:
+    """No weight is divided, so a bucket is planned as large as the largest."""
+    run = a_run(strategy, options, GPUS, "bai2022", precision=precision)
+    count, layout = models.num_parameters(run.model), resolve(run).layout
+    planned = strategies.load(strategy, options).footprint(run, layout, rank, 4 * count)
+    embedding = 4 * run.model.vocab_rows * run.model.width
+    assert embedding / 2 > BUCKET_BYTES
+    assert planned.buffer_bytes == embeddings * embedding + buckets * BUCKET_BYTES
 
 
 def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
