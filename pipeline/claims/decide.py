@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
+from pipeline.claims.quantities import kind_of_runs
 from pipeline.claims.types import DECIDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Region, Verdict
 from pipeline.claims.worlds import Evidence, Place
 from pipeline.metrics.contrasts import FASTER, SLOWER, TOO_FEW
@@ -36,7 +37,7 @@ from pipeline.text import plural, significant
 
 REAL = "real nodes"
 MOST_RUNS = 10
-"""Times the runs that were made, beyond which their number is no longer told."""
+"""Times the runs that were made: of more than these no number is told."""
 
 Contrast = tuple[Floats, Floats]
 """Values of runs, shape (runs,), over those of others, or over one number, shape (1,)."""
@@ -76,12 +77,14 @@ class Outcome:
     """Ends of the effect where a step on several nodes is off by up to this factor; asked where the
     effect is no product of ratios of times, which `num_times` counts."""
     beside: Beside | None = None
+    kind_of_runs: str = ""
 
 
 class Settled(NamedTuple):
     """A verdict with the finding behind it, its p-value where a test with one was made.
 
-    `against` is what leaves it open besides the interval, a clause; `takes` what would decide it.
+    `against` is what leaves it open besides the interval, a clause; `takes` what it takes at least
+    to decide it, at the same effect and spread.
     """
 
     verdict: str
@@ -101,38 +104,49 @@ def settle(outcome: Outcome, region: Region | None, evidence: Evidence) -> Settl
     if effect.how == COUNTED:
         return Settled(verdict, f"{about}, claimed {region}")
     if effect.n < MIN_REPEATS:
-        return Settled(UNDECIDED, f"{about} (claimed {region})", takes=f"{MIN_REPEATS} runs a cell")
+        takes = f"{MIN_REPEATS} {outcome.kind_of_runs}runs a cell"
+        return Settled(UNDECIDED, f"{about} (claimed {region})", takes=takes)
     if verdict == UNDECIDED:
         against = _beside(outcome)
         grounds = f"and the interval includes the bound{against and f', and {against}'}"
         why = f"{about}, {grounds} (claimed {region})"
-        return Settled(UNDECIDED, why, None, against, _narrower(outcome, effect, region))
+        takes = _narrower(outcome, effect, region, evidence)
+        return Settled(UNDECIDED, why, None, against, takes)
     # The interval decides. Whatever else speaks against it is enough to leave the claim open.
     p_value = _p_value(outcome, effect, verdict, region)
     against, takes = _objection(outcome, effect, verdict, region, evidence)
     if not against and p_value > ALPHA:
         against = f"the rank tests do not decide (p = {probability(p_value)})"
-        takes = _runs(effect.n, _power(p_value))
+        takes = _runs(effect.n, _power(p_value), outcome.kind_of_runs)
     if against:
         why = f"{about}, and {against} (claimed {region})"
         return Settled(UNDECIDED, why, None, against, takes)
     return Settled(verdict, f"{about}, claimed {region}", p_value)
 
 
-def _narrower(outcome: Outcome, effect: Interval, region: Region) -> str:
-    """What would decide an effect whose interval includes a bound.
+def _narrower(outcome: Outcome, effect: Interval, region: Region, evidence: Evidence) -> str:
+    """What would decide an effect whose interval includes a bound, besides which others may stand.
 
-    Half the width of an interval goes with one over the root of the number of runs.
+    More runs, but where the very value would stay open.
     """
+    at, beside = effect.value, outcome.beside
+    verdict, growth = within(at, at, region), _growth(effect, region)
+    if beside is not None:
+        if within(beside.effect.value, beside.effect.value, region) != verdict:
+            return beside.agreeing
+        growth = max(growth, _growth(beside.effect, region))
+    exact = replace(effect, low=at, high=at)
+    _, takes = _by_emulation(outcome, exact, verdict, region, evidence)
+    return takes or _runs(effect.n, growth, outcome.kind_of_runs)
+
+
+def _growth(effect: Interval, region: Region) -> float:
+    """By how much an interval must narrow so that it includes no bound; 1 where it does not."""
     at, low, high = effect.value, effect.low, effect.high
-    if outcome.beside is not None:
-        other = outcome.beside.effect.value
-        if within(other, other, region) != within(at, at, region):
-            return outcome.beside.agreeing
     inside = [limit for limit in region.limits if low <= limit <= high]
     ends = [(high if limit > at else low, limit) for limit in inside]
     factors = [math.inf if limit == at else (end - at) / (limit - at) for end, limit in ends]
-    return _runs(effect.n, max(factors))
+    return max(factors, default=1.0)
 
 
 def _power(p_value: float) -> float:
@@ -142,11 +156,9 @@ def _power(p_value: float) -> float:
     return normal.inv_cdf(1 - ALPHA / 2) / now if now > 0 else math.inf
 
 
-def _runs(n: int, growth: float) -> str:
+def _runs(n: int, growth: float, kind: str) -> str:
     """Number of runs by which a precision that goes with their root grows so much, in words."""
-    if growth**2 > MOST_RUNS:
-        return f"more than {MOST_RUNS * n} runs a cell"
-    return f"about {max(n + 1, math.ceil(n * growth**2))} runs a cell"
+    return f"{max(n + 1, math.ceil(n * min(growth**2, MOST_RUNS)))} {kind}runs a cell"
 
 
 def within(low: float, high: float, region: Region) -> str:
@@ -221,7 +233,46 @@ def _objection(
     """
     beside = outcome.beside
     if beside and within(beside.effect.low, beside.effect.high, region) != verdict:
-        return _beside(outcome), beside.agreeing
+        takes = beside.agreeing
+        if within(beside.effect.value, beside.effect.value, region) == verdict:
+            takes = _runs(effect.n, _growth(beside.effect, region), outcome.kind_of_runs)
+        return _beside(outcome), takes
+    against, takes = _by_emulation(outcome, effect, verdict, region, evidence)
+    if against:
+        return against, takes
+    # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
+    # about claims of more or less than 1 alone; the band of `slightly` ends there too.
+    at_one = any(math.isclose(limit, 1.0, rel_tol=1e-3) for limit in region.limits)
+    if not at_one or not outcome.speeds or effect.low <= 1 <= effect.high:
+        return "", ""
+    known = []
+    for one, other in outcome.speeds:
+        test = evidence.results.compared(one.key, other.key)
+        if test is None:
+            pair = f"{one.label} with {other.label}"
+            return f"no comparison of {pair} was planned", "a study that plans this comparison"
+        if not test.compared:
+            return f"{one.label} and {other.label} were {test.verdict}", "equal work and training"
+        known.append(test)
+    # So few repeats could not have decided it, whatever they had measured.
+    if any(test.verdict == TOO_FEW for test in known):
+        few = f"{plural(known[0].n, 'repeat')} are too few for the rank test"
+        return few, f"{known[0].n + 1} runs a cell"
+    above = effect.value > 1
+    decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
+    # The least of several is above 1 where all are, and below where one is.
+    every = outcome.least == above
+    if (all if every else any)(decided):
+        return "", ""
+    p_value = (max if every else min)(test.p_value for test in known)
+    by_rank = f"the rank test between them does not decide (p = {probability(p_value)})"
+    return by_rank, _runs(effect.n, _power(p_value), "")
+
+
+def _by_emulation(
+    outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
+) -> tuple[str, str]:
+    """The objection that emulated times are off by too much, or nothing; with what removes it."""
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
     if emulated and (outcome.num_times or outcome.bent):
         bias = evidence.results.bias
@@ -246,30 +297,7 @@ def _objection(
                 return f"with steps as far off as emulated ones may be it {it}", takes
             off = (1 + bias) ** outcome.num_times - 1
             return f"within the emulation's own bias of {100 * off:.1f} % of the bound", takes
-    # The planned comparisons, by which the paper speaks of faster, test equality, so they are asked
-    # about claims of more or less than 1 alone; the band of `slightly` ends there too.
-    at_one = any(math.isclose(limit, 1.0, rel_tol=1e-3) for limit in region.limits)
-    if not at_one or not outcome.speeds or effect.low <= 1 <= effect.high:
-        return "", ""
-    known = []
-    for one, other in outcome.speeds:
-        test = evidence.results.compared(one.key, other.key)
-        if test is None:
-            pair = f"{one.label} with {other.label}"
-            return f"no comparison of {pair} was planned", "a study that plans this comparison"
-        known.append(test)
-    # So few repeats could not have decided it, whatever they had measured.
-    if any(test.verdict == TOO_FEW for test in known):
-        few = f"{plural(known[0].n, 'repeat')} are too few for the rank test"
-        return few, f"more than {plural(known[0].n, 'run')} a cell"
-    above = effect.value > 1
-    decided = [test.verdict == (FASTER if above else SLOWER) for test in known]
-    # The least of several is above 1 where all are, and below where one is.
-    if (all if outcome.least == above else any)(decided):
-        return "", ""
-    worst = max(test.p_value for test in known)
-    by_rank = f"the rank test between them does not decide (p = {probability(worst)})"
-    return by_rank, _runs(effect.n, _power(worst))
+    return "", ""
 
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -287,12 +315,13 @@ def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
         p_value = adjusted.get(one.claim.id)
         if one.verdict in DECIDED and p_value is not None:
             how = f"p = {probability(p_value)} after correction for {claims}"
+            assert one.effect is not None
+            takes = _runs(one.effect.n, _power(p_value), kind_of_runs(one.claim))
             if one.p_value == ALPHA:  # of no test, see `_p_value`
                 how = f"by its 95 % interval alone, counted with {how}"
+                takes = "that all other tested claims are decided"
             one = replace(one, why=f"{one.why}; {how}", p_value=p_value)
             if p_value > ALPHA:
-                assert one.effect is not None
-                takes = _runs(one.effect.n, _power(p_value))
                 one = replace(one, verdict=UNDECIDED, p_value=None, against=how, takes=takes)
         final.append(one)
     return final

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pipeline.claims.decide import Beside, Outcome, corrected, effect_text, settle
 from pipeline.claims.kinds import KINDS
-from pipeline.claims.quantities import facts
+from pipeline.claims.quantities import facts, kind_of_runs
 from pipeline.claims.types import (
     DECIDED,
     NOT_TESTABLE,
@@ -74,18 +74,15 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         unlike = dict.fromkeys(word for word in words if word != words[0])
         apart = "".join(f", {words.count(word)} {word}" for word in unlike)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
-    # Bytes, passes and phases are those of profiled runs, all else is of timed ones; what explains
-    # a loss is a share of phases in a loss of timed runs.
     timed, profiled = (evidence.runs(nearest.places, level) for level in ("run", "profile"))
-    if claim.kind == "explained":
-        runs, ran = (
+    runs, ran = {
+        "": (timed, plural(len(timed), "run")),
+        "profiled ": (profiled, plural(len(profiled), "profiled run")),
+        "timed and profiled ": (
             timed + profiled,
             f"{len(timed)} timed and {plural(len(profiled), 'profiled run')}",
-        )
-    elif facts(claim.test.get("metric")).is_profiled:
-        runs, ran = profiled, plural(len(profiled), "profiled run")
-    else:
-        runs, ran = timed, plural(len(timed), "run")
+        ),
+    }[kind_of_runs(claim)]
     names = []
     for one, word in zip(named, words, strict=True):
         nodes, ranks, link = world_of(one.places)
@@ -131,6 +128,7 @@ def _in_all_worlds(claim: Claim, evidence: Evidence) -> list[Outcome]:
             with suppress(NotTestableError):  # of records of former versions
                 if (effect := test(alone, here).effect) is not None:
                     outcome = replace(outcome, beside=Beside(effect, how, agreeing))
+        outcome = replace(outcome, kind_of_runs=kind_of_runs(claim))
         judged.add(world)
         outcomes.append(outcome)
 

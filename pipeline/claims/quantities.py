@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.claims.types import NotTestableError
+from pipeline.claims.types import Claim, NotTestableError
 from pipeline.claims.worlds import Evidence, Place, own
 from pipeline.metrics.runs import STEPS_FOR_P95
 from pipeline.metrics.statistics import (
@@ -57,7 +57,7 @@ class Metric:
     """True where it does not depend on how fast a number format is."""
     is_profiled: bool = False
     beside: tuple[str, str, str] | None = None
-    """Metric that must say the same for a verdict, how it differs, and where it would not."""
+    """Metric that must say the same for a verdict, how it differs, and where both would agree."""
 
 
 METRICS = {
@@ -87,7 +87,7 @@ METRICS = {
         "replayed bubble", any_speed=True, is_profiled=True,
         beside=(
             "phase_bubble_schedule", "with passes of equal length",
-            "stages that take the same time, such as on cores of their own",
+            "stages of equal length, by fewer parameters at the ends or cores of their own",
         ),
     ),
 }  # fmt: skip
@@ -96,6 +96,17 @@ METRICS = {
 def facts(metric: object) -> Metric:
     """Those of a metric, which may have an axis, or none."""
     return METRICS.get(str(metric).partition(":")[0], Metric())
+
+
+def kind_of_runs(claim: Claim) -> str:
+    """Runs that a claim is tested by, as a word before `runs`; none for timed ones.
+
+    Bytes, passes and phases are those of profiled runs; what explains a loss is a share of phases
+    in a loss of timed runs.
+    """
+    if claim.kind == "explained":
+        return "timed and profiled "
+    return "profiled " if facts(claim.test.get("metric")).is_profiled else ""
 
 
 @dataclass(frozen=True)

@@ -181,5 +181,5 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict in one line, with everything that a reader must know besides it."""
-        takes = [f"to decide it takes {self.takes}"] if self.takes else []
+        takes = [f"to decide it takes at least {self.takes}"] if self.takes else []
         return "; ".join([f"{self.verdict}: {self.why}", *takes, self.scale, *self.notes])

@@ -138,7 +138,7 @@ def in_words(one: Mapping[str, Any]) -> dict[str, str]:
         effect += " (replayed)"
     # Older files have neither.
     against, takes = one.get("against"), one.get("takes")
-    measured = [effect, *filter(None, [against, takes and f"to decide it takes {takes}"])]
+    measured = [effect, *filter(None, [against, takes and f"to decide it takes at least {takes}"])]
     return {
         "measured": "; ".join(measured),
         "claimed": one["claimed"]["text"] if one["claimed"] else NONE,

@@ -176,7 +176,7 @@ def bias_sentence(results: Results) -> str:
     if bias is None or not rows:
         return (
             "How far emulated times are off was not measured here, so no comparison of times is "
-            f"decided ({WHERE_MEASURED} measures it)."
+            f"decided (it is measured by {WHERE_MEASURED})."
         )
     extremes = [
         f"{ratio_interval(one['value'], one['low'], one['high'])} ({one['label']} on "

@@ -99,9 +99,10 @@ def bucket_bytes(
     model: ModelSpec, gradients: float, cap: float = BUCKET_BYTES,
     *, layers: float = 1.0, ends: float = 1.0,
 ) -> int:  # fmt: skip
-    """Bytes of the largest bucket in which a rank reduces `gradients` bytes.
+    """Bytes that the largest bucket has at least in which a rank reduces `gradients` bytes.
 
-    No weight is divided, so one that is larger than `cap`, such as an embedding, overfills it.
+    No weight is divided, so one that is larger than `cap`, such as an embedding, overfills it. What
+    lies in the bucket before that one is not counted, which is less than `cap`.
     `layers`, `ends`: the share that a rank has of the largest weight of the layers, and outside.
     """
     of_layers, outside = models.largest_weights(model)

@@ -194,7 +194,7 @@ class Hybrid(Pipelined):
             )
         else:
             bucket = bucket_bytes(spec.model, weights * gradients, layers=layers, ends=ends)
-            rows = replace(stage, buffer_bytes=min(stage.buffer_bytes, bucket))
+            rows = replace(stage, buffer_bytes=bucket if layout.averaging > 1 else 0)
         kept, masks = kept_of_block(self.tensor, sequence=self.sequence), 0
         if self.context > 1:
             kept = contexts.kept_of_cut_sequences(spec, self.context, self.tensor, kept)

@@ -202,7 +202,7 @@ def rows_of_stage_1(
     axes = dict(layout.axes)
     rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
     rows *= 1 if width.weight < FP32 else 2
-    # Two of them are on their way, of which one at most has the largest weight.
+    # Two of them are on their way; an embedding and an untied output layer are taken to be apart.
     bucket = bucket_bytes(spec.model, gradients, cap, layers=layers, ends=ends)
     bucket += bucket_bytes(spec.model, gradients - bucket, cap, layers=layers, ends=0)
     ranks = axes[DATA] * axes.get(CONTEXT, 1) * axes.get(EXPERT, 1)

@@ -75,5 +75,5 @@ def test_what_leaves_a_claim_open_stands_beside_its_effect() -> None:
     assert in_words(one)["measured"] == "1.20 [1.10, 1.30]"
     bias = "within the emulation's own bias of 29 % of the bound"
     assert in_words(one | {"against": bias})["measured"] == f"1.20 [1.10, 1.30]; {bias}"
-    takes = "1.20 [1.10, 1.30]; to decide it takes real nodes"
+    takes = "1.20 [1.10, 1.30]; to decide it takes at least real nodes"
     assert in_words(one | {"against": "", "takes": "real nodes"})["measured"] == takes
