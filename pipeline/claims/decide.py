@@ -37,7 +37,7 @@ from pipeline.text import plural, significant
 
 REAL = "real nodes"
 MOST_RUNS = 10
-"""Times the runs that were made: of more than these no number is told."""
+"""Largest number of runs that a claim is said to need, as a multiple of those that it has."""
 
 Contrast = tuple[Floats, Floats]
 """Values of runs, shape (runs,), over those of others, or over one number, shape (1,)."""
@@ -78,6 +78,7 @@ class Outcome:
     effect is no product of ratios of times, which `num_times` counts."""
     beside: Beside | None = None
     kind_of_runs: str = ""
+    """`profiled `, as `kind_of_runs` of a claim gives it."""
 
 
 class Settled(NamedTuple):
@@ -125,9 +126,9 @@ def settle(outcome: Outcome, region: Region | None, evidence: Evidence) -> Settl
 
 
 def _narrower(outcome: Outcome, effect: Interval, region: Region, evidence: Evidence) -> str:
-    """What would decide an effect whose interval includes a bound, besides which others may stand.
+    """The least that would decide an effect whose interval includes a bound, in words.
 
-    More runs, but where the very value would stay open.
+    That is more runs, unless the value would stay open however narrow its interval were.
     """
     at, beside = effect.value, outcome.beside
     verdict, growth = within(at, at, region), _growth(effect, region)
@@ -141,7 +142,7 @@ def _narrower(outcome: Outcome, effect: Interval, region: Region, evidence: Evid
 
 
 def _growth(effect: Interval, region: Region) -> float:
-    """By how much an interval must narrow so that it includes no bound; 1 where it does not."""
+    """Factor by which an interval must narrow so that it includes no bound; 1 where it does not."""
     at, low, high = effect.value, effect.low, effect.high
     inside = [limit for limit in region.limits if low <= limit <= high]
     ends = [(high if limit > at else low, limit) for limit in inside]
@@ -150,14 +151,14 @@ def _growth(effect: Interval, region: Region) -> float:
 
 
 def _power(p_value: float) -> float:
-    """By how much a statistic must grow so that its p-value, now this, becomes ALPHA."""
+    """Factor by which a normal statistic must grow so that its p-value, now this, becomes ALPHA."""
     normal = NormalDist()
     now = normal.inv_cdf(1 - p_value / 2)
     return normal.inv_cdf(1 - ALPHA / 2) / now if now > 0 else math.inf
 
 
 def _runs(n: int, growth: float, kind: str) -> str:
-    """Number of runs by which a precision that goes with their root grows so much, in words."""
+    """Number of runs, in words, with which a precision grows by a factor, as their root does."""
     return f"{max(n + 1, math.ceil(n * min(growth**2, MOST_RUNS)))} {kind}runs a cell"
 
 

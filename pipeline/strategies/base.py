@@ -99,7 +99,7 @@ def bucket_bytes(
     model: ModelSpec, gradients: float, cap: float = BUCKET_BYTES,
     *, layers: float = 1.0, ends: float = 1.0,
 ) -> int:  # fmt: skip
-    """Bytes that the largest bucket has at least in which a rank reduces `gradients` bytes.
+    """Lower bound, in bytes, of the largest bucket of a rank that reduces `gradients` bytes.
 
     No weight is divided, so one that is larger than `cap`, such as an embedding, overfills it. What
     lies in the bucket before that one is not counted, which is less than `cap`.

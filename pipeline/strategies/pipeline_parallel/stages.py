@@ -161,7 +161,7 @@ class Waits:
 
     @contextmanager
     def rest_of_pass(self) -> Iterator[None]:
-        """The end of a pass that goes on."""
+        """The end of a pass that `not_while` left open: the loss, in that of the last stage."""
         yield
         self._wait()
 
@@ -195,8 +195,8 @@ class MarkedStage(PipelineStage):
 
         An error is raised as it was, without torch's wrapping: a record's status is read from it.
         """
-        # The last one goes on with the loss: on emulated nodes another node may run where a pass
-        # ends, and the loss would begin with cold caches, which looks like a longer stage.
+        # The pass of the last stage ends with its loss. On emulated nodes another node may run
+        # where a pass ends; a loss behind that made the stage look longer (docs/lab-notes.md).
         own = FORWARD, self.stage_index, fwd_chunk_id
         with self.waits.not_while(FORWARD, own, goes_on=self.is_last):
             try:

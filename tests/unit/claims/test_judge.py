@@ -365,9 +365,14 @@ def test_best_without_one_of_its_comparisons_is_undecided(world: Evidence) -> No
     unlike = decide(evidence, places[0], places[-1], "not compared: unequal batches", math.nan)
     found = judge(claim, unlike)
     assert (found.verdict, found.takes) == (UNDECIDED, "equal work and training")
-    # Of a least that is above the bound every pair counts, of one below it the best.
-    near = decide(evidence, places[0], places[-1], contrasts.UNDECIDED, 0.06)
-    assert judge(claim, near).takes == "7 runs a cell"
+    # The least ratio is above 1 where all are, so the weakest comparison counts.
+    near = decide(evidence, places[0], places[-1], contrasts.UNDECIDED, 0.2)
+    assert judge(claim, near).takes == "15 runs a cell"
+    # It is below 1 where one is, so the strongest does.
+    slower = arranged(world, claim, (0.5, 0.6, 0.7))
+    for other, p_value in zip(places[1:], (0.2, *(0.9 for _ in places[2:])), strict=True):
+        slower = decide(slower, places[0], other, contrasts.UNDECIDED, p_value)
+    assert judge(claim, slower).takes == "15 runs a cell"
     whole = decide(evidence, places[0], places[-1], contrasts.FASTER, 0.01)
     assert judge(claim, whole).verdict == REPRODUCED
 

@@ -49,7 +49,7 @@ def test_what_went_wrong_in_a_stage_is_told_as_it_was(monkeypatch) -> None:
 
 
 def test_the_last_stage_waits_after_its_loss_not_before(monkeypatch) -> None:
-    """Another emulated node would run in between, and the loss begin with cold caches."""
+    """On emulated nodes another node would run in between."""
     monkeypatch.setattr(PipelineStage, "forward_one_chunk", lambda *_, **__: None)
     stage, waited = MarkedStage.__new__(MarkedStage), list[int]()
     stage.waits, stage.num_stages = Waits(NOT_PROFILED), 2
