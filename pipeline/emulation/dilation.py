@@ -58,16 +58,17 @@ def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[i
     ]
 
 
+def pin(cores: Iterable[int]) -> None:
+    """Pin this process, and all that it starts from now on, to these cores."""
+    # Every thread: the call for a process moves the calling one alone.
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread.name), cores)
+
+
 @contextmanager
 def pinned(cores: Iterable[int]) -> Iterator[None]:
     """Pin this process, and all that it starts, to these cores for a while."""
-
-    def pin(wanted: Iterable[int]) -> None:
-        # Every thread: the call for a process moves the calling one alone.
-        for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), wanted)
-
     before = os.sched_getaffinity(0)
     pin(cores)
     yield

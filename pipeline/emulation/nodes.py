@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.emulation import links, tcp
-from pipeline.emulation.dilation import pinned
+from pipeline.emulation.dilation import pin, pinned
 from pipeline.errors import LaunchError
 from pipeline.machine import session
 from pipeline.machine.limits import cpu_quota
@@ -84,6 +84,13 @@ class Nodes:
     def on_cores(self, node: int) -> AbstractContextManager[None]:
         """Be on the cores of a node for a while, with all that is started there."""
         return pinned(self.places[node])
+
+    def move(self, node: int, step: int) -> None:
+        """Pin this process to the node's cores of `step`: nodes change theirs from step to step.
+
+        One core may be slower than another for minutes, which would make its nodes slower ones.
+        """
+        pin(self.places[(node + step) % self.count])
 
     def enter(self, node: int) -> None:
         """Move this thread into the network of a node."""

@@ -68,7 +68,8 @@ class Pacer:
 
     `dilation` seconds of this machine pass for one of the emulated cluster, `slowness` is that of
     its node, `forward_seconds` what a forward pass of the rank's micro-batch takes by the
-    yardstick, in CPU seconds; None where CPU seconds count as they are.
+    yardstick, in CPU seconds; None where CPU seconds count as they are. `move` is called with each
+    step before it begins.
     """
 
     def __init__(
@@ -76,8 +77,9 @@ class Pacer:
         dilation: float = 1.0,
         slowness: Callable[[int], float] | None = None,
         forward_seconds: float | None = None,
+        move: Callable[[int], None] | None = None,
     ) -> None:
-        self.dilation, self._slowness = dilation, slowness
+        self.dilation, self._slowness, self._move = dilation, slowness, move
         self._forward_seconds = forward_seconds
         self.machine_speeds: list[float] = []
         """Speed of this machine over the yardstick's, at each forward pass so far."""
@@ -121,7 +123,9 @@ class Pacer:
         self._begin()
 
     def begin_step(self, step: int) -> None:
-        """Draw how fast the node is in this step."""
+        """Move to the cores of this step, and draw how fast the node is in it."""
+        if self._move is not None:
+            self._move(step)
         if self._slowness is not None:
             self._factor = self.dilation * self._slowness(step)
 

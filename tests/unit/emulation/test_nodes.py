@@ -4,11 +4,14 @@ import ctypes
 import errno
 import os
 import signal
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline.emulation import nodes
+from pipeline.emulation.dilation import pinned, places
+from pipeline.emulation.pacing import Pacer
 from pipeline.errors import LaunchError
 
 
@@ -41,3 +44,16 @@ def test_a_trial_that_ends_without_a_word_is_none_that_went_well(monkeypatch, tr
     monkeypatch.setattr(nodes, "program", lambda name: name)
     monkeypatch.setattr(nodes, "cpu_quota", lambda: None)
     assert said in str(nodes.why_not())
+
+
+def test_a_node_of_a_profiled_run_is_on_every_core_in_turn() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    made = object.__new__(nodes.Nodes)  # without a network
+    made.places, made.count = places(2 * len(cores), 1, cores), 2 * len(cores)
+    with pinned(cores):
+        on = []
+        pacer = Pacer(4.0, move=partial(made.move, 1))
+        for step in range(len(cores)):
+            pacer.begin_step(step)
+            on += os.sched_getaffinity(0)
+    assert sorted(on) == cores

@@ -217,3 +217,17 @@ def test_a_pass_that_others_slowed_counts_as_its_like_on_emulated_nodes(network,
     whole, busy = 15 + longer, 24 + longer
     bubbles = step_bubbles(RunRecord(record.run, steps), layout)
     assert bubbles == pytest.approx([2 * whole / busy - 1, 1 / 4])
+
+
+def test_a_core_that_is_slower_makes_no_bubble_where_nodes_change_cores() -> None:
+    """Each stage is on the slow core in one of two steps, as `Nodes.move` has it."""
+    spec = spec_of(nodes=2, profile={"steps": 2})
+    record = make_record(replace(spec, world=replace(spec.world, network="emulated")))
+    layout = load("pipeline_parallel", {"ranks": 2}).layout(WorldSpec(2, 1, "cpu", "gloo", "real"))
+    passes = gpipe(4)
+    slow = {rank: [(*one[:3], 1.1 * one[3]) for one in own] for rank, own in passes.items()}
+    steps = [
+        replace(step, passes=(slow if step.step % 2 == step.rank else passes)[step.rank])
+        for step in record.steps
+    ]
+    assert step_bubbles(RunRecord(record.run, steps), layout) == pytest.approx([1 / 4] * 2)
