@@ -61,7 +61,9 @@ def flag(name: str, help: str) -> Declare:
 
 def arguments_of(owner: str, *words: str) -> Declare:
     """Arguments that an owner, `module` or `module:name`, declares; it is imported when it does."""
-    return lambda parser: resolve_name(owner).add_arguments(parser, *words)
+    # With a colon an import that fails is an ImportError that names the missing package.
+    whole = owner if ":" in owner else f"{owner}:"
+    return lambda parser: resolve_name(whole).add_arguments(parser, *words)
 
 
 def together(*arguments: Declare) -> Declare:

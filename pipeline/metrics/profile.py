@@ -189,10 +189,9 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     """The bubble of each timed step, the mean over the pipelines of the layout.
 
     On emulated nodes, which share cores, each pass counts with the median of all that its rank ran
-    of its kind and stage in a step, and these with their mean over the steps, each of which was on
-    other cores (`Nodes.move`): the work is the same, and a replay waits for the longest, so that
-    passes which other work or a slower core delayed would make a bubble that no pipeline on equal
-    nodes has. Stages that have more to do stay longer. Elsewhere a pass counts with what it took.
+    of its kind and stage: the work is the same, and a replay waits for the longest, so that passes
+    which other work slowed would make a bubble that no pipeline on cores of its own has. Stages
+    that have more to do stay longer. Elsewhere a pass counts with what it took.
 
     `equal` gives every pass the mean of its kind over all stages and micro-batches: what is left is
     the schedule's alone, the rest is that of stages of unequal length.
@@ -206,8 +205,7 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
         (one.step, one.rank): one.passes for one in record.steps if one.timed and one.passes
     }
     if record.spec.world.network == "emulated":
-        lines = levelled(lines, lambda line, one: (*line, *one[:2]), statistics.median)
-        lines = levelled(lines, lambda line, one: (line[1], *one[:2]), statistics.fmean)
+        lines = levelled(lines, lambda line, one: (line[1], *one[:2]), statistics.median)
     ranks = range(layout.num_processes)
     pipelines = sorted({tuple(layout.along(PIPELINE, rank)) for rank in ranks})
     bubbles = []

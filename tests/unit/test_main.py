@@ -94,6 +94,14 @@ for stage in ALL:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_without_the_project_s_packages_no_command_has_a_bug() -> None:
+    """As by the system's Python: the error says which Python has them."""
+    code = "from pipeline.__main__ import ALL, main\nfor name in ALL:\n"
+    code += " try: main([name, '--help'])\n except SystemExit: pass"
+    done = ran([sys.executable, "-S", "-c", code])
+    assert "bug" not in done.stderr and "use .venv/bin/python" in done.stderr, done.stderr
+
+
 def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
     command = f"{sys.executable} -m pipeline strategies --readme none.md >&-"
     # Without the caller's variables, of which a note says that they are not taken over.
