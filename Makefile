@@ -1,7 +1,6 @@
 # The few commands a person types; `make help` lists them.
 #
 #   make paper STUDY=name         a study of workflow/config, or the path of a study file
-#   make paper CONFIGFILE=path    the same
 #   make paper FROM=archive.zip   the paper of an archived study, from its records alone
 #   PYTHON=python3.12             the interpreter behind .venv (3.11 or later)
 #   PIP_ARGS=...                  options for pip, e.g. --extra-index-url of CPU-only wheels
@@ -14,19 +13,18 @@
 
 # What a person gives is data: Make expands no `$` in it, and a recipe gets it as a variable of the
 # shell, in quotes, never as text of the command.
-override GIVEN := STUDY CONFIGFILE FROM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
+override GIVEN := STUDY FROM PYTHON PIP_ARGS IMAGE BASE_IMAGE BUILDER \
     BUILD_OPTIONS FORCE UPGRADE
 # What a target reads besides PYTHON and PIP_ARGS; another variable would be ignored, and of two that
 # name a study one would, be it given or exported.
-override TAKES := $(foreach name,STUDY CONFIGFILE,$(foreach target,paper archive,$(target):$(name))) \
-    paper:FROM lock:UPGRADE \
+override TAKES := paper:STUDY archive:STUDY paper:FROM lock:UPGRADE \
     $(foreach name,IMAGE BASE_IMAGE BUILDER BUILD_OPTIONS FORCE,image:$(name))
 override idle := $(strip $(foreach name,$(filter-out PYTHON PIP_ARGS,$(GIVEN)),$(if \
     $(filter command,$(origin $(name))),$(if $(filter $(MAKECMDGOALS:=:$(name)),$(TAKES)),,$(name)))))
 ifneq ($(and $(MAKECMDGOALS),$(idle)),)
 $(error error: $(idle) would do nothing with make $(MAKECMDGOALS); leave it out)
 endif
-override named := $(strip $(foreach name,STUDY CONFIGFILE FROM,$(if \
+override named := $(strip $(foreach name,STUDY FROM,$(if \
     $(filter-out undefined,$(origin $(name))),$(name))))
 ifneq ($(and $(word 2,$(named)),$(filter paper archive,$(MAKECMDGOALS))),)
 $(error error: $(named) all name a study; give one of them and unset the others)
@@ -35,13 +33,12 @@ $(foreach name,$(GIVEN),$(if $(filter-out undefined,$(origin $(name))),\
     $(eval override export $(name) := $$(value $(name)))))
 # A misspelt name would run the default study.
 override unknown := $(strip $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),\
-    $(filter-out STAMP BIN PIPELINE STUDY_FILE SHELL LOCK SLOWEST,$(name)))))
+    $(filter-out STAMP BIN PIPELINE SHELL LOCK SLOWEST,$(name)))))
 ifneq ($(unknown),)
 $(error error: no variable is called $(unknown); use one of $(GIVEN))
 endif
 # What follows is the Makefile's own, and nothing that is given takes its place.
 override SHELL := /bin/sh
-override STUDY_FILE = "$${CONFIGFILE-$${STUDY-smoke}}"
 override BIN := .venv/bin
 override LOCK := envs/requirements.lock
 # Not held fast: `STAMP=` says that the environment is there, as tests in a copy of the checkout do.
@@ -70,8 +67,8 @@ paper: $(if $(STAMP),$(or $(wildcard $(STAMP)),$(STAMP)-paper))
 	$(PIPELINE) verify --results "$$folder"
 else
 paper: setup ## set up, run the study, build its report; STUDY=smoke
-	@folder=$$($(PIPELINE) check --study=$(STUDY_FILE)) && \
-	$(PIPELINE) follow --study=$(STUDY_FILE) -- \
+	@folder=$$($(PIPELINE) check --study="$${STUDY-smoke}") && \
+	$(PIPELINE) follow --study="$${STUDY-smoke}" -- \
 	    sh envs/run_workflow.sh --show-failed-logs --cores all && \
 	printf '%-8s %s\n' paper "$$folder/paper/paper.pdf" report "$$folder/report.html" \
 	    figures "$$folder/figures/" tables "$$folder/tables/"
@@ -84,7 +81,7 @@ studies: setup ## every study on published claims that needs no GPU, and one pag
 	$(PIPELINE) index
 
 archive: $(STAMP) ## a finished study as one file, archives/<study>.zip; STUDY=smoke
-	@$(PIPELINE) archive --study=$(STUDY_FILE)
+	@$(PIPELINE) archive --study="$${STUDY-smoke}"
 
 test: setup check ## set up, check, and run all tests but those of the next line
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --ignore=tests/system -n logical --dist loadfile \

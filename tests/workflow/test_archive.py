@@ -18,7 +18,7 @@ UNKNOWN_HERE = ("agent that is a Person", "`author`", "`publisher`", "have a url
 
 @pytest.fixture(scope="module")
 def archive(finished: Project) -> Path:
-    done = finished.make("archive", "CONFIGFILE=tiny.yaml")
+    done = finished.make("archive", "STUDY=tiny.yaml")
     assert done.returncode == 0, done.stderr
     assert "archives/tiny.zip: " in done.stdout
     return finished.folder / "archives" / "tiny.zip"

@@ -62,8 +62,8 @@ def results(project: Project) -> list[str]:
 @pytest.mark.parametrize("exported", [False, True])
 def test_a_study_file_may_have_any_name(project: Project, exported: bool) -> None:
     project.study.rename(project.folder / AWKWARD)
-    given = [] if exported else [f"CONFIGFILE={AWKWARD}"]
-    variables = {"CONFIGFILE": AWKWARD} if exported else {}
+    given = [] if exported else [f"STUDY={AWKWARD}"]
+    variables = {"STUDY": AWKWARD} if exported else {}
     done = make(project, "paper", *given, **variables)
     assert done.returncode == 0, done.stderr
     passed = (project.folder / "arguments.txt").read_text().splitlines()
@@ -73,7 +73,7 @@ def test_a_study_file_may_have_any_name(project: Project, exported: bool) -> Non
 
 
 def test_no_variable_is_run(kept: Project) -> None:
-    for words in (("paper", f"CONFIGFILE={NASTY}"), ("archive", f"STUDY={NASTY}")):
+    for words in (("paper", f"STUDY={NASTY}"), ("archive", f"STUDY={NASTY}")):
         assert "there is no study" in refusal(make(kept, *words))
     for given in (NASTY, ""):  # an empty one ran the default study
         refusal(make(kept, "paper", f"FROM={given}"))
@@ -89,8 +89,8 @@ def test_a_variable_that_is_none_runs_no_other_study(kept: Project, given: str) 
 @pytest.mark.parametrize(
     ("given", "exported", "said"),
     [
-        ("paper STUDY=tiny CONFIGFILE=tiny.yaml", {}, "STUDY CONFIGFILE all name a study"),
-        ("archive STUDY=tiny", {"CONFIGFILE": "tiny.yaml"}, "STUDY CONFIGFILE all name a"),
+        ("paper STUDY=tiny FROM=tiny.zip", {}, "STUDY FROM all name a study"),
+        ("paper STUDY=tiny", {"FROM": "tiny.zip"}, "STUDY FROM all name a study"),
         ("studies STUDY=tiny", {}, "STUDY would do nothing with make studies"),
         ("test UPGRADE=1", {}, "UPGRADE would do nothing with make test"),
     ],
@@ -109,7 +109,7 @@ def test_the_makefile_s_own_variables_are_not_to_be_given(kept: Project, name: s
 def test_a_study_that_cannot_be_starts_no_workflow(project: Project) -> None:
     study = project.study.read_text()
     project.study.write_text(study.replace("repeats: 1\n", "repeats: 6.0\n"))
-    assert "tiny.yaml" in refusal(make(project, "paper", "CONFIGFILE=tiny.yaml"))
+    assert "tiny.yaml" in refusal(make(project, "paper", "STUDY=tiny.yaml"))
     assert not (project.folder / "arguments.txt").exists()
 
 
@@ -122,6 +122,6 @@ def test_the_image_s_variables_are_data(project: Project) -> None:
     assert done.stdout == "a'$(touch made) $(shell touch made) ['--force']\n"
 
 
-@pytest.mark.parametrize("given", ["STUDY=typo", "STUDY=", "STUDY=../results", "CONFIGFILE="])
+@pytest.mark.parametrize("given", ["STUDY=typo", "STUDY=", "STUDY=../results"])
 def test_what_is_no_study_runs_none(kept: Project, given: str) -> None:
     refusal(make(kept, "paper", given))

@@ -22,7 +22,7 @@ ELSEWHERE = {
     "make test-system": ".ci/run",
     "make paper": ".ci/run",
     "make paper STUDY=planner": "tests/workflow/test_points.py::test_make_paper",
-    "make paper CONFIGFILE=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
+    "make paper STUDY=my-study.yaml": WORKFLOW + "test_make_paper_says_where_results_lie",
     "mkdir -p mine && cp README.md mine/text.txt": OWN_STUDY,
     "python -m pipeline check --study mine/study.yaml": OWN_STUDY,
     "python -m pipeline doctor --study mine/study.yaml": OWN_STUDY,

@@ -118,7 +118,7 @@ def test_make_paper_says_where_results_lie(finished: Project) -> None:
     """Also of a study file whose name a shell would take apart."""
     name = 'it\'s a "tiny" $study `of` ü.yaml'
     (finished.folder / name).write_text(finished.study.read_text())
-    done = finished.make("paper", f"CONFIGFILE={name}")
+    done = finished.make("paper", f"STUDY={name}")
     assert done.returncode == 0, done.stderr[-3000:]
     for part in ("paper/paper.pdf", "report.html", "figures", "tables"):
         assert f"results/tiny/{part}" in done.stdout
