@@ -102,11 +102,10 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
-    names = ("spec", "tokens", "out", "image", "site", "yardstick", "attempt")
-    given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
-    again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
-    done = preloaded.ask_stage(again)
-    if done is not None:
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    scheduler = given.pop("scheduler")
+    words = ["train", *(f"--{name}={value}" for name, value in given.items()), "--", *scheduler]
+    if (done := preloaded.ask_stage(words)) is not None:
         return done
     # A client of a waiting process needs none of the modules that the process has imported.
     from pipeline.launch.run import train

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -76,13 +77,11 @@ def of_machine(study: Path | None = None) -> Probes:
     named = shipped_studies() if study is None else {load_study(study).name: study}
     yield from machine.PROBES.items()
     for name in strategies.names():
-        try:
+        with suppress(StudyError):
             chosen = strategies.load(name, {})
-            needs_more = bool(chosen.requires or chosen.needs_of_torch)
-        except StudyError:
-            needs_more = True
-        if needs_more:
-            yield name, partial(machine.strategy, name)
+            if not (chosen.requires or chosen.needs_of_torch):
+                continue
+        yield name, partial(machine.strategy, name)
     if study is not None:
         yield "corpus", partial(corpus, study)
     for name, path in named.items():

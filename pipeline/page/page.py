@@ -36,7 +36,6 @@ _SECTIONS = (
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",)),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js", "cues.js")
 # What the template has in places of its own: the first screen, the runs and the environment.
 _PLACED = ("throughput", "summary", "status", "environment")
 LOG_LINES = 20
@@ -95,7 +94,7 @@ def render(
     ]  # fmt: skip
     data = results.runs["data"].dropna().unique()
     return TEMPLATES.get_template("page.html.j2").render(
-        **looks(*_SCRIPTS),
+        **looks("runs.js", "tables.js", "cues.js"),
         numbers=numbers,
         setting=headline.setting(results),
         repeats=headline.repeats(results),
