@@ -317,7 +317,7 @@ def points(args: argparse.Namespace) -> None:
 
     `python -m pipeline points --study planner --generated DIR --out results/planner`
     """
-    from pipeline.page.points import render
+    from pipeline.page.page import render_points
     from pipeline.paper.points import write
     from pipeline.study.load import load_points
 
@@ -325,7 +325,7 @@ def points(args: argparse.Namespace) -> None:
     if study is None:
         raise StudyError(f"{args.study} has no points but cells; `make paper` runs it")
     numbers = write(study, args.generated, args.out)
-    write_text(args.out / "report.html", render(numbers, args.out / "figures"))
+    write_text(args.out / "report.html", render_points(numbers, args.out / "figures"))
 
 
 @enter(

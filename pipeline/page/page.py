@@ -1,11 +1,14 @@
-"""Fill `page.html.j2`: everything on one page, with figures, style and script inside it."""
+"""Fill `page.html.j2`: everything on one page, with figures, style and script inside it.
+
+`points.html.j2` is the page on a study of points.
+"""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,20 @@ def render(
         exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
+    )
+
+
+def render_points(numbers: Mapping[str, Any], drawings: Path) -> str:
+    """The page on a study of points: the figure of the folder `drawings`, and every table."""
+    from pipeline.figures.points import TEXT  # which draws, and predicts every point
+    from pipeline.tables import points
+
+    captions = {name: table.caption for name, table in points.TABLES.items()}
+    return TEMPLATES.get_template("points.html.j2").render(
+        **looks("tables.js", "cues.js"),
+        numbers=numbers,
+        figure=show_figure(drawings, "points", TEXT),
+        tables={n: show_table(n, points.made(n)[1], caption) for n, caption in captions.items()},
     )
 
 
