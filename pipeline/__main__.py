@@ -53,9 +53,8 @@ class _Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str]) -> int:
     """Run one stage; whatever goes wrong becomes one line on stderr and an exit status."""
-    argv = sys.argv[1:] if argv is None else argv
     try:
         status = _run(argv)
         # What cannot be printed (a full disk, a reader that is gone) is found here and not at exit.
@@ -144,10 +143,7 @@ def _save(error: BaseException) -> str:
 
 
 def program() -> int:
-    """Run `main` with the arguments of this process, in the environment of a stage.
-
-    SIGTERM interrupts it.
-    """
+    """Run `main` with the arguments of this process, in the environment of a stage."""
     # One that the caller closed (`2>&-`) would be the number of the next file that is opened, and
     # what a library prints would stand in that.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -163,7 +159,7 @@ def program() -> int:
     interrupt_on_sigterm()
     # Pools end their processes by this signal, which is no fault of them.
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    return main()
+    return main(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -51,10 +51,9 @@ def of_folder(kind: str, folder: str) -> Catalogue:
     texts: dict[str, dict[str, str]] = {"CAPTION": {}, "NEEDS": {}}
     for path in sorted(Path(folder).glob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                for target in node.targets:
-                    if isinstance(target, ast.Name) and target.id in texts:
-                        texts[target.id][path.stem] = " ".join(str(node.value.value).split())
+            match node:
+                case ast.Assign([ast.Name(name)], ast.Constant(text)) if name in texts:
+                    texts[name][path.stem] = " ".join(str(text).split())
     return Catalogue(kind, texts["CAPTION"], texts["NEEDS"])
 
 

@@ -93,7 +93,8 @@ def parse(
                     loader.check(node, {})
                 content = None if node is None else loader.construct_document(node)
             except yaml.MarkedYAMLError as fault:
-                raise _NoYaml(fault, text) from None
+                reason, mend = _no_yaml(fault, text)
+                raise error(f"{name} is not YAML: {reason}; {fix or mend}") from None
             finally:
                 loader.dispose()
         check_plain(content, printable=printable)
@@ -106,9 +107,8 @@ def read_lines(path: Path, error: type[SamestepError], fix: str = "") -> Iterato
     One line is in memory at a time. A blank line is no JSON.
     """
     with _named(str(path), error, "JSON lines", fix), open_regular(path) as stream:
-        number = 0
-        while line := stream.readline(MAX_MADE_BYTES + 1):
-            number += 1
+        lines = iter(lambda: stream.readline(MAX_MADE_BYTES + 1), b"")
+        for number, line in enumerate(lines, 1):
             at = f"{path}:{number}"
             if len(line) > MAX_MADE_BYTES:
                 mend = fix or "is it a step?"
@@ -146,24 +146,18 @@ def _named(name: str, error: type[SamestepError], form: str, fix: str) -> Iterat
     except (yaml.YAMLError, ValueError) as fault:
         # ValueError: also dates that do not exist, and numbers too long for Python to read.
         reason = " ".join(str(fault).split())[:300]
-        mend = fix or (fault.mend if isinstance(fault, _NoYaml) else "correct the file")
-        raise error(f"{name} is not {form}: {reason}; {mend}") from None
+        raise error(f"{name} is not {form}: {reason}; {fix or 'correct the file'}") from None
 
 
-class _NoYaml(yaml.YAMLError):
-    """PyYAML's message on a text, without its name for it; `mend` is the most frequent fix."""
-
-    mend = "correct the file"
-
-    def __init__(self, fault: yaml.MarkedYAMLError, text: str) -> None:
-        said, mark = str(fault).replace('"<unicode string>", ', ""), fault.problem_mark
-        at = "" if mark is None else "".join(text.split("\n")[mark.line : mark.line + 1])
-        if mark is not None and at[mark.column :].startswith("\t"):
-            said = f"a tab in line {mark.line + 1}, column {mark.column + 1}"
-            self.mend = "indent with blanks"
-        elif "mapping values are not allowed" in said:
-            self.mend = "quote a text that holds a colon"
-        super().__init__(said)
+def _no_yaml(fault: yaml.MarkedYAMLError, text: str) -> tuple[str, str]:
+    """PyYAML's message on a text, without its name for that, and the most frequent fix."""
+    reason, mark = str(fault).replace('"<unicode string>", ', ""), fault.problem_mark
+    at = "" if mark is None else "".join(text.split("\n")[mark.line : mark.line + 1])
+    if mark is not None and at[mark.column :].startswith("\t"):
+        return f"a tab in line {mark.line + 1}, column {mark.column + 1}", "indent with blanks"
+    has_colon = "mapping values are not allowed" in reason
+    fix = "quote a text that holds a colon" if has_colon else "correct the file"
+    return " ".join(reason.split())[:300], fix
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 STUDY = "study file, or the name of a shipped study"
 """Help of an option whose type is `study`."""
 
-MOST_MEMORY = 2**60
-"""Bytes: more than any machine has."""
-
 
 def check_written(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """The parser's error where what a stage would write is what it reads.
@@ -177,7 +174,7 @@ def rate(text: str) -> float:
 def memory(text: str) -> int:
     """Bytes of `16GiB`, `512 MiB` or `16GB`."""
     value = _amount(text, {"mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": 2**30})
-    if not 1 <= value <= MOST_MEMORY:
+    if not 1 <= value <= 2**60:  # more than any machine has
         raise _refusal(text, "no size; write a number over 0 and a unit, as 16GiB")
     return round(value)
 

@@ -72,14 +72,11 @@ def check(args: argparse.Namespace) -> None:
     with the file.
     """
     from pipeline.accept import accept_to_run
-    from pipeline.study.load import load_points
+    from pipeline.study.load import load_points, results_folder
 
-    if (of_points := load_points(args.study)) is not None:
-        print(Path("results", of_points.name))
-        return
-    study = options.loaded(args.study)
-    accept_to_run(study)
-    print(Path("results", study.name))
+    if load_points(args.study) is None:
+        accept_to_run(options.loaded(args.study))
+    print(results_folder(args.study, of_points=True))
 
 
 @enter(arguments_of("pipeline.commands.plan"))

@@ -105,15 +105,12 @@ def _on_this_machine(args: argparse.Namespace) -> tuple[list[dict[str, str]], li
         )
     study = load_study(args.study)
     path = args.metrics or Path("results", study.name, "metrics", "metrics.parquet")
-    step_times = []
+    measured = {}
     if path.is_file():
-        step_times = records(Results.read(path, study.name).pick("cell", "step_seconds"))
-    measured = {
-        (row["cell"], int(row["nodes"])): Interval(
-            row["value"], row["low"], row["high"], int(row["n"]), row["interval"]
-        )
-        for row in step_times
-    }
+        for row in records(Results.read(path, study.name).pick("cell", "step_seconds")):
+            count, how = int(row["n"]), row["interval"]
+            one = Interval(row["value"], row["low"], row["high"], count, how)
+            measured[row["cell"], int(row["nodes"])] = one
     calibration = here.Calibration.read(args.calibration, study)
     begun = time.monotonic()
     medians = {place: one.value for place, one in measured.items()}

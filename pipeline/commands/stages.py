@@ -102,11 +102,10 @@ def train(args: argparse.Namespace) -> int:
     from pipeline.launch import preloaded
 
     # Each option in one word, so that no value looks like another.
-    names = ("spec", "tokens", "out", "image", "site", "yardstick", "attempt")
-    given = [(name, value) for name in names if (value := getattr(args, name)) is not None]
-    again = ["train", *(f"--{name}={value}" for name, value in given), "--", *args.scheduler]
-    done = preloaded.ask_stage(again)
-    if done is not None:
+    given = {name: value for name, value in vars(args).items() if value is not None}
+    scheduler = given.pop("scheduler")
+    words = ["train", *(f"--{name}={value}" for name, value in given.items()), "--", *scheduler]
+    if (done := preloaded.ask_stage(words)) is not None:
         return done
     # A client of a waiting process needs none of the modules that the process has imported.
     from pipeline.launch.run import train
@@ -318,7 +317,7 @@ def points(args: argparse.Namespace) -> None:
 
     `python -m pipeline points --study planner --generated DIR --out results/planner`
     """
-    from pipeline.page.points import render
+    from pipeline.page.page import render_points
     from pipeline.paper.points import write
     from pipeline.study.load import load_points
 
@@ -326,7 +325,7 @@ def points(args: argparse.Namespace) -> None:
     if study is None:
         raise StudyError(f"{args.study} has no points but cells; `make paper` runs it")
     numbers = write(study, args.generated, args.out)
-    write_text(args.out / "report.html", render(numbers, args.out / "figures"))
+    write_text(args.out / "report.html", render_points(numbers, args.out / "figures"))
 
 
 @enter(

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -21,7 +22,7 @@ from pipeline.doctor.probes import BROKEN, NOTE, OK, Finding, failure, missing, 
 from pipeline.errors import CorpusError, LaunchError, StudyError, UnsupportedError
 from pipeline.launch.slurm.request import Request, allocation
 from pipeline.machine.image import RUNTIMES, enter
-from pipeline.machine.site import APPTAINER, NO_RUNTIME, PYXIS, SITE_FILE, Site, load_site
+from pipeline.machine.site import NO_RUNTIME, PYXIS, SITE_FILE, Site, load_site
 from pipeline.resolved import ResolvedRun, first_runs
 from pipeline.study.expansion import tokens_spec
 from pipeline.study.load import load_study, shipped_studies
@@ -76,13 +77,11 @@ def of_machine(study: Path | None = None) -> Probes:
     named = shipped_studies() if study is None else {load_study(study).name: study}
     yield from machine.PROBES.items()
     for name in strategies.names():
-        try:
+        with suppress(StudyError):
             chosen = strategies.load(name, {})
-            needs_more = bool(chosen.requires or chosen.needs_of_torch)
-        except StudyError:
-            needs_more = True
-        if needs_more:
-            yield name, partial(machine.strategy, name)
+            if not (chosen.requires or chosen.needs_of_torch):
+                continue
+        yield name, partial(machine.strategy, name)
     if study is not None:
         yield "corpus", partial(corpus, study)
     for name, path in named.items():
@@ -193,16 +192,14 @@ def container(site: Site) -> Finding:
     """Look for the runtime after the lines that begin a job, and have it take the image."""
     if site.runtime == NO_RUNTIME:
         return note("none: ranks run on the nodes themselves, by the checkout's .venv")
-    question, absent, fix = {
-        APPTAINER: (
-            f"command -v {' || command -v '.join(RUNTIMES)}", f"no {' or '.join(RUNTIMES)}",
-            f"load its module by a line of `before` in {SITE_FILE}, or install it",
-        ),
-        PYXIS: (
-            "srun --help 2>&1 | grep -- --container-image", "srun has no --container-image",
-            f"ask the site for pyxis, or take another `runtime` in {SITE_FILE}",
-        ),
-    }[site.runtime]  # fmt: skip
+    if site.runtime == PYXIS:
+        question = "srun --help 2>&1 | grep -- --container-image"
+        absent = "srun has no --container-image"
+        fix = f"ask the site for pyxis, or take another `runtime` in {SITE_FILE}"
+    else:
+        question = f"command -v {' || command -v '.join(RUNTIMES)}"
+        absent = f"no {' or '.join(RUNTIMES)}"
+        fix = f"load its module by a line of `before` in {SITE_FILE}, or install it"
     if failure("sh", "-c", f"{site.script()}{question}") is not None:
         return missing(absent, fix)
     packed = machine.image()

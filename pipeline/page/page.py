@@ -1,11 +1,14 @@
-"""Fill `page.html.j2`: everything on one page, with figures, style and script inside it."""
+"""Fill `page.html.j2`: everything on one page, with figures, style and script inside it.
+
+`points.html.j2` is the page on a study of points.
+"""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,6 @@ _SECTIONS = (
     ("conditions", "What does each condition of a link cost?", "Conditions", ("what_if",)),
     ("memory", "How much memory does it take?", "Memory", ("memory",)),
 )  # fmt: skip
-_SCRIPTS = ("runs.js", "tables.js", "cues.js")
 # What the template has in places of its own: the first screen, the runs and the environment.
 _PLACED = ("throughput", "summary", "status", "environment")
 LOG_LINES = 20
@@ -95,7 +97,7 @@ def render(
     ]  # fmt: skip
     data = results.runs["data"].dropna().unique()
     return TEMPLATES.get_template("page.html.j2").render(
-        **looks(*_SCRIPTS),
+        **looks("runs.js", "tables.js", "cues.js"),
         numbers=numbers,
         setting=headline.setting(results),
         repeats=headline.repeats(results),
@@ -121,6 +123,20 @@ def render(
         exceptions=bool(set(counts) - {"ok"}),
         log_lines=LOG_LINES,
         none_shown=NONE,
+    )
+
+
+def render_points(numbers: Mapping[str, Any], drawings: Path) -> str:
+    """The page on a study of points: the figure of the folder `drawings`, and every table."""
+    from pipeline.figures.points import TEXT  # which draws, and predicts every point
+    from pipeline.tables import points
+
+    captions = {name: table.caption for name, table in points.TABLES.items()}
+    return TEMPLATES.get_template("points.html.j2").render(
+        **looks("tables.js", "cues.js"),
+        numbers=numbers,
+        figure=show_figure(drawings, "points", TEXT),
+        tables={n: show_table(n, points.made(n)[1], caption) for n, caption in captions.items()},
     )
 
 

@@ -19,10 +19,10 @@ from pipeline.figures import catalogue
 from pipeline.files import atomic_path, write_text
 from pipeline.fonts import FAMILY, files, printed
 from pipeline.paper import manuscript
-from pipeline.paper.manuscript import BIBLIOGRAPHY, SOURCES, read_table
+from pipeline.paper.manuscript import BIBLIOGRAPHY, MANUSCRIPT, SOURCES, read_table
 
-MANUSCRIPT, PRINTED = "manuscript.md", "printed.md"
-"""The paper, and as PDF and LaTeX print it, which show what the fonts have (`pipeline.fonts`)."""
+PRINTED = "printed.md"
+"""The manuscript as PDF and LaTeX print it, which show what the fonts have (`pipeline.fonts`)."""
 
 # Quotes as they are given: typst would turn an apostrophe at the start of a word around.
 TYPST = "typst-smart"
@@ -47,7 +47,7 @@ def write_paper(
     tables: Path,
     generated: Path,
     out: Path,
-    file: str = manuscript.MANUSCRIPT,
+    file: str = MANUSCRIPT,
     captions: Mapping[str, str] = catalogue.captions,
 ) -> None:
     """Write paper.pdf and paper.tex to `out`, and all that they are made from to `generated`.

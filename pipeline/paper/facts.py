@@ -26,12 +26,9 @@ MOST_DETAILS = 3
 
 def emulation(results: Results) -> dict[str, Any]:
     """Facts of the runs on emulated nodes; `any` is false where there are none."""
-    dilation, reasons = (
-        results.pick("run", "dilation"),
-        results.pick("run", "network_reason")["text"],
-    )
+    dilation = results.pick("run", "dilation")
     # Runs that were to be emulated and were made on the loopback, and why.
-    fell_back = {}
+    reasons, fell_back = results.pick("run", "network_reason")["text"], {}
     if len(reasons):
         runs = plural(len(reasons), "timed run")
         fell_back = {"runs": runs, "reasons": "; ".join(reasons.unique())}
@@ -199,11 +196,7 @@ def claims(verdicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for whole, became in compound(verdicts)
         ],
         "tested": [
-            {
-                "sentence": _noted(one, verdicts),
-                "outcome": one["verdict"],
-                **in_words(one),
-            }
+            {"sentence": _noted(one, verdicts), "outcome": one["verdict"], **in_words(one)}
             for one in tested
         ],
         "published": any(one.get("published") for one in tested),

@@ -116,7 +116,7 @@ def test_a_closed_stdout_is_no_bug(tmp_path: Path) -> None:
 def test_what_a_locale_cannot_show_is_no_bug() -> None:
     """A label on a terminal in Latin-1, and a path that is no UTF-8."""
     code = "import sys; from pipeline import __main__ as m; "
-    code += r"m.main = lambda: print('\u5206', '\udcff') or 0; sys.exit(m.program())"
+    code += r"m.main = lambda _: print('\u5206', '\udcff') or 0; sys.exit(m.program())"
     done = subprocess.run(
         [sys.executable, "-X", "utf8=0", "-c", code],
         env={"PATH": os.environ["PATH"], "LC_ALL": "C", **inherited.OWN},
@@ -129,7 +129,7 @@ def test_what_a_locale_cannot_show_is_no_bug() -> None:
 def test_no_file_takes_the_place_of_an_output_that_was_closed(tmp_path: Path, closed: str) -> None:
     """A library's output would otherwise go into that file."""
     code = "import os, sys; from pipeline import __main__ as m; f = lambda: open('new', 'w');"
-    code += "m.main = lambda: (print('a'), print('b', file=sys.stderr), f().fileno() > 2)[2] - 1"
+    code += "m.main = lambda _: (print('a'), print('b', file=sys.stderr), f().fileno() > 2)[2] - 1"
     done = ran(
         f'exec "{sys.executable}" -c "{code}; sys.exit(m.program())" {closed}',
         shell=True,
