@@ -218,8 +218,7 @@ def train(
                 state=state,
             )
     check_ours(args)
-    account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
-    about = _summary(loop, account) | {"resumed_from_step": done}
+    about = _summary(loop, nccl.account(nccl_log)) | {"resumed_from_step": done}
     about["rank"]["forked"] = forked
     write_text(args.out / f"rank{rank}.json", json.dumps(about))
 
