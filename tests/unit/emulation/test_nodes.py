@@ -51,7 +51,7 @@ def test_a_node_of_a_profiled_run_is_on_every_core_in_turn() -> None:
     made = object.__new__(nodes.Nodes)  # without a network
     made.places, made.count = places(2 * len(cores), 1, cores), 2 * len(cores)
     with pinned(cores):
-        on = []
+        on = list[int]()
         pacer = Pacer(4.0, move=partial(made.move, 1))
         for step in range(len(cores)):
             pacer.begin_step(step)
