@@ -93,10 +93,7 @@ def awake(cores: Sequence[int]) -> Iterator[None]:
                 pass
             time.sleep(NAP_SECONDS)
 
-    kept = cores if cpu_quota() is None else ()
-    spinners = [Child(partial(spin, core), at_exit=False) for core in kept]
-    try:
+    with contextlib.ExitStack() as stack:
+        for core in cores if cpu_quota() is None else ():
+            stack.enter_context(Child(partial(spin, core), at_exit=False))
         yield
-    finally:
-        for spinner in spinners:
-            spinner.kill()

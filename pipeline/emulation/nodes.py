@@ -75,11 +75,8 @@ class Nodes:
         self._home = os.open(OWN_NETWORK, os.O_RDONLY)
         self._networks: list[int] = []
         # It stays in the switch's network while this process moves: cables lead to it.
-        keeper = Child(signal.pause, at_exit=False)
-        try:
+        with Child(signal.pause, at_exit=False) as keeper:
             self._build(keeper.pid, link)
-        finally:
-            keeper.kill()
 
     def on_cores(self, node: int) -> AbstractContextManager[None]:
         """Be on the cores of a node for a while, with all that is started there."""
@@ -192,11 +189,9 @@ def _try(link: LinkSpec) -> str | None:
         Nodes([[0]], link).enter(0)
         tell("made")
 
-    child = Teller(make)
     try:
-        child.hear()
-        return None
+        with Teller(make) as child:
+            child.hear()
     except LaunchError as error:  # also where a sandbox has killed it without a word
         return str(error)
-    finally:
-        child.kill()
+    return None

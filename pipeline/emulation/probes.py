@@ -54,22 +54,19 @@ def measure(
             tell(probe(wait_for_all))
             signal.pause()  # its load lasts until it is killed
 
-    children = list[Teller]()
+    works = [partial(run, place, probe) for place, probe in enumerate(probes)]
     try:
-        with os.fdopen(begin, "wb"):
-            for place, probe in enumerate(probes):
-                children.append(Teller(partial(run, place, probe)))
-            for child in children:
-                child.hear()
-        return [float(child.hear()) for child in children]
+        with ExitStack() as stack:
+            stack.callback(os.close, go)
+            with os.fdopen(begin, "wb"):
+                children = [stack.enter_context(Teller(work)) for work in works]
+                for child in children:
+                    child.hear()
+            return [float(child.hear()) for child in children]
     except LaunchError as error:
         raise LaunchError(
             f"a probe of the emulated nodes failed: {error}; set cluster.network to loopback"
         ) from None
-    finally:
-        for child in children:
-            child.kill()
-        os.close(go)
 
 
 def spin(wait_for_all: Callable[[], None]) -> float:

@@ -184,16 +184,15 @@ def judge(spec: RunSpec, paths: RunPaths, ended: Ended) -> Judgement:
     # The rank that fell first drags others into a lost connection: worst kind first. Out of time
     # the launchers are stopped, and ranks lose peers that ended earlier.
     worst = ("error", "stopped", "disturbed", "unsupported", "oom", "failed")
-    for kind in worst if ended.timed_out else (*worst, "lost"):
-        error = next((error for error in errors if error["kind"] == kind), None)
-        if error is None:
-            continue
+    kinds = worst if ended.timed_out else (*worst, "lost")
+    if errors := [error for error in errors if error["kind"] in kinds]:
+        error = min(errors, key=lambda one: kinds.index(one["kind"]))
+        kind, reason = error["kind"], f"{error['type']}: {error['message']}"
         if kind == "error":
             fix = "; free space or mend the disk, and start it again" * (error["type"] == "OSError")
             raise LaunchError(f"{spec.run_id}: {error['message']}{fix}")
         if kind == "stopped":
             raise StoppedError(f"{spec.run_id}: {error['message']}")
-        reason = f"{error['type']}: {error['message']}"
         if kind == "lost":
             return killed or Judgement("failed", reason, lost=True)
         return Judgement(kind, reason)

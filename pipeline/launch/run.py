@@ -59,7 +59,7 @@ def train(
     Raises SamestepError where no record can be made.
     """
     spec = load_spec(paths.spec)
-    if _is_to_end():
+    if (stop := os.environ.get(inherited.STOP)) is not None and Path(stop).exists():
         raise StoppedError(f"{spec.run_id}: not started, its job was asked to end; start it again")
     if paths.yardstick and not (spec.world.yardstick or spec.world.real_time):
         raise StudyError(f"--yardstick: the run {spec.run_id} counts by none; leave it out")
@@ -148,11 +148,6 @@ def _attempts(
         attempt, place = attempt + 1, replace(place, port=limits.free_port(place.address))
 
 
-def _is_to_end() -> bool:
-    """True once the job was asked to end: its training then stops at a checkpoint."""
-    return inherited.STOP in os.environ and Path(os.environ[inherited.STOP]).exists()
-
-
 def _check_ours(spec: RunSpec, paths: RunPaths, token: str) -> None:
     """Raise LostError where the folder of the run is no longer this start's."""
     if (reason := fence.lost(paths.ranks, token)) is not None:
@@ -222,9 +217,6 @@ def follow(
             if now >= next_look:
                 next_look += FENCE_SECONDS
                 _check_ours(spec, paths, token)
-                if _is_to_end():
-                    # Ranks look for it after each step, and end at a checkpoint.
-                    (paths.ranks / fence.STOP).touch()
             # What emulated nodes wait for before the first step is told at once.
             with suppress(FileNotFoundError):
                 if (new := (paths.ranks / NOTE).read_text(encoding="utf-8")) != note:

@@ -187,7 +187,7 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         f"--resume-from={place.done}",
         f"--launch={place.token}",
         *([f"--owner={place.owner}"] if place.owner else []),
-        *(["--may-stop"] if inherited.STOP in os.environ else []),
+        *([f"--stop-file={os.environ[inherited.STOP]}"] if inherited.STOP in os.environ else []),
         *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
         *([f"--image-digest={digest}"] if digest else []),
     )

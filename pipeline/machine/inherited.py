@@ -22,7 +22,7 @@ SENT_AGAIN = "SAMESTEP_SENT_AGAIN"
 """Set in jobs that Snakemake has sent to a scheduler (`workflow/rules/common.smk`)."""
 
 STOP = "SAMESTEP_STOP"
-"""Names a file that is made when the job is to end (`envs/begin_job.sh`)."""
+"""Names a file that is made when the job is to end (`envs/begin_job.sh`); rank 0 looks for it."""
 
 OWN = {"PYTHONPATH": ROOT, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
 """Python finds this project and its own packages, and none of the working folder or the user."""

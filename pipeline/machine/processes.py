@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from pipeline.errors import LaunchError, SamestepError
 
@@ -131,8 +131,9 @@ def stop(processes: Sequence[Running], grace_seconds: float = 5.0) -> None:
 class Child:
     """A forked process that does `work` and ends with its status, or with this process.
 
-    With `at_exit` it runs the exit handlers, by which Horovod shuts down (else its peers see an
-    abort), but also those that this process had before.
+    As a context manager it is killed at the end of the context. With `at_exit` it runs the exit
+    handlers, by which Horovod shuts down (else its peers see an abort), but also those that this
+    process had before.
     """
 
     def __init__(self, work: Callable[[], object], *, at_exit: bool = True) -> None:
@@ -159,6 +160,12 @@ class Child:
             sys.stderr.flush()
             # Never back into the code of whoever forked.
             os._exit(code)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
@@ -230,19 +237,13 @@ def at_once(works: Iterable[Callable[[], Any]], places: Iterable[Iterable[int]])
         os.sched_setaffinity(0, cores)
         tell(work())
 
-    children = list[Teller]()
+    pairs = zip(works, places, strict=True)
     try:
-        for work, cores in zip(works, places, strict=True):
-            children.append(Teller(partial(measure, work, cores)))
-        values = [child.hear() for child in children]
-        for child in children:
-            child.wait()
-        return values
+        with contextlib.ExitStack() as stack:
+            children = [stack.enter_context(Teller(partial(measure, *pair))) for pair in pairs]
+            return [child.hear() for child in children]
     except LaunchError as error:
         raise LaunchError(f"a measuring process failed: {error}") from None
-    finally:
-        for child in children:
-            child.kill()
 
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3

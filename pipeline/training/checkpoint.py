@@ -143,9 +143,7 @@ def gather(folder: Path, num_ranks: int) -> dict[str, Any]:
         path.unlink()
         files |= left["files"]
         for name, entry in left["tensors"].items():
-            known = tensors.setdefault(name, entry)
-            if known is not entry:
-                known["pieces"] += entry["pieces"]
+            tensors.setdefault(name, entry | {"pieces": []})["pieces"] += entry["pieces"]
     for name, entry in tensors.items():
         written = sum(math.prod(shape) for _, _, shape in entry["pieces"])
         if written != math.prod(entry["shape"]):

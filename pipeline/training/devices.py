@@ -35,11 +35,8 @@ def gpu_index(run: ResolvedRun, environment: Mapping[str, str], num_gpus: int) -
             f"{nodes} x {world.ranks_per_node} ranks need {needed} GPUs on this machine, torch "
             f"sees {num_gpus}{limited}; lower cluster.nodes or cluster.ranks_per_node"
         )
-    if world.num_machines == 1:
-        place = rank_of(environment)
-    else:
-        place = int(environment.get("LOCAL_RANK", "0"))
-    return place * run.layout.devices_per_process
+    place = environment.get("RANK" if world.num_machines == 1 else "LOCAL_RANK", "0")
+    return int(place) * run.layout.devices_per_process
 
 
 def without_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> str | None:

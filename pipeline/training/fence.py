@@ -12,8 +12,6 @@ from pathlib import Path
 from pipeline.files import write_text
 
 FILE = "launch"
-STOP = "stop"
-"""Made by the launcher: the ranks are to write a checkpoint after this step, and to end."""
 
 
 def claim(folder: Path) -> str:

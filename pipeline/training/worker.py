@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launch", required=True, help="token of the launch, see fence.py")
     parser.add_argument("--owner", default="", help="key of the checkpoints, see checkpoint.py")
     parser.add_argument("--image-digest", help="container image that this rank must be in")
-    parser.add_argument("--may-stop", action="store_true", help="look for fence.STOP at each step")
+    parser.add_argument("--stop-file", type=Path, help="ends the run, see inherited.STOP")
     parser.add_argument("--yardstick", type=Path, help="of runs on emulated nodes that have one")
     return parser.parse_args(arguments)
 
@@ -203,8 +203,8 @@ def train(
 
         def stops(trainable: Trainable) -> bool:
             # Rank 0 is on the launcher's node: files show late on others. All take its word.
-            may_stop = args.may_stop and run.strategy.resumes
-            asked = may_stop and rank == 0 and (args.out / fence.STOP).exists()
+            may_stop = args.stop_file is not None and run.strategy.resumes
+            asked = may_stop and rank == 0 and args.stop_file.exists()
             return may_stop and not trainable.agree(not asked)
 
         with share():
@@ -218,8 +218,7 @@ def train(
                 state=state,
             )
     check_ours(args)
-    account = nccl.account(nccl_log) if spec.world.backend == "nccl" else None
-    about = _summary(loop, account) | {"resumed_from_step": done}
+    about = _summary(loop, nccl.account(nccl_log)) | {"resumed_from_step": done}
     about["rank"]["forked"] = forked
     write_text(args.out / f"rank{rank}.json", json.dumps(about))
 

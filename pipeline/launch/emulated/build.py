@@ -16,7 +16,8 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from pipeline.emulation import NOTE, REPORT, links, pacing
@@ -43,35 +44,29 @@ def run_here() -> int:
     die_with_parent()
     try:
         run = resolve(worker.read_spec(args))
+        spec, world, link = run.spec, run.spec.world, run.link
+        assert link is not None and world.cores_per_node is not None  # of an emulated network
         run.strategy.check()  # nothing waits for a quiet machine to learn of a missing package
-        return _run(run, args, parent)
+        cores = limits.usable_cores()
+        forward_seconds = yardstick.forward_seconds(args.yardstick, run)
+        dilation = dilate(world, len(cores))
+        nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
+        stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
+        with awake(cores):
+            measured = measure(spec, nodes, partial(write_text, args.out / NOTE))
+            about = measured | {"cores": len(cores)}
+            if forward_seconds is not None:
+                about["forward_seconds"] = forward_seconds
+            write_text(args.out / REPORT, json.dumps(about))
+            check(measured)
+            # What every rank needs is imported once, so that a fork has it; it starts no thread.
+            worker.import_heavy([spec.model])
+            for module in run.strategy.modules:
+                importlib.import_module(module)
+            return _train(run, nodes, forward_seconds, args)
     except Exception as error:
         worker.leave_error(error, args, rank=0)
         raise
-
-
-def _run(run: ResolvedRun, args: Namespace, parent: int) -> int:
-    """Build the nodes, measure what they get, fork the ranks and follow them to their end."""
-    spec, world, link = run.spec, run.spec.world, run.link
-    assert link is not None and world.cores_per_node is not None  # of an emulated network
-    cores = limits.usable_cores()
-    forward_seconds = yardstick.forward_seconds(args.yardstick, run)
-    dilation = dilate(world, len(cores))
-    nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
-    stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
-    with awake(cores):
-        tell = partial(write_text, args.out / NOTE)
-        measured = measure(spec, nodes, tell)
-        about = measured | {"cores": len(cores)}
-        if forward_seconds is not None:
-            about["forward_seconds"] = forward_seconds
-        write_text(args.out / REPORT, json.dumps(about))
-        check(measured)
-        # What every rank needs is imported once, so that a fork has it; it starts no thread.
-        worker.import_heavy([spec.model])
-        for module in run.strategy.modules:
-            importlib.import_module(module)
-        return _train(run, nodes, forward_seconds, args)
 
 
 def _train(run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: Namespace) -> int:
@@ -114,15 +109,10 @@ def _train(run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: 
         os.environ.update({name: str(value) for name, value in variables.items()})
         return worker.run(args, run, pacer, partial(nodes.on_cores, node))
 
-    started = list[Child]()
-    try:
-        started.append(Child(meet))
-        for rank in range(layout.num_processes):
-            started.append(Child(partial(train, rank)))
-        return follow(started)
-    finally:
-        for one in started:
-            one.kill()
+    works: list[Callable[[], int]] = [meet]
+    works += [partial(train, rank) for rank in range(layout.num_processes)]
+    with ExitStack() as stack:
+        return follow([stack.enter_context(Child(work)) for work in works])
 
 
 def follow(started: Sequence[Child]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.machine.limits import usable_cores
@@ -46,7 +46,7 @@ class Request:
     gpus: int
     memory_mb: int
     minutes: int
-    site: Site = field(default_factory=Site)
+    site: Site
 
     @property
     def gpu_option(self) -> str:

@@ -27,7 +27,7 @@ from pipeline.resolved import ResolvedRun, resolve
 from pipeline.study.expansion import expand
 from pipeline.study.load import load_study
 from pipeline.study.spec import RunSpec, WorldSpec
-from pipeline.training import devices, fence
+from pipeline.training import checkpoint, devices, fence
 from pipeline.training.worker import OF_A_DISK, check_ours, kind_of, parse, run, train
 from tests.parity.cases import STEPS, Case
 
@@ -71,13 +71,24 @@ def test_a_cpu_has_both_clocks_but_for_emulated_nodes(
     spec = replace(spec, world=replace(spec.world, network=network))
     args = Namespace(
         tokens=small_tokens, out=tmp_path, checkpoints=tmp_path / "checkpoints", resume_from=0,
-        launch=fence.claim(tmp_path), owner="", may_stop=False,
+        launch=fence.claim(tmp_path), owner="", stop_file=None,
     )  # fmt: skip
     loaded = "torch" in sys.modules
     train(resolve(spec), args, Pacer(), nullcontext)
     rank = json.loads((tmp_path / "rank0.json").read_text())["rank"]
     assert rank.get("free_running", {}).get("steps") == steps
     assert rank["forked"] == loaded
+
+
+def test_a_job_that_is_asked_to_end_does_so_at_a_checkpoint(small_tokens, tmp_path) -> None:
+    args = Namespace(
+        tokens=small_tokens, out=tmp_path, checkpoints=tmp_path / "checkpoints", resume_from=0,
+        launch=fence.claim(tmp_path), owner="mine", stop_file=tmp_path / "stop",
+    )  # fmt: skip
+    args.stop_file.touch()
+    with pytest.raises(StoppedError, match="a checkpoint keeps its 1 steps"):
+        train(resolve(Case("single").spec(1)), args, Pacer(), nullcontext)
+    assert checkpoint.fault(args.checkpoints, 1, "mine") is None
 
 
 def test_a_later_launch_takes_the_folder_over(tmp_path) -> None:
