@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import models, schemas
-from pipeline.cost.constants import content
+from pipeline.cost.constants import Constants, content
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import ONE_STAGE, exposed, pipelined
 from pipeline.cost.score import spread
@@ -286,8 +286,7 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
     # A node of one core sends and computes by the same core: nothing is hidden there.
     spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-    overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-    hideable: float = overlap * backward * spare
+    hideable = Constants().profile("")["overlap"] * backward * spare
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND

@@ -242,7 +242,7 @@ def rank(
         )
     needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
     enough = math.ceil(100 * needs / USABLE) / 100
-    others, nodes = "a smaller model", cluster.nodes
+    others, nodes = "or a smaller model", cluster.nodes
     at_least = LEAST_BYTES * models.num_parameters(model) / GIBIBYTE / cluster.gpus_per_node
     while predictor.calibration is None and (nodes := 2 * nodes) <= MOST_NODES:
         if at_least > nodes * room:
@@ -251,12 +251,12 @@ def rank(
         larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
         if fitting := _search(model, larger, batch, precision, predictor, ())[0]:
             one = min(fitting, key=lambda one: (one.job.gpus, one.prediction.seconds))
-            others = f"so would {one.nodes} nodes ({one.name})"
+            others = f"and so would {one.nodes} nodes ({one.name})"
             break
     raise StudyError(
         f"no layout of {size} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
         f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do, "
-        f"{'or' if others == 'a smaller model' else 'and'} {others}"
+        + others
     )
 
 
