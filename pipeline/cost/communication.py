@@ -23,12 +23,6 @@ class RankGroup:
     inside: int
     nodes: int
 
-    @classmethod
-    def of(cls, size: int, stride: int, gpus_per_node: int) -> RankGroup:
-        """`size` ranks that are `stride` apart, on nodes of `gpus_per_node`."""
-        inside = max(1, min(size, gpus_per_node // min(stride, gpus_per_node)))
-        return cls(size, inside, math.ceil(size / inside))
-
 
 class Network:
     """Links between a job's ranks; rates in bytes/s, latencies in s.
@@ -53,10 +47,10 @@ class Network:
             # Of a pipeline on several nodes they are on two of these.
             "ends": (min(job.pp, 2), job.gpus_per_node if job.crosses[1] else 1),
         }
-        self.groups = {
-            axis: RankGroup.of(size, stride, job.gpus_per_node)
-            for axis, (size, stride) in sizes.items()
-        }
+        self.groups = dict[str, RankGroup]()
+        for axis, (size, stride) in sizes.items():
+            inside = max(1, min(size, job.gpus_per_node // stride))
+            self.groups[axis] = RankGroup(size, inside, math.ceil(size / inside))
 
     def link_rate(self, group: RankGroup) -> float:
         """Rate of a ring inside a node."""

@@ -99,11 +99,6 @@ def head(job: Job, device: Device, profile: Profile) -> Passes:
     return Passes(logits + loss, 2 * logits + loss)
 
 
-def accumulation(parameters: float, device: Device, profile: Profile) -> float:
-    """Seconds in which the gradients of a micro-batch are added to those of the step."""
-    return parameters * profile["accumulate_bytes"] / device.memory_rate
-
-
 def optimiser(job: Job, parameters: float, device: Device, profile: Profile) -> float:
     """Seconds of norm, clipping and update of a rank's `parameters`."""
     size = profile["optimiser_bytes"] * (1.5 if "lamb" in job.optimiser else 1.0)

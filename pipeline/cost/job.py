@@ -1,4 +1,4 @@
-"""A training step as the model needs it: `Job.of(row)`, from a row of strings of a points file.
+"""A training step as the model needs it: `jobs_of(row)`, from a row of strings of a points file.
 
 Only what describes the configuration is read, never what was measured. A row that cannot be
 predicted raises Refused with the reason.

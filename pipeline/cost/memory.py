@@ -1,4 +1,4 @@
-"""Bytes of the rank that needs most, part by part: the first and the last stage are looked at.
+"""Bytes of a rank, part by part; the first and the last stage are looked at.
 
 Parts: weights, gradients and optimiser states (cut by ZeRO's stage), activations of the
 micro-batches in flight (Korthikanti et al. 2022, section 4, extended to gated and grouped-query
@@ -8,18 +8,12 @@ layers), the logits of the last stage, and what the framework keeps besides.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pipeline.cost.job import Job
 from pipeline.cost.schedule import in_flight
 
 GIBIBYTE = 2**30
-
-
-def largest(job: Job, profile: Mapping[str, float], layers: Sequence[float], element: int) -> float:
-    """Bytes of whichever end of the pipeline needs more; `layers` of each stage."""
-    ends = [(sum(layers[rank :: job.pp]), rank) for rank in (0, job.pp - 1)]
-    return max(sum(parts(job, profile, *end, element).values()) for end in ends)
 
 
 def parameters_of(job: Job, count: float, first: bool, last: bool) -> float:

@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +44,7 @@ USABLE = 0.94
 def read(path: Path) -> list[dict[str, str]]:
     """Rows of a CSV; raises PredictionError on one without the columns `hardware` and `gpus`.
 
-    So it does where a row has more or fewer values than the header: a comma too many would move
-    every value after it into another column.
+    And where a row is not as long as the header: a comma too many moves all values after it.
     """
     text = read_text(path, "", PredictionError, max_bytes=MAX_MADE_BYTES)
     lines = csv.reader(io.StringIO(text), strict=True)
@@ -108,8 +107,7 @@ def answer_of(
     job: Job, best: Prediction, band: Sequence[float], most: float = 1.0
 ) -> dict[str, str]:
     """The values of the added columns; the answer is a range of `most` above `best`."""
-    middle = math.sqrt(most)
-    seconds = best.seconds
+    middle, seconds = math.sqrt(most), best.seconds
     values = [seconds * middle, seconds * band[0], seconds * most * band[1]]
     values += [getattr(best, part) * middle for part in PARTS]
     values.append(best.gibibytes)
@@ -137,10 +135,10 @@ def kind_of(job: Job, constants: Constants) -> str:
     return f"{'known' if known else 'unknown'} {'crossing' if crossing else 'inner'}"
 
 
-def band_of(job: Job, constants: Constants) -> Sequence[float]:
+def band_of(job: Job, constants: Constants) -> tuple[float, float]:
     """Ratios measured / predicted between which nine tenths of steps of its kind lie."""
-    ends: Sequence[float] = content()["band"][kind_of(job, constants)]
-    return ends
+    low, high = content()["band"][kind_of(job, constants)]
+    return low, high
 
 
 SCALED = ("gpus", "dp", "accum", "global_batch")
@@ -236,12 +234,10 @@ def _scale(base: Mapping[str, str], constants: Constants) -> float:
     return scale
 
 
-def write(rows: Iterable[Mapping[str, str]], out: Path) -> None:
-    """Write rows as CSV, with the columns of the first row in their order."""
-    rows = list(rows)
+def write(rows: Sequence[Mapping[str, str]], out: Path) -> None:
+    """Write rows, all of the same columns, as CSV."""
     text = io.StringIO()
-    names = list(rows[0]) if rows else list(ADDED)
-    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(out, text.getvalue())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.cost import computation, memory, schedule
 from pipeline.cost.communication import Network
 from pipeline.cost.computation import Passes
-from pipeline.cost.constants import Constants, Device, device_of
+from pipeline.cost.constants import Constants, device_of
 from pipeline.cost.job import Job, Refused
 from pipeline.cost.memory import GIBIBYTE
 from pipeline.cost.sharding import Prices
@@ -59,8 +59,8 @@ class Model:
                 "the passes are replayed"
             )
         self.job = job
-        self.device: Device = device_of(job, constants)
-        self.profile: Mapping[str, float] = constants.profile(f"{job.framework} {job.note}")
+        self.device = device_of(job, constants)
+        self.profile = constants.profile(f"{job.framework} {job.note}")
         self.network = Network(job, self.device)
         self.layer = computation.layer(job, self.device, self.profile)
         self.head = computation.head(job, self.device, self.profile)
@@ -143,7 +143,8 @@ class Model:
         parameters = memory.parameters_of(job, count, first, last)
         parameters /= job.shard if job.zero >= 2 else 1
         if job.accum > 1:
-            backward += computation.accumulation(parameters, self.device, profile)
+            # Gradients of a micro-batch are added to those of the step.
+            backward += parameters * profile["accumulate_bytes"] / self.device.memory_rate
         if job.wide_weights(profile):
             # A narrow copy of each weight is made, and a wide gradient of the narrow one.
             cast = (4 + 2) * parameters / self.device.memory_rate
@@ -236,6 +237,7 @@ class Model:
             )
             whole = schedule.pipelined(job.order, job.pp, forward, backward, job.accum)
             bubble = max(0.0, whole - computing - communicating - waiting)
+        # Layers of the ranks at both ends, of which one holds most.
         first_rank, last_rank = (sum(self.layers[rank :: job.pp]) for rank in (0, job.pp - 1))
 
         def held(of: Job) -> float:
@@ -259,7 +261,10 @@ class Model:
             bubble=bubble,
             host=waiting + 1e-6 * host_us,
             optimiser=update,
-            memory=memory.largest(job, self.profile, self.layers, self.device.element),
+            memory=max(
+                sum(memory.parts(job, self.profile, *end, self.device.element).values())
+                for end in ((first_rank, 0), (last_rank, job.pp - 1))
+            ),
         )
         return step.scaled(1 / job.accum) if job.per_micro else step
 

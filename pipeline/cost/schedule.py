@@ -48,10 +48,8 @@ def even(layers: int, head_in_layers: float, pp: int) -> tuple[int, ...]:
     """Layers of each stage so that the slowest is as fast as can be, the head in the last one.
 
     A pipeline's step is all of one micro-batch and the slowest stage of the others, so that this
-    cut is the fastest too. Raises ValueError for fewer layers than stages.
+    cut is the fastest too. There are no fewer layers than stages.
     """
-    if layers < pp:
-        raise ValueError(f"{layers} layers do not make {pp} stages")
 
     def cost(sizes: Sequence[int]) -> tuple[float, float]:
         """Of the slowest stage, then the squares of all, which prefer equal ones."""

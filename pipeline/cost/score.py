@@ -58,11 +58,8 @@ class Point:
     @cached_property
     def kinds(self) -> Mapping[str, str]:
         """Names of both bands; of several layouts that of the one which was answered."""
-        several, kinds = len(jobs_of(self.row)) > 1, {}
-        for which, constants in (("out", Constants(self.source)), ("own", Constants())):
-            answered = fastest(self.row, constants)[0] if several else self.job
-            kinds[which] = kind_of(answered, constants)
-        return kinds
+        ways = {"out": Constants(self.source), "own": Constants()}
+        return {which: kind_of(fastest(self.row, of)[0], of) for which, of in ways.items()}
 
     @cached_property
     def at_peak(self) -> float:

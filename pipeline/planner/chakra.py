@@ -103,7 +103,7 @@ def of_prediction(run: ResolvedRun, prediction: Prediction) -> tuple[Layout, lis
     bubble is what follows from that, so it is no node.
     """
     spec, layout = run.spec, run.layout
-    size = dict(layout.axes).get(PIPELINE, 1)
+    size = layout.size(PIPELINE)
     pieces = run.strategy.pieces(spec, layout) if size > 1 else 1
     degrees = run.strategy.degrees(spec, layout) or Degrees()
     schedule, chunks = degrees.schedule or "1f1b", degrees.chunks
@@ -261,8 +261,8 @@ def write(out: Path, layout: Layout, steps: Sequence[RankStep], source: str, ori
             content += _delimited(message)
         with atomic_path(out / f"trace.{rank}.et") as temporary:
             temporary.write_bytes(content)
-    of_groups = {name: ranks for ranks, name in groups.items()}
-    write_text(out / "comm_group.json", json.dumps(of_groups) + "\n")
+    ranks_of = {name: ranks for ranks, name in groups.items()}
+    write_text(out / "comm_group.json", json.dumps(ranks_of) + "\n")
     return sum(map(len, nodes))
 
 

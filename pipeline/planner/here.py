@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 
 from pipeline import models, schemas
-from pipeline.cost.constants import content
+from pipeline.cost.constants import Constants, content
 from pipeline.cost.predict import Prediction
 from pipeline.cost.schedule import ONE_STAGE, exposed, pipelined
 from pipeline.cost.score import spread
 from pipeline.cost.sharding import Prices
-from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, HALVES, SEND, Traffic
+from pipeline.cost.traffic import ALL_REDUCE, ANSWERED, GATHER, HALVES, SEND, Traffic
 from pipeline.emulation.pacing import SMALL_SECONDS
 from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
-from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR
+from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees
 from pipeline.planner.memory import MEBIBYTE, kept_widths, peak, predict_sent
 from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
@@ -153,8 +153,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
             f"{spec.run_id}: {run.layout.processes_per_node} ranks share a node, and a calibration "
             "has collectives over the links alone; set ranks_per_node to 1"
         )
-    work = work_of(run)
-    traffic = _traffic(run)
+    work, traffic = work_of(run), _traffic(run)
     # The first stage has no gradients of inputs, and does not split.
     split = max(0.0, calibration.total(work.halves))
     halves = [split * (stage > 0) for stage in range(len(work.stages))]
@@ -168,9 +167,9 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     numbers = held * models.num_parameters(spec.model)
     # Gradients of each micro-batch but the first are added up: two reads and a write in fp32.
     added = 12.0 * numbers * (work.pieces - 1) / calibration.memory_rate
-    ranks, exchanged = dict(run.layout.axes), defaultdict[str, float](float)
+    exchanged = defaultdict[str, float](float)
     for one in traffic:
-        exchanged[one.axis] += _seconds(one, run, ranks[one.axis], calibration, 2 / 3 * slowest)
+        exchanged[one.axis] += _seconds(one, run, calibration, 2 / 3 * slowest)
     # A forward pass is a third of both.
     forward = [stage / 3 for stage in stages]
     backward = [2 * each + more for each, more in zip(forward, halves, strict=True)]
@@ -202,7 +201,6 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         computation=computing + added,
         communication=sum(exchanged.values()) + _after_passes(run, calibration),
         bubble=bubble,
-        host=0.0,
         optimiser=update + calibration.resumed(spec.world, update),
         memory=peak(run),
     )
@@ -210,43 +208,35 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
 
 def _tied(run: ResolvedRun) -> float:
     """Bytes of a tied embedding's gradient, which the ends of a pipeline add up."""
-    axes, degrees = dict(run.layout.axes), run.strategy.degrees(run.spec, run.layout)
-    holders = axes.get(TENSOR, 1) * (axes.get(DATA, 1) if degrees and degrees.zero else 1)
+    layout, degrees = run.layout, run.strategy.degrees(run.spec, run.layout)
+    holders = layout.size(TENSOR) * (layout.size(DATA) if degrees and degrees.zero else 1)
     shared = models.family(run.spec.model).ends(run.spec.model).shared
     return widths(run.spec.precision).reduced * shared / holders
 
 
 def _traffic(run: ResolvedRun) -> list[Traffic]:
     """Traffic of a rank in its passes, of a pipeline one in its middle: it has two neighbours."""
-    ranks = dict(run.layout.axes).get(PIPELINE, 1)
-    if ranks < 3:
+    stages = run.layout.size(PIPELINE)
+    if stages < 3:
         # Both of two are ends, whose messages have the tied embedding in their size.
-        tied = _tied(run) if ranks == 2 else 0.0
+        tied = _tied(run) if stages == 2 else 0.0
         return [
             replace(one, bytes=one.bytes - tied) if one.axis == PIPELINE else one
             for one in predict_sent(run)
         ]
-    middle = next(
-        rank
-        for rank in range(run.layout.num_processes)
-        if run.layout.coordinate(rank)[PIPELINE] == ranks // 2
-    )
-    return list(predict_sent(run, middle))
+    return list(predict_sent(run, run.layout.along(PIPELINE, 0)[stages // 2]))
 
 
 def _after_passes(run: ResolvedRun, calibration: Calibration) -> float:
-    """Seconds of a tied embedding, and of the norm: one number along each axis that cuts gradients.
-
-    The two ends of a pipeline add up the former.
-    """
-    axes, degrees = dict(run.layout.axes), run.strategy.degrees(run.spec, run.layout)
+    """Seconds of the norm, a number on each axis that cuts gradients, and of a tied embedding."""
+    degrees = run.strategy.degrees(run.spec, run.layout)
     if degrees is None:
         return 0.0
     link = run.link.name if run.link else None
     cutting = [PIPELINE, TENSOR] + [DATA] * (degrees.zero > 0)
-    sizes = [axes[axis] for axis in cutting if axes.get(axis, 1) > 1]
+    sizes = [size for size in map(run.layout.size, cutting) if size > 1]
     seconds = sum(calibration.collective(link, ranks, ALL_REDUCE, 0.0) for ranks in sizes)
-    if axes.get(PIPELINE, 1) > 1 and (tied := _tied(run)):
+    if run.layout.size(PIPELINE) > 1 and (tied := _tied(run)):
         seconds += calibration.collective(link, 2, ALL_REDUCE, tied)
     return seconds
 
@@ -263,9 +253,8 @@ def _resumed(
     A node on emulated time waits between passes, around each collective, and while gradients are
     sent during the backward pass wherever more than SMALL_SECONDS are to be paid for.
     """
-    degrees = run.strategy.degrees(run.spec, run.layout)
-    halves = 3.0 if degrees and degrees.schedule == "zero_bubble" else 2.0
-    stretches = halves * (degrees.chunks if degrees else 1)
+    degrees = run.strategy.degrees(run.spec, run.layout) or Degrees()
+    stretches = (3.0 if degrees.schedule == "zero_bubble" else 2.0) * degrees.chunks
     for one in traffic:
         if one.overlap and one.kind == ALL_REDUCE:
             stretches += 2 / 3 * seconds / (2 * SMALL_SECONDS) / pieces
@@ -276,33 +265,28 @@ def _resumed(
 
 def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibration) -> Prices:
     """Prices of cutting operators over `ranks` of a run whose ranks have them whole."""
-    spec, link = run.spec, run.link.name if run.link else None
+    spec = run.spec
     dtype, element = PRODUCT_FORMATS[spec.precision], kept_widths(spec).product
-
-    def move(kind: str, numbers: int) -> float:
-        return calibration.collective(link, ranks, kind, element * numbers)
-
+    moved = partial(calibration.collective, run.link.name if run.link else None, ranks)
     return Prices(
         ranks=ranks,
         product=lambda *sizes: calibration.seconds(Operator("product", dtype, sizes)),
-        all_reduce=partial(move, ALL_REDUCE),
-        gather=partial(move, "all_gather"),
+        all_reduce=lambda numbers: moved(ALL_REDUCE, element * numbers),
+        gather=lambda numbers: moved(GATHER, element * numbers),
         pieces=run.strategy.pieces(spec, run.layout),
         a_parameter=(whole.communication + whole.optimiser) / models.num_parameters(spec.model),
     )
 
 
-def _seconds(
-    sends: Traffic, run: ResolvedRun, ranks: int, calibration: Calibration, backward: float
-) -> float:
+def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backward: float) -> float:
     """Seconds of what a rank sends along an axis that computing does not hide."""
     if not sends.messages:
         return 0.0
+    ranks = run.layout.size(sends.axis)
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
     # A node of one core sends and computes by the same core: nothing is hidden there.
     spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-    overlap = content()["profiles"]["default"]["constants"]["overlap"]["value"]
-    hideable: float = overlap * backward * spare
+    hideable = Constants().profile("")["overlap"] * backward * spare
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND
@@ -316,7 +300,7 @@ def _seconds(
     payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
-        return sends.messages * (each("reduce_scatter", size) + each("all_gather", size))
+        return sends.messages * (each("reduce_scatter", size) + each(GATHER, size))
     if sends.overlap:
         # Buckets that are on their way together share the latency.
         return exposed(each(sends.kind, payload), hideable, sends.messages)

@@ -115,12 +115,10 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     masters = FP32 * count if width.weight < FP32 else 0
     # Gradients that add up in fp32 are the masters' own.
     beside = masters if width.gradient < FP32 else 0
-    accumulates = spec.workload.accumulation_steps > 1
     footprint = run.strategy.footprint(spec, run.layout, rank, gradients)
-    held = gradients if accumulates or footprint.holds_gradients else 0
-    held = int(footprint.held_share * held)
-    own = footprint.weight_share, footprint.gradient_share, footprint.optimiser_share
-    weights_kept, gradients_kept, slots_kept = own
+    stay = spec.workload.accumulation_steps > 1 or footprint.holds_gradients
+    held = int(footprint.held_share * gradients) if stay else 0
+    weights_kept, slots_kept = footprint.weight_share, footprint.optimiser_share
     masters_kept = weights_kept if footprint.master_share is None else footprint.master_share
     passes = [(one.model, sequences_at_once(one, run.layout)) for _, one in spec.phases()]
     kept = kept_widths(spec)
@@ -130,7 +128,7 @@ def predict(run: ResolvedRun, rank: int = 0) -> Memory:
     share, cpu = spec.recomputed_share, spec.world.device == "cpu"
     return Memory(
         parameters=int(weights_kept * weights + masters_kept * masters) + footprint.gathered_bytes,
-        gradients=int(gradients_kept * (gradients + beside)),
+        gradients=int(footprint.gradient_share * (gradients + beside)),
         # torch's O2 drops the masters' gradients before a forward pass; Apex is taken to keep them.
         held_gradients=held + (masters if spec.precision == "apex_o2" else 0),
         optimiser=int(slots_kept * 2 * FP32 * count),

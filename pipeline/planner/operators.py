@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR
+from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Degrees
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun
 
@@ -67,7 +67,7 @@ class Work:
 
 def work_of(run: ResolvedRun) -> Work:
     """The operators of a run; raises StudyError for a family that does not state its own."""
-    spec, axes = run.spec, dict(run.layout.axes)
+    spec, layout = run.spec, run.layout
     sizes = models.family(spec.model)
     if spec.objective or spec.compile:
         raise StudyError(
@@ -76,18 +76,19 @@ def work_of(run: ResolvedRun) -> Work:
         )
     if spec.precision not in PRODUCT_FORMATS:
         raise StudyError(f"{spec.run_id}: precision {spec.precision} is not timed on a CPU")
-    if CONTEXT in axes:
+    if CONTEXT in dict(layout.axes):
         raise StudyError(f"{spec.run_id}: steps over pieces of sequences are not predicted")
-    pieces = run.strategy.pieces(spec, run.layout)
-    sequences = -(-spec.workload.global_batch // (run.layout.data_devices * pieces))
-    first, block, last = sizes.operators(spec.model, sequences, axes.get(TENSOR, 1))
-    degrees = run.strategy.degrees(spec, run.layout)
-    cut = axes.get(TENSOR, 1) if degrees and degrees.sequence else 1
-    count, narrow = axes.get(PIPELINE, 1), dict.fromkeys(NARROW, PRODUCT_FORMATS[spec.precision])
+    pieces = run.strategy.pieces(spec, layout)
+    sequences = -(-spec.workload.global_batch // (layout.data_devices * pieces))
+    tensor, count = layout.size(TENSOR), layout.size(PIPELINE)
+    first, block, last = sizes.operators(spec.model, sequences, tensor)
+    parameters = models.num_parameters(spec.model)
+    degrees = run.strategy.degrees(spec, layout) or Degrees()
+    cut, narrow = tensor if degrees.sequence else 1, PRODUCT_FORMATS[spec.precision]
     stages = []
     for stage in range(count):
         layers = len(range(stage, spec.model.num_layers, count))
-        if degrees and degrees.layers:
+        if degrees.layers:
             layers = sum(degrees.layers[stage::count])
         work = Counter({key: layers * n for key, n in block.items()})
         work.update(first if stage == 0 else {})
@@ -95,25 +96,25 @@ def work_of(run: ResolvedRun) -> Work:
         stages.append(Counter[Operator]())
         for (kind, (first_size, *others)), n in work.items():
             own = first_size // cut if kind in TOKENWISE else first_size
-            stages[-1][Operator(kind, narrow.get(kind, "float32"), (own, *others))] = n
-        if degrees and degrees.zero > 1:
+            dtype = narrow if kind in NARROW else "float32"
+            stages[-1][Operator(kind, dtype, (own, *others))] = n
+        if degrees.zero > 1:
             # FSDP2's groups: each block, and the rest, which it never frees within a step.
             shapes = sizes.parameter_shapes(spec.model)
             numbers = sizes.layer_parameters(spec.model)
-            rest = models.num_parameters(spec.model) - spec.model.num_layers * numbers
+            rest = parameters - spec.model.num_layers * numbers
             tensors = sum(".0." in name for name in shapes)
             outside = len(shapes) - spec.model.num_layers * tensors
-            group = (numbers // axes.get(TENSOR, 1), tensors, degrees.zero)
+            group = (numbers // tensor, tensors, degrees.zero)
             stages[-1][Operator("unit", "float32", group)] = layers
             stages[-1][Operator("unit", "float32", (rest, outside, 2))] = 1
-    parameters = models.num_parameters(spec.model)
     gradients = widths(spec.precision).gradient * parameters
-    held = run.strategy.footprint(spec, run.layout, 0, gradients)
+    held = run.strategy.footprint(spec, layout, 0, gradients)
     numbers = max(1, round(held.optimiser_share * parameters))
     tensors = max(1, len(sizes.parameter_shapes(spec.model)) // count)
     update = Counter({Operator("update", "float32", (numbers, tensors)): 1})
     halves = Counted()
-    if degrees and degrees.schedule == "zero_bubble":
+    if degrees.schedule == "zero_bubble":
         # A weight and its bias make a group.
         split, whole = (Operator("backward", "float32", (-(-tensors // 2), n)) for n in (2, 1))
         halves = Counter({split: 1, whole: -1})

@@ -120,16 +120,14 @@ def shown(rows: Sequence[Mapping[str, str]], hardware: str) -> list[str]:
             reasons.setdefault(row["cell"], []).append(row)
             continue
         step, low, high = (float(row[f"step_s_{end}"]) for end in ("pred", "low", "high"))
-        table.append(
-            (
-                row["cell"], row["nodes"], row["gpus"], row["global_batch"],
-                significant(step), f"{significant(low)} to {significant(high)}",
-                f"{float(row['tokens_per_s_pred']):,.0f}",
-                f"{float(row['efficiency_pred']):.0%}",
-                f"{float(row['communication_s_pred']) / step:.0%}",
-                significant(float(row["mem_gib_pred"])), {"true": "yes"}.get(row["fits"], "no"),
-            )
-        )  # fmt: skip
+        table.append((
+            row["cell"], row["nodes"], row["gpus"], row["global_batch"],
+            significant(step), f"{significant(low)} to {significant(high)}",
+            f"{float(row['tokens_per_s_pred']):,.0f}",
+            f"{float(row['efficiency_pred']):.0%}",
+            f"{float(row['communication_s_pred']) / step:.0%}",
+            significant(float(row["mem_gib_pred"])), "yes" if row["fits"] == "true" else "no",
+        ))  # fmt: skip
     lines = [*align(table), ""]
     for cell, refused in reasons.items():
         counts = ", ".join(row["nodes"] for row in refused)

@@ -154,13 +154,13 @@ class Predictor:
         """The step; None where it cannot be predicted, Refused for a device that is not known."""
         if self.calibration is None and job.ep == 1:
             return predict(job, Constants())
-        run = None
-        with suppress(StudyError):
-            run = self.run_of(job, cell)
-            if run is not None and self.calibration is not None:
-                return here.predict(run, self.calibration)
-        if run is None or self.calibration is not None:
+        if (run := self.run_of(job, cell)) is None:
             return None
+        if self.calibration is not None:
+            try:
+                return here.predict(run, self.calibration)
+            except StudyError:
+                return None
         # The model has no axis of experts: the strategy says what a rank sends along it. What
         # leaves a node is a mean over the ranks of the first one.
         ranks = range(min(job.gpus, job.gpus_per_node))
@@ -242,7 +242,7 @@ def rank(
         )
     needs, room = least.prediction.gibibytes, USABLE * cluster.device_gib
     enough = math.ceil(100 * needs / USABLE) / 100
-    others, nodes = "a smaller model", cluster.nodes
+    others, nodes = "or a smaller model", cluster.nodes
     at_least = LEAST_BYTES * models.num_parameters(model) / GIBIBYTE / cluster.gpus_per_node
     while predictor.calibration is None and (nodes := 2 * nodes) <= MOST_NODES:
         if at_least > nodes * room:
@@ -251,12 +251,12 @@ def rank(
         larger = replace(cluster, nodes=nodes, link=cluster.link or 100.0)
         if fitting := _search(model, larger, batch, precision, predictor, ())[0]:
             one = min(fitting, key=lambda one: (one.job.gpus, one.prediction.seconds))
-            others = f"so would {one.nodes} nodes ({one.name})"
+            others = f"and so would {one.nodes} nodes ({one.name})"
             break
     raise StudyError(
         f"no layout of {size} fits {what}: the least, {least.name}, needs {needs:,.3g} GiB, "
         f"{needs - room:,.3g} more than a process can have; devices of {enough:g} GiB would do, "
-        f"{'or' if others == 'a smaller model' else 'and'} {others}"
+        + others
     )
 
 
@@ -417,7 +417,7 @@ def table(ranked: list[Ranked]) -> list[str]:
 def answer(ranked: list[Ranked]) -> list[str]:
     """The choice with its reasons, the runner-up with the margin, and the cell as YAML."""
     first = ranked[0]
-    of, room = first.prediction, first.job.device_gib
+    of = first.prediction
     shares = {part: getattr(of, part) / of.seconds for part in WHY}
     most = sorted(WHY, key=lambda part: -shares[part])[:2]
     link = f" (link {first.job.node_net_gbps:g} Gbit/s)" if first.job.node_net_gbps else ""
@@ -427,7 +427,7 @@ def answer(ranked: list[Ranked]) -> list[str]:
         f"Choice of {plural(len(ranked), 'layout')} that fit: {first.name} on "
         f"{plural(first.nodes, 'node')}{link}, global batch {batch:.0f}, "
         f"{significant(of.seconds)} s a step, of which {why}; "
-        f"{significant(of.gibibytes)}" + (f" of {room:.3g} GiB." if room else " GiB.")
+        f"{significant(of.gibibytes)} of {first.job.device_gib:.3g} GiB."
     ]
     if not ranked[1:]:
         lines.append("Runner-up: none, no other layout fits.")

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 DEVICES = Path(__file__).parent / "devices.json"
 
@@ -24,23 +25,14 @@ class Peak:
     source: str
 
 
+@cache
 def datasheet_peak(name: str, compute_dtype: str) -> Peak | None:
     """The peak of the device that the driver calls `name`, None where no source is at hand."""
-    for pattern, peaks in _devices().items():
-        if re.search(pattern, name):
-            return peaks.get(compute_dtype)
-    return None
-
-
-@cache
-def _devices() -> dict[str, dict[str, Peak]]:
-    """Peaks by number format, by the pattern of a name."""
     content = json.loads(DEVICES.read_text(encoding="utf-8"))
-    peaks_of: dict[str, dict[str, Peak]] = {}
-    for device in content["devices"]:
-        peaks = peaks_of[device["name"]] = {}
-        for entry in device["peaks"]:
-            source = "{title}, {where}".format_map(content["documents"][entry["document"]])
-            peak = Peak(device["id"], 1e12 * entry["teraflops"], source)
-            peaks[entry["compute_dtype"]] = peak
-    return peaks_of
+    matching = (one for one in content["devices"] if re.search(one["name"], name))
+    device: dict[str, Any] = next(matching, {"peaks": []})
+    for peak in device["peaks"]:
+        if peak["compute_dtype"] == compute_dtype:
+            source = "{title}, {where}".format_map(content["documents"][peak["document"]])
+            return Peak(device["id"], 1e12 * peak["teraflops"], source)
+    return None
