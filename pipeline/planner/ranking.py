@@ -438,16 +438,18 @@ def answer(ranked: list[Ranked]) -> list[str]:
         band = "the band"
         if first.calibrated:
             band = f"the {CALIBRATED - 1:.0%} that count as equal on a calibrated machine"
-        is_told = first.is_told_from(second)
-        # Where the first is not the fastest, the second is.
-        faster = second.prediction.seconds < of.seconds
+        # Where the first is not the fastest, the second is, and the first is the simplest like it.
+        slower = second.prediction.seconds / of.seconds - 1
+        told = f"inside {band}: no difference"
+        if first.is_told_from(second):
+            told = f"outside of {band}"
+        elif slower < 0:
+            told += ", and the choice is the simplest"
         lines.append(
-            ("It is the simplest that cannot be told from the fastest, " if faster
-             else "Runner-up: ")
-            + f"{second.name} on {plural(second.nodes, 'node')}, "
-            f"{second.prediction.seconds / of.seconds - 1:+.0%} by {most_apart} most, "
-            + (f"outside of {band}." if is_told else f"inside {band}: no difference.")
-        )  # fmt: skip
+            f"{'Fastest' if slower < 0 else 'Runner-up'}: {second.name} on "
+            f"{plural(second.nodes, 'node')}, {abs(slower):.0%} "
+            f"{'faster' if slower < 0 else 'slower'}, mostly by {most_apart}, {told}."
+        )
     cell = {"name": "auto", "label": f"Auto: {first.name}", **first.cell}
     dumped = yaml.safe_dump([cell], sort_keys=False, default_flow_style=None, width=1000)
     calibration = "errors of a calibration: docs/planner.md"
