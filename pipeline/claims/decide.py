@@ -63,7 +63,7 @@ class Outcome:
     """
 
     places: Sequence[Place]
-    what: str
+    what: str = ""
     effect: Interval | None = None
     contrasts: Sequence[Contrast] = ()
     least: bool = True
