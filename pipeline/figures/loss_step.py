@@ -69,7 +69,7 @@ def draw(results: Results) -> Figure:
         remark += f"{end} "
     texts = results.pick("cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
-    top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
+    top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances])
     figure, axes_of = panels.grid(len(shown) + (not deviation.empty), 1.85)
     for axes, (steps, looks) in zip(axes_of, shown, strict=False):
         _curves(axes, steps, results, "median")
@@ -127,7 +127,7 @@ def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
         whole = longest[alike].groupby("step", as_index=False)["value"].median()
         mean = whole["value"].rolling(LOSS_STEPS, min_periods=1).mean()
         seconds = row["value"] * (whole["step"] + 1)
-        curves.append(whole.assign(value=mean, step=seconds, arm=row["arm"], nodes=row["nodes"]))
+        curves.append(whole.assign(value=mean, step=seconds, arm=row["arm"]))
     return pd.concat(curves) if curves else loss.iloc[:0]
 
 
