@@ -154,7 +154,7 @@ def _named_places(claim: Claim, evidence: Evidence) -> list[Place]:
     """Places of the cells of a claim that name software, unless one of them ran in it."""
     places: list[Place] = []
     for given in claim.test.values():
-        for selector in given if isinstance(given, list | tuple) else (given,):
+        for selector in given if isinstance(given, list) else [given]:
             if isinstance(selector, Selector) and selector.software is not None:
                 with suppress(NotTestableError):
                     places += evidence.places(selector)

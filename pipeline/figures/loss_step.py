@@ -76,7 +76,8 @@ def draw(results: Results) -> Figure:
         low, high = axes.get_ylim()
         aside = max(_LEAST_NATS - (high - low), 0.0) / 2
         axes.set(ylabel="Loss [nats/token]", ylim=(low - aside, high + aside), **looks)
-    for axes in axes_of[len(shown) :]:
+    if not deviation.empty:
+        axes = axes_of[-1]
         # Exact agreement has no place on a logarithmic axis, so it is drawn at its lower end.
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
         _curves(axes, deviation.assign(value=clipped), results, "max")
@@ -90,7 +91,6 @@ def draw(results: Results) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
-    if not deviation.empty:
         least = limit(_SMALLEST)
         remark += f"Deviations below {least}, exact agreement among them, are drawn there."
     return theme.finish(figure, results, loss, remark)

@@ -16,7 +16,6 @@ from pipeline.fonts import printed
 from pipeline.metrics.results import Results
 from pipeline.strategies.base import SYMBOLS
 from pipeline.tables import TABLES, rows, texts
-from pipeline.tables.texts import once
 from pipeline.text import NONE, latex, markdown, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
@@ -99,7 +98,12 @@ def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
         sentences.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
     sentences += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
     table = shown.drop(columns=[*fixed, *alike, *empty])
-    return once(table, *(name for name in table if name in _ONCE)), " ".join(sentences)
+    # A value stands again where one to the left of it is a new one.
+    new = pd.Series(False, index=table.index)
+    for name in (name for name in table if name in _ONCE):
+        new = new | (table[name] != table[name].shift())
+        table[name] = table[name].where(new, "")
+    return table, " ".join(sentences)
 
 
 def legend(formulas: Iterable[str]) -> str:
