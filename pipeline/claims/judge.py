@@ -156,8 +156,7 @@ def _named_places(claim: Claim, evidence: Evidence) -> list[Place]:
     for given in claim.test.values():
         for selector in given if isinstance(given, list) else [given]:
             if isinstance(selector, Selector) and selector.software is not None:
-                with suppress(NotTestableError):
-                    places += evidence.places(selector)
+                places += evidence.places(selector)
     return places if all(map(evidence.substituted, places)) else []
 
 
