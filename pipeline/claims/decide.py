@@ -44,14 +44,13 @@ Contrast = tuple[Floats, Floats]
 
 
 class Beside(NamedTuple):
-    """The effect by a second metric, which must decide alike.
-
-    `how` that one differs, and `agreeing`: where both would say the same.
-    """
+    """The effect by a second metric, which must decide alike."""
 
     effect: Interval
     how: str
+    """How that metric differs."""
     agreeing: str
+    """Where both would say the same."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Outcome:
     """
 
     places: Sequence[Place]
-    what: str
+    what: str = ""
     effect: Interval | None = None
     contrasts: Sequence[Contrast] = ()
     least: bool = True
@@ -228,10 +227,7 @@ def _beside(outcome: Outcome) -> str:
 def _objection(
     outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
 ) -> tuple[str, str]:
-    """The objection to a decision by the interval, besides its own rank tests, or nothing.
-
-    With it what would remove it.
-    """
+    """What speaks against a decision besides its own rank tests, or nothing; what removes it."""
     beside = outcome.beside
     if beside and within(beside.effect.low, beside.effect.high, region) != verdict:
         takes = beside.agreeing
@@ -275,30 +271,30 @@ def _by_emulation(
 ) -> tuple[str, str]:
     """The objection that emulated times are off by too much, or nothing; with what removes it."""
     emulated = any(place.row["network"] == "emulated" for place in outcome.places)
-    if emulated and (outcome.num_times or outcome.bent):
-        bias = evidence.results.bias
-        if bias is None:
-            return "how far emulated times are off was not measured here", WHERE_MEASURED
+    if not emulated or not (outcome.num_times or outcome.bent):
+        return "", ""
+    if (bias := evidence.results.bias) is None:
+        return "how far emulated times are off was not measured here", WHERE_MEASURED
 
-        def ends(bias: float) -> tuple[float, float]:
-            """Ends of the effect where each ratio of times is off by so much, all the same way."""
-            if outcome.bent:
-                return outcome.bent(1 + bias)
-            off = (1 + bias) ** outcome.num_times
-            return effect.low / off, effect.high * off
+    def ends(bias: float) -> tuple[float, float]:
+        """Ends of the effect where each ratio of times is off by so much, all the same way."""
+        if outcome.bent:
+            return outcome.bent(1 + bias)
+        off = (1 + bias) ** outcome.num_times
+        return effect.low / off, effect.high * off
 
-        if within(*ends(bias), region) != verdict:
-            per_cent = range(math.ceil(100 * bias) - 1, 0, -1)
-            fit = [one for one in per_cent if within(*ends(one / 100), region) == verdict]
-            takes = f"emulated times off by at most {fit[0]} %, or real nodes" if fit else REAL
-            if outcome.bent:
-                least, most = ends(bias)
-                finite = math.isfinite(least) and math.isfinite(most)
-                it = f"is {significant(least)} to {significant(most)}" if finite else "could be any"
-                return f"with steps as far off as emulated ones may be it {it}", takes
-            off = (1 + bias) ** outcome.num_times - 1
-            return f"within the emulation's own bias of {100 * off:.1f} % of the bound", takes
-    return "", ""
+    least, most = ends(bias)
+    if within(least, most, region) == verdict:
+        return "", ""
+    per_cent = range(math.ceil(100 * bias) - 1, 0, -1)
+    fit = next((one for one in per_cent if within(*ends(one / 100), region) == verdict), None)
+    takes = f"emulated times off by at most {fit} %, or {REAL}" if fit else REAL
+    if outcome.bent:
+        finite = math.isfinite(least) and math.isfinite(most)
+        it = f"is {significant(least)} to {significant(most)}" if finite else "could be any"
+        return f"with steps as far off as emulated ones may be it {it}", takes
+    off = (1 + bias) ** outcome.num_times - 1
+    return f"within the emulation's own bias of {100 * off:.1f} % of the bound", takes
 
 
 def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -75,14 +75,11 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
         apart = "".join(f", {words.count(word)} {word}" for word in unlike)
         why = f"{why} ({words.count(words[0])} of {len(words)} worlds agree{apart})"
     timed, profiled = (evidence.runs(nearest.places, level) for level in ("run", "profile"))
-    runs, ran = {
-        "": (timed, plural(len(timed), "run")),
-        "profiled ": (profiled, plural(len(profiled), "profiled run")),
-        "timed and profiled ": (
-            timed + profiled,
-            f"{len(timed)} timed and {plural(len(profiled), 'profiled run')}",
-        ),
-    }[kind_of_runs(claim)]
+    kind = kind_of_runs(claim)
+    runs = {"": timed, "profiled ": profiled}.get(kind, timed + profiled)
+    ran = plural(len(runs), f"{kind}run")
+    if kind == "timed and profiled ":
+        ran = f"{len(timed)} timed and {plural(len(profiled), 'profiled run')}"
     names = []
     for one, word in zip(named, words, strict=True):
         nodes, ranks, link = world_of(one.places)
@@ -157,10 +154,9 @@ def _named_places(claim: Claim, evidence: Evidence) -> list[Place]:
     """Places of the cells of a claim that name software, unless one of them ran in it."""
     places: list[Place] = []
     for given in claim.test.values():
-        for selector in given if isinstance(given, list | tuple) else (given,):
+        for selector in given if isinstance(given, list) else [given]:
             if isinstance(selector, Selector) and selector.software is not None:
-                with suppress(NotTestableError):
-                    places += evidence.places(selector)
+                places += evidence.places(selector)
     return places if all(map(evidence.substituted, places)) else []
 
 

@@ -131,7 +131,7 @@ def robust(claim: Claim, evidence: Evidence) -> Outcome:
         bad = ended[ended.isin(("failed", "oom", "timeout"))]
         if len(bad) and len(ended) >= MIN_REPEATS:
             runs = f"{plural(len(bad), 'run')} of {place.label} on {place.ranks} ranks"
-            return Outcome([place], runs, holds=False, why=f"{runs} ended as {bad.iloc[0]}")
+            return Outcome([place], holds=False, why=f"{runs} ended as {bad.iloc[0]}")
     selectors = [test["a"], *test["others"]]
     worlds = [choose(evidence, claim, selectors, w) for w in (ONE_MACHINE, SEVERAL_NODES)]
     at = []
@@ -189,10 +189,9 @@ def utilisation(claim: Claim, evidence: Evidence) -> Outcome:
 def fits(claim: Claim, evidence: Evidence) -> Outcome:
     """Endings of two cells on one node: one finished, the other ran out of memory."""
     wanted = [claim.test[key] for key in ("fits", "too_large")]
-    fitting, large = map(evidence.places, wanted)
     alike = [
         (one, other)
-        for one, other in product(fitting, large)
+        for one, other in product(*map(evidence.places, wanted))
         if one.nodes == other.nodes == 1 and one.ranks == other.ranks
     ]
     if not alike:
@@ -211,8 +210,7 @@ def fits(claim: Claim, evidence: Evidence) -> Outcome:
     why = f"{one} is {ends[0]}, {other} is {ends[1]}"
     if not {*ends} <= {"ok", "oom"}:
         raise NotTestableError(why)
-    what = f"whether {one} finishes and {other} runs out of memory"
-    return Outcome(alike[0], what, holds=ends == ["ok", "oom"], why=why)
+    return Outcome(alike[0], holds=ends == ["ok", "oom"], why=why)
 
 
 def same_steps(claim: Claim, evidence: Evidence) -> Outcome:
@@ -229,11 +227,10 @@ def same_steps(claim: Claim, evidence: Evidence) -> Outcome:
         if not words or not words <= {EQUAL, *UNEQUAL}:
             raise NotTestableError(f"{place.label} was not held against a single device")
         apart += [place.label] if words != {EQUAL} else []
-    names = _joined(places)
-    why = f"{names} took the steps of a single device, within the bands of parity"
+    why = f"{_joined(places)} took the steps of a single device, within the bands of parity"
     if apart:
         why = f"{listed(apart)} left the bands of parity around the single device's steps"
-    return Outcome(places, f"whether {names} took the same steps", holds=not apart, why=why)
+    return Outcome(places, holds=not apart, why=why)
 
 
 def memory_formula(claim: Claim, evidence: Evidence) -> Outcome:

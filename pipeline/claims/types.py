@@ -28,10 +28,10 @@ class Selector:
 
     Cells that match `as_published` are preferred, and a difference is said in the verdict. Where
     something else than the `software` that a claim names ran in its place, it decides nothing.
-    `points` are of the cost model alone, so two cells that differ in them select the same runs.
+    Two that are equal select the same runs: `points` are of the cost model alone.
     """
 
-    name: str
+    name: str = field(compare=False)
     strategy: str
     precision: str
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class Evidence:
         ran += [APEX] if str(row["precision"]).startswith("apex_") else []
         return named is not None and named.lower() not in ran
 
-    def runs(self, places: Iterable[Place], level: str = "run") -> tuple[str, ...]:
+    def runs(self, places: Iterable[Place], level: str) -> tuple[str, ...]:
         """Ids of the finished runs of these places, timed or profiled, in the study's order."""
         keys = {place.key for place in places}
         status = self.results.pick(level, "status")
@@ -126,15 +126,12 @@ class Evidence:
 
     def own_core_each(self, place: Place) -> bool:
         """True where each rank has a core, or a device, of its own."""
-        row = place.row
-        if row["device"] != "cpu":
-            return True
-        if row["network"] == "emulated":
-            # In dilated time each node has its cores; the ranks of a node may have to share them.
-            return bool(row["ranks_per_node"] <= self.results.least("cores_per_node"))
-        # On the loopback all ranks are processes of one machine.
-        ranks = place.ranks if row["network"] == "loopback" else int(row["ranks_per_node"])
-        return bool(ranks <= self.results.least("num_cores"))
+        row, network = place.row, place.row["network"]
+        # On the loopback all ranks are processes of one machine. In dilated time each node has its
+        # cores, which its ranks may have to share.
+        ranks = place.ranks if network == "loopback" else row["ranks_per_node"]
+        cores = "cores_per_node" if network == "emulated" else "num_cores"
+        return bool(row["device"] != "cpu" or ranks <= self.results.least(cores))
 
 
 def matches(row: Mapping[str, Any], options: Mapping[str, Any], want: Selector) -> bool:
@@ -183,8 +180,7 @@ def choose(
             [p for p in places if (p.nodes, p.ranks) == world or p.selector.strategy == "single"]
             for places in places_of
         ]
-        absent = [s for s, places in zip(selectors, at, strict=True) if not places]
-        if absent:
+        if absent := [s for s, places in zip(selectors, at, strict=True) if not places]:
             reasons.append(f"the study has no cell of {absent[0]} on {world[1]} ranks")
         # The places of each selector stand in order of preference, so the first group that may be
         # compared is the best of this world.

@@ -127,12 +127,8 @@ def in_words(one: Mapping[str, Any]) -> dict[str, str]:
     published, effect = one.get("published"), effect_text(one)
     if one["effect"] is None and one["claimed"] is None:
         # A finding without a number, such as equal steps.
-        holds = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}
-        return {
-            "measured": holds.get(one["verdict"], NONE),
-            "claimed": "it holds",
-            "published": NONE,
-        }
+        holds = {REPRODUCED: "holds", NOT_REPRODUCED: "does not hold"}.get(one["verdict"], NONE)
+        return {"measured": holds, "claimed": "it holds", "published": NONE}
     # The question has the metric.
     if '"phase_bubble' in one.get("question", ""):
         effect += " (replayed)"

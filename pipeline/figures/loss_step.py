@@ -69,14 +69,15 @@ def draw(results: Results) -> Figure:
         remark += f"{end} "
     texts = results.pick("cell", "parity_loss_early")["text"].dropna()
     tolerances = sorted({float(text) for text in texts})
-    top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances], default=1.0)
+    top = 4 * max([deviation["value"].clip(upper=_LARGEST).max(), *tolerances])
     figure, axes_of = panels.grid(len(shown) + (not deviation.empty), 1.85)
     for axes, (steps, looks) in zip(axes_of, shown, strict=False):
         _curves(axes, steps, results, "median")
         low, high = axes.get_ylim()
         aside = max(_LEAST_NATS - (high - low), 0.0) / 2
         axes.set(ylabel="Loss [nats/token]", ylim=(low - aside, high + aside), **looks)
-    for axes in axes_of[len(shown) :]:
+    if not deviation.empty:
+        axes = axes_of[-1]
         # Exact agreement has no place on a logarithmic axis, so it is drawn at its lower end.
         clipped = deviation["value"].clip(_SMALLEST, _LARGEST)
         _curves(axes, deviation.assign(value=clipped), results, "max")
@@ -90,7 +91,6 @@ def draw(results: Results) -> Figure:
         axes.yaxis.set_major_locator(LogLocator(numticks=5))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: limit(value)))
-    if not deviation.empty:
         least = limit(_SMALLEST)
         remark += f"Deviations below {least}, exact agreement among them, are drawn there."
     return theme.finish(figure, results, loss, remark)
@@ -127,7 +127,7 @@ def _over_time(results: Results, loss: pd.DataFrame) -> pd.DataFrame:
         whole = longest[alike].groupby("step", as_index=False)["value"].median()
         mean = whole["value"].rolling(LOSS_STEPS, min_periods=1).mean()
         seconds = row["value"] * (whole["step"] + 1)
-        curves.append(whole.assign(value=mean, step=seconds, arm=row["arm"], nodes=row["nodes"]))
+        curves.append(whole.assign(value=mean, step=seconds, arm=row["arm"]))
     return pd.concat(curves) if curves else loss.iloc[:0]
 
 

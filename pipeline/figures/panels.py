@@ -20,9 +20,6 @@ from pipeline.metrics.results import Results
 from pipeline.study.expansion import FALLBACK
 from pipeline.text import plural
 
-_TITLE_LETTERS = 92
-"""Of a title as wide as the figure."""
-
 
 def grid(
     count: int, height: float, per_line: int = 4, titles: Sequence[str] = (), **share: Any
@@ -39,7 +36,8 @@ def grid(
     shown = list(axes.flat[:count])
     for one, title in zip(shown, titles or [""] * count, strict=True):
         one.tick_params(labelbottom=True)
-        one.set_title(textwrap.fill(title, _TITLE_LETTERS // columns))
+        # A title as wide as the figure has 92 letters.
+        one.set_title(textwrap.fill(title, 92 // columns))
     return figure, shown
 
 
@@ -54,7 +52,7 @@ def of_links(
 
 
 def of_places(
-    results: Results, frame: pd.DataFrame, height: float, **share: Any
+    results: Results, frame: pd.DataFrame, height: float
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
     """A titled panel for each number of nodes and link of which `frame` has rows, with these.
 
@@ -69,7 +67,7 @@ def of_places(
             over = f", {link}" if link and (on_link[rows["cell"]] == link).any() else ""
             titles.append(plural(int(rows["nodes"].iloc[0]), "node") + over)
             parts.append(rows)
-    figure, axes_of = grid(len(parts), height, titles=titles, **share)
+    figure, axes_of = grid(len(parts), height, titles=titles, sharex=True, sharey=True)
     return figure, list(zip(axes_of, parts, strict=True))
 
 

@@ -28,7 +28,7 @@ def draw(results: Results) -> Figure:
     arms = results.arms(steps)
     palette = theme.semantics(results)["palette"]
     names, height = theme.names(results, arms)
-    figure, places = panels.of_places(results, steps, 0.6 + height, sharex=True, sharey=True)
+    figure, places = panels.of_places(results, steps, 0.6 + height)
     low, high = steps["spread"].min(), steps["spread"].max()
     for axes, rows in places:
         sns.boxplot(

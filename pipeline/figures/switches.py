@@ -40,13 +40,12 @@ def draw(results: Results) -> Figure:
         return theme.nothing(results, "no two cells that differ in one thing alone both finished")
     frame = pd.DataFrame(pairs).astype({"link": "object"}).fillna({"link": ""})
     changes = list(dict.fromkeys(frame["text"]))
-    places = [rows for _, rows in frame.groupby(["link", "nodes"], sort=False)]
-    firsts = [rows.iloc[0] for rows in places]
-    titles = [plural(one["nodes"], "node") + (one["link"] and f", {one['link']}") for one in firsts]
+    places = [*frame.groupby(["link", "nodes"], sort=False)]
+    titles = [plural(nodes, "node") + (link and f", {link}") for (link, nodes), _ in places]
     height = 0.7 + 0.62 * len(changes)
     figure, axes_of = panels.grid(len(places), height, 2, titles, sharex=True, sharey=True)
     low, high = panels.extent(frame.assign(value=frame["ratio"]))
-    for axes, rows in zip(axes_of, places, strict=True):
+    for axes, (_, rows) in zip(axes_of, places, strict=True):
         for change, own in rows.groupby("text", sort=False):
             for place, row in enumerate(records(own.sort_values("value", kind="stable"))):
                 y = changes.index(str(change)) + 0.7 * ((place + 0.5) / len(own) - 0.5)

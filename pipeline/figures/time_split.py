@@ -44,7 +44,7 @@ def draw(results: Results) -> Figure:
     spent = means.pivot_table(index=["nodes", "cell"], columns="phase", values="value") * 1000
     shares = results.pick("cell", f"phase_share:{COMMUNICATION}").set_index(["nodes", "cell"])
     names, height = theme.names(results, arms)
-    figure, places = panels.of_places(results, means, 0.6 + height, sharex=True, sharey=True)
+    figure, places = panels.of_places(results, means, 0.6 + height)
     for axes, rows in places:
         for row in records(rows.drop_duplicates("cell")):
             place, y = (row["nodes"], row["cell"]), arms.index(row["arm"])

@@ -31,6 +31,7 @@ def _pair(title: str, name: str) -> tuple[Column, Column]:
     )
 
 
+_SET = (text("Points", "points"), text("n", "n"))
 _EACH = (Column("Measured [s]", "measured"), Column("Own", "own", PER_CENT, _signed))
 _WAYS = (
     "Constant: the best single utilisation for the very set, known only afterwards. Neighbour: the "
@@ -57,8 +58,7 @@ TABLES = {
         "Errors by set, in per cent: |predicted over measured step - 1|, to the nearer end where a "
         f"range is predicted. {_WAYS} In band: share of points in the 90 % band of the model.",
         (
-            text("Points", "points"),
-            text("n", "n"),
+            *_SET,
             *(one for way in score.WAYS for one in _pair(way.capitalize(), way)),
             Column("In band", "in_band", PER_CENT, whole),
         ),
@@ -88,8 +88,7 @@ TABLES = {
         "Errors of the peak memory of the largest rank, in per cent: the median, and within which "
         "nine tenths of the points lie.",
         (
-            text("Points", "points"),
-            text("n", "n"),
+            *_SET,
             Column("Model median", "median", PER_CENT, _tenths),
             Column("Model nine tenths", "nine_tenths", PER_CENT, _tenths),
             Column("Own median", "own_median", PER_CENT, _tenths),
@@ -99,12 +98,7 @@ TABLES = {
     "growth": Table(
         "Larger worlds from the measured step of the smallest (--base), errors in per cent. "
         "Linear: the seconds of the smallest for a sequence and device.",
-        (
-            text("Points", "points"),
-            text("n", "n"),
-            *_pair("Linear", "linear"),
-            *_pair("Model", "model"),
-        ),
+        (*_SET, *_pair("Linear", "linear"), *_pair("Model", "model")),
     ),
     "suspect": Table(
         "Suspect points, which no score counts: the error with all constants, in per cent of the "
@@ -138,7 +132,6 @@ ROWS: dict[str, Callable[[], Iterable[Mapping[str, Any]]]] = {
     "suspect": score.suspect,
     "every": score.every,
 }
-_IN_PAGE = ("errors", "peaks", "growth")
 
 
 @cache
@@ -159,7 +152,7 @@ def in_markdown() -> dict[str, str]:
     return {
         "errors": "\n\n".join(
             f"{prose(TABLES[name].caption)}\n\n{to_markdown(made(name)[1]).rstrip()}"
-            for name in _IN_PAGE
+            for name in ("errors", "peaks", "growth")
         ),
         "bars": f"{table}\n{why}\n\n{missed}",
         "limits": "\n".join(f"- {line}" for line in bars.LIMITS),

@@ -70,8 +70,7 @@ def scaling(results: Results) -> pd.DataFrame:
         base = bases.get(row["base"])
         test = base and results.compared((row["cell"], row["nodes"]), base)
         verdicts.append(test.verdict if test else math.nan)
-    frame = frame.assign(verdict=verdicts)
-    frame = _with_metrics(frame, results, "scaling")
+    frame = _with_metrics(frame.assign(verdict=verdicts), results, "scaling")
     fewest = frame.groupby("arm")["nodes"].transform("min")
     own = frame.filter(like="own_speedup").columns
     frame[own] = frame[own].where(frame["nodes"] > fewest)
@@ -126,9 +125,6 @@ def status(results: Results) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-_ALIKE = 0.05
-"""A rank whose peak is this near to that of rank 0 gets no row, if the predictions are the same."""
-
 _MEMORY = [f"{name}_memory_bytes" for name in ("peak", "base", "predicted", "formula")]
 
 
@@ -140,7 +136,11 @@ def _ranks_memory(results: Results, *each: str) -> pd.DataFrame:
 
 
 def memory(results: Results) -> pd.DataFrame:
-    """One or two rows for each cell and number of nodes; bytes, and ratios above the base."""
+    """One or two rows for each cell and number of nodes; bytes, and ratios above the base.
+
+    A rank whose peak is within a twentieth of that of rank 0 gets no row, if the predictions are
+    the same.
+    """
     cells = results.pick("cell", "num_ok")[[*PLACE, "label"]]
     frame = cells.merge(_ranks_memory(results), on=KEYS, how="left")
     above = frame["peak_memory_bytes"] - frame["base_memory_bytes"]
@@ -155,7 +155,7 @@ def memory(results: Results) -> pd.DataFrame:
             largest = others.loc[[others["peak_memory_bytes"].idxmax()]]
             peaks = largest["peak_memory_bytes"], first["peak_memory_bytes"]
             predictions = largest["predicted_memory_bytes"], first["predicted_memory_bytes"]
-            if not (np.array_equal(*predictions) and np.allclose(*peaks, rtol=_ALIKE)):
+            if not (np.array_equal(*predictions) and np.allclose(*peaks, rtol=0.05)):
                 kept.append(largest)
     return pd.concat(kept, ignore_index=True)
 
@@ -198,9 +198,9 @@ def sends(results: Results) -> pd.DataFrame:
     `ratio` is what was counted over what the formula gives, `between_nodes_bytes` what of it goes
     to other nodes.
     """
-    keys, order = [*KEYS, "rank", "axis"], ["predicted_bytes", "counted_bytes"]
+    keys = [*KEYS, "rank", "axis"]
     # Of ranks that send as much, the one from which most leaves the node.
-    leading = [*order, "between_nodes_bytes"]
+    order = ["predicted_bytes", "counted_bytes", "between_nodes_bytes"]
     names = {"value": "predicted_bytes", "text": "formula"}
     both = _axes(results, "predicted_sent_bytes").rename(columns=names)
     for prefix, names in (
@@ -209,11 +209,11 @@ def sends(results: Results) -> pd.DataFrame:
     ):
         counted = _axes(results, prefix).rename(columns=names)[[*keys, *names.values()]]
         both = both.merge(counted, on=keys, how="left")
-    both = both.sort_values(leading, ascending=False, kind="stable")
+    both = both.sort_values(order, ascending=False, kind="stable")
     most = both.drop_duplicates([*KEYS, "axis"])
     most = most.sort_values(["cell_order", "nodes", "axis"], kind="stable").reset_index(drop=True)
     ratio = (most["counted_bytes"] / most["predicted_bytes"]).where(most["predicted_bytes"] > 0)
-    columns = ["strategy", "axis", "rank", "formula", *order, "between_nodes_bytes"]
+    columns = ["strategy", "axis", "rank", "formula", *order]
     # Of an axis without a formula nothing is predicted.
     most["predicted_bytes"] = most["predicted_bytes"].where(most["formula"].notna())
     return most[[*PLACE, "label", *columns]].assign(ratio=ratio, calls=most["calls"])

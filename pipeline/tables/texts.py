@@ -26,10 +26,9 @@ def places(frame: pd.DataFrame) -> dict[str, list[str]]:
     """
     # Only a cell that is named for its link, and so not as its arm, is about that link.
     over = frame["link"].astype(object).where(frame["cell"] != frame["arm"]).fillna(NONE)
-    columns = {"Cell": list(frame["arm_label"]), "Link": list(over)}
-    if (over == NONE).all():
-        del columns["Link"]
-    return {**columns, "Nodes": [str(nodes) for nodes in frame["nodes"]]}
+    link = {} if (over == NONE).all() else {"Link": list(over)}
+    nodes = [str(count) for count in frame["nodes"]]
+    return {"Cell": list(frame["arm_label"]), **link, "Nodes": nodes}
 
 
 def sends(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
@@ -39,18 +38,6 @@ def sends(frame: pd.DataFrame, declared: Table) -> pd.DataFrame:
         return table
     others = [name for name in table if name != "Link"]
     return table.groupby(others, sort=False)["Link"].agg(", ".join).reset_index()[list(table)]
-
-
-def once(shown: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """`shown` with a repeated value left blank below its first row, in each of `columns`.
-
-    A value also stands again where one to the left of it, in `columns`, is a new one.
-    """
-    new, blanked = pd.Series(False, index=shown.index), {}
-    for column in columns:
-        new = new | (shown[column] != shown[column].shift())
-        blanked[column] = shown[column].where(new, "")
-    return shown.assign(**blanked)
 
 
 def comparisons(frame: pd.DataFrame, _declared: Table) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from pipeline.fonts import printed
 from pipeline.metrics.results import Results
 from pipeline.strategies.base import SYMBOLS
 from pipeline.tables import TABLES, rows, texts
-from pipeline.tables.texts import once
 from pipeline.text import NONE, latex, markdown, prose
 
 # A column of long labels wraps beyond this, so that it does not squeeze the numbers; a column of
@@ -24,8 +23,6 @@ from pipeline.text import NONE, latex, markdown, prose
 _WIDEST, _SENTENCES, _WIDEST_SENTENCES = 28, 150, 56
 _NUMERIC = re.compile(rf"[-+.,\d\[\] e]*\d[-+.,\d\[\] e]*[<>]?|{NONE}|infinite|")
 _FIXED = "\N{NO-BREAK SPACE}"
-# What a reader looks for, also where it is the same in every row.
-_KEPT = ("Verdict",)
 # What rows are about: it stands once, above rows that share it and all of these to its left.
 _ONCE = ("Tolerance", "Cell", "Link", "Nodes")
 
@@ -80,13 +77,13 @@ def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
 
     A column is left out where it is empty, and with it the sentence of the caption that begins with
     its name; constant; or equal to an earlier one, which the caption says. The first column stays,
-    as does every column of a table of one row.
+    and the verdict, which a reader looks for, as does every column of a table of one row.
     """
     caption += legend(shown["Formula"]) if "Formula" in shown else ""
     fixed, alike, empty = dict[str, str](), dict[str, str](), list[str]()
     columns = {str(name): [str(value) for value in shown[name]] for name in shown}
     for place, (name, values) in enumerate(columns.items()):
-        if len(shown) < 2 or place == 0 or name in _KEPT:
+        if len(shown) < 2 or place == 0 or name == "Verdict":
             continue
         same = [other for other in [*columns][1:place] if columns[other] == values]
         if set(values) <= {NONE, ""}:
@@ -101,7 +98,12 @@ def printed_form(shown: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
         sentences.append(f"In every row: {'; '.join(f'{k} {v}' for k, v in fixed.items())}.")
     sentences += [f"{name} is the same as {other} in every row." for name, other in alike.items()]
     table = shown.drop(columns=[*fixed, *alike, *empty])
-    return once(table, *(name for name in table if name in _ONCE)), " ".join(sentences)
+    # A value stands again where one to the left of it is a new one.
+    new = pd.Series(False, index=table.index)
+    for name in (name for name in table if name in _ONCE):
+        new = new | (table[name] != table[name].shift())
+        table[name] = table[name].where(new, "")
+    return table, " ".join(sentences)
 
 
 def legend(formulas: Iterable[str]) -> str:
