@@ -288,9 +288,7 @@ def read_strings(path: Path) -> Iterator[str]:
             at, number = item.end(), number + 1
 
 
-def split_document(
-    chunks: Iterable[str], limit: int = PIECE_CHARACTERS
-) -> Iterator[tuple[str, bool]]:
+def split_document(chunks: Iterable[str], limit: int = PIECE_CHARACTERS) -> Iterator[Piece]:
     """Yield `(piece, is_last)` of one document that arrives as `chunks` of any size.
 
     Every piece but the last has 1 to `limit` characters. A document without a visible character
