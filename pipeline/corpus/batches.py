@@ -171,27 +171,22 @@ def permute(
     digest = hashlib.blake2b(f"samestep batch order {seed} {epoch}".encode(), digest_size=64)
     keys = np.frombuffer(digest.digest(), dtype="<u8").astype(_U64)
     num_bits = max(2, (size - 1).bit_length())
-    values, outside = indices.astype(_U64), np.full(indices.shape, True)
-    while outside.any():
-        values[outside] = _network(values[outside], num_bits, keys)
-        outside = values >= size
-    return values.astype(np.int64)
-
-
-def _network(
-    values: npt.NDArray[np.uint64], num_bits: int, keys: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
-    """A bijection of [0, 2**num_bits): halves take turns in masking one another."""
     low_bits = _U64(num_bits // 2)
     low_mask = _U64((1 << (num_bits // 2)) - 1)
     high_mask = _U64((1 << (num_bits - num_bits // 2)) - 1)
-    low, high = values & low_mask, values >> low_bits
-    for number, key in enumerate(keys):
-        if number % 2 == 0:
-            high = high ^ (_mix(low ^ key) & high_mask)
-        else:
-            low = low ^ (_mix(high ^ key) & low_mask)
-    return (high << low_bits) | low
+    values, outside = indices.astype(_U64), np.full(indices.shape, True)
+    # The rounds are a bijection of [0, 2**num_bits), taken again from each value outside of range.
+    while outside.any():
+        low, high = values[outside] & low_mask, values[outside] >> low_bits
+        # The halves take turns in masking one another.
+        for number, key in enumerate(keys):
+            if number % 2 == 0:
+                high ^= _mix(low ^ key) & high_mask
+            else:
+                low ^= _mix(high ^ key) & low_mask
+        values[outside] = (high << low_bits) | low
+        outside = values >= size
+    return values.astype(np.int64)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
