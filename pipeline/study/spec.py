@@ -87,8 +87,7 @@ class ObjectiveSpec:
     @property
     def tokens(self) -> dict[str, int]:
         """Special tokens by the keys of a study, the one for hidden tokens first."""
-        named = {name: value for name, value in vars(self).items() if name.endswith("_token")}
-        return {name: value for name, value in named.items() if value is not None}
+        return {k: v for k, v in vars(self).items() if k.endswith("_token") and v is not None}
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
