@@ -1,8 +1,7 @@
 """Expansion of a study into runs (timed, in real time, profiled), and what else follows from it.
 
-A study is the mapping of a `workflow/config/*.yaml` file after validation by
-`workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
-repeat; one node uses no link, so over several links its runs are made once.
+A study becomes one `RunSpec` for each cell x link x node count x repeat; one node uses no link, so
+over several links its runs are made once.
 """
 
 from __future__ import annotations
