@@ -9,7 +9,7 @@ so every cell of a study sees the same sequences at the same step.
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +52,16 @@ class Batches:
         self.num_windows = (self.manifest.num_tokens - 1) // context
         self._folder = folder
         self._shard = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._map)
+        # The position of each shard's first token in the corpus.
+        lengths = [shard.num_tokens for shard in self.manifest.shards]
+        self._starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
         if self.num_windows < global_batch:
             raise CorpusError(
                 f"{folder}: {self.manifest.num_tokens} tokens are {self.num_windows} windows of "
                 f"{context}; expected at least the global batch {global_batch}, lower "
                 "workload.global_batch or model.context, or use a larger corpus"
             )
-        self._spec = objective
-        self.objective: Objective = Causal()
-        if objective is not None and objective.kind == "causal":
-            self.objective = Causal(self.manifest.separator_id)
-        elif objective is not None:
-            self.objective = self._hiding(objective)
+        self._spec, self.objective = objective, self._objective(objective)
 
     def of(self, context: int, global_batch: int) -> Batches:
         """Batches of another shape, whose windows have an order of their own."""
@@ -97,8 +95,10 @@ class Batches:
         shares = counts[counts > 0] / counts.sum()
         return float(-(shares * np.log(shares)).sum())
 
-    def _hiding(self, spec: ObjectiveSpec) -> Masked | NextSentence:
+    def _objective(self, spec: ObjectiveSpec | None) -> Objective:
         """The objective for these tokens; raises CorpusError for a special token that text has."""
+        if spec is None or spec.kind == "causal":
+            return Causal(self.manifest.separator_id if spec else None)
         about = read_document(
             self._folder / TOKENIZER_FILE, "tokeniser", CorpusError, AGAIN["manifest"]
         )
@@ -151,19 +151,12 @@ class Batches:
             parts.append(self._shard(shard)[max(first - start, 0) : stop - start])
         return np.concatenate(parts).astype(np.int64)
 
-    @cached_property
-    def _starts(self) -> Tokens:
-        """The position of each shard's first token in the corpus."""
-        lengths = [shard.num_tokens for shard in self.manifest.shards]
-        return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
-
     def _map(self, index: int) -> npt.NDArray[Any]:
         """A shard, memory-mapped: pages that no window touches are never read."""
         path = self._folder / self.manifest.shards[index].file
         return np.memmap(path, dtype=self.manifest.file_dtype, mode="r")
 
 
-NUM_ROUNDS = 8
 _U64 = np.uint64
 
 
@@ -174,32 +167,26 @@ def permute(
 
     `indices` and the result have shape (n,) and values in [0, size).
     """
-    # One 64-bit key per round, hashed so that neighbouring seeds and epochs are unrelated.
+    # A 64-bit key for each of eight rounds, hashed: neighbouring seeds and epochs are unrelated.
     digest = hashlib.blake2b(f"samestep batch order {seed} {epoch}".encode(), digest_size=64)
     keys = np.frombuffer(digest.digest(), dtype="<u8").astype(_U64)
     num_bits = max(2, (size - 1).bit_length())
-    values = _network(indices.astype(_U64), num_bits, keys)
-    outside = values >= size
-    while outside.any():
-        values[outside] = _network(values[outside], num_bits, keys)
-        outside = values >= size
-    return values.astype(np.int64)
-
-
-def _network(
-    values: npt.NDArray[np.uint64], num_bits: int, keys: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
-    """A bijection of [0, 2**num_bits): halves take turns in masking one another."""
     low_bits = _U64(num_bits // 2)
     low_mask = _U64((1 << (num_bits // 2)) - 1)
     high_mask = _U64((1 << (num_bits - num_bits // 2)) - 1)
-    low, high = values & low_mask, values >> low_bits
-    for number, key in enumerate(keys[:NUM_ROUNDS]):
-        if number % 2 == 0:
-            high = high ^ (_mix(low ^ key) & high_mask)
-        else:
-            low = low ^ (_mix(high ^ key) & low_mask)
-    return (high << low_bits) | low
+    values, outside = indices.astype(_U64), np.full(indices.shape, True)
+    # The rounds are a bijection of [0, 2**num_bits), taken again from each value outside of range.
+    while outside.any():
+        low, high = values[outside] & low_mask, values[outside] >> low_bits
+        # The halves take turns in masking one another.
+        for number, key in enumerate(keys):
+            if number % 2 == 0:
+                high ^= _mix(low ^ key) & high_mask
+            else:
+                low ^= _mix(high ^ key) & low_mask
+        values[outside] = (high << low_bits) | low
+        outside = values >= size
+    return values.astype(np.int64)
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

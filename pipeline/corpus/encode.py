@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from pipeline.corpus.text_store import TextStore
-from pipeline.corpus.tokenisers import Tokeniser, is_panic
+from pipeline.corpus.tokenisers import Tokeniser, reason_of
 from pipeline.errors import CorpusError
 
 BLOCK_CHARACTERS = 2**20
@@ -32,22 +32,20 @@ def encode(
     store: TextStore, tokeniser: Tokeniser, dtype: str, num_threads: int
 ) -> Iterator[npt.NDArray[np.unsignedinteger]]:
     """The tokens of every document, with a separator after each, in arrays of any length."""
-    done, reported = 0, time.monotonic()
+    done, reported, separator = 0, time.monotonic(), tokeniser.separator_id
     # A document that spells the separator out must not end there.
     tokeniser.tokenizer.encode_special_tokens = True
     for block in blocks(whole_documents(store.pieces()), num_threads * BLOCK_CHARACTERS):
         try:
             ids = [*token_ids(tokeniser.tokenizer, [(text, skip) for text, skip, _ in block])]
         except BaseException as error:  # `tokenizers` raises the bare class for what it cannot do
-            if not (isinstance(error, Exception) or is_panic(error)):
-                raise
             raise CorpusError(
-                f"the tokeniser cannot encode the corpus ({' '.join(str(error).split())[:200]}); "
-                "use another tokeniser or one with an unknown token"
+                f"the tokeniser cannot encode the corpus ({reason_of(error)}); use another "
+                "tokeniser or one with an unknown token"
             ) from None
         for tokens, (text, skip, ends) in zip(ids, block, strict=True):
             done += len(text) - skip
-            yield np.array(tokens + [tokeniser.separator_id] * ends, dtype=np.dtype(dtype))
+            yield np.array(tokens + [separator] * ends, dtype=np.dtype(dtype))
         if time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
             print(f"tokens: {done / 1e6:.0f} million characters encoded", file=sys.stderr)

@@ -52,10 +52,8 @@ def documents(root: Path, unit: str) -> Iterator[str]:
     if unit != TOPICS:
         yield "\n\n".join(_docstrings(tree))
         return
-    for node in tree.body:  # one dictionary
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            topics = ast.literal_eval(node.value)
-            yield from (topics[key] for key in sorted(topics))
+    [topics] = (ast.literal_eval(one.value) for one in tree.body if isinstance(one, ast.Assign))
+    yield from (topics[key] for key in sorted(topics))
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:

@@ -76,8 +76,7 @@ class Source:
                         return
                     for is_blank, parts in itertools.groupby(_line_parts(stream), itemgetter(0)):
                         if not is_blank:
-                            block = (text for _, text in parts)
-                            yield from split_document(_without_last_line_end(block))
+                            yield from split_document(text for _, text in parts)
                 return
         for text in texts:
             yield from split_document([text])
@@ -203,26 +202,17 @@ def _line_parts(stream: TextIO) -> Iterator[tuple[bool, str]]:
     """A flag for a blank line, and the text, of each part of a line of at most a piece.
 
     White space at the start of a line is held back until a visible character or the line's end.
+    A line end stands before the next line, so that the last one of a block belongs to no document.
     """
     held, is_visible = "", False
     while part := stream.readline(PIECE_CHARACTERS):
-        held += part
         is_visible = is_visible or not part.isspace()
         is_end = part.endswith("\n")
+        held += part.removesuffix("\n")
         if is_visible or is_end:
             yield not is_visible, held
-            held = ""
+            held = "\n" if is_visible and is_end else ""
         is_visible = is_visible and not is_end
-
-
-def _without_last_line_end(lines: Iterable[str]) -> Iterator[str]:
-    """The parts of a block; the line end before the blank line belongs to neither document."""
-    held = ""
-    for line in lines:
-        if held:
-            yield held
-        held = line
-    yield held.removesuffix("\n")
 
 
 @contextmanager
@@ -288,9 +278,7 @@ def read_strings(path: Path) -> Iterator[str]:
             at, number = item.end(), number + 1
 
 
-def split_document(
-    chunks: Iterable[str], limit: int = PIECE_CHARACTERS
-) -> Iterator[tuple[str, bool]]:
+def split_document(chunks: Iterable[str], limit: int = PIECE_CHARACTERS) -> Iterator[Piece]:
     """Yield `(piece, is_last)` of one document that arrives as `chunks` of any size.
 
     Every piece but the last has 1 to `limit` characters. A document without a visible character

@@ -80,9 +80,8 @@ def store_text(source: Source, file: Path) -> TextStore:
     pending = rows()
     with pa.OSFile(str(file), "wb") as raw, pa.ipc.new_stream(raw, SCHEMA) as stream:
         while some := list(itertools.islice(pending, ROWS_PER_BATCH)):
-            columns = zip(zip(*some, strict=True), SCHEMA, strict=True)
-            arrays = [pa.array(values, field.type) for values, field in columns]
-            stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+            columns = [*zip(*some, strict=True)]
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
     if num_documents == 0:
         raise CorpusError(
             "the corpus holds 0 documents; expected at least one with a visible character, "

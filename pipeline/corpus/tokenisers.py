@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from pipeline.corpus.sources import check_hub
@@ -32,7 +32,6 @@ LETTERS = 1000
 """Most characters that WordPiece knows, as in the library; words with others are unknown."""
 # Merges hardly change with more text than this, while time and memory would grow with the corpus.
 TRAINING_CHARACTERS = 64 * 2**20
-_NUM_CODE_POINTS = 0x110000
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,14 @@ def check_folder(section: Mapping[str, Any], model_vocab_size: int) -> None:
         _pretrained(name, None, Path()).check_fits(model_vocab_size)
 
 
-def is_panic(error: BaseException) -> bool:
-    """True for a panic of the library's Rust code: no Exception to Python, of a hidden class."""
-    return type(error).__name__ == "PanicException"
+def reason_of(error: BaseException) -> str:
+    """What the library refuses, on one line; raises again what only stops it, as an interrupt.
+
+    A panic of its Rust code is no Exception to Python, and of a hidden class.
+    """
+    if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+        raise error
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
 
 
 def _train_bpe(store: TextStore, vocab_size: int) -> Tokeniser:
@@ -119,7 +123,7 @@ def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     normal = (normalizer.normalize_str(text) for text in store.texts(every))
     known = min(LETTERS, (vocab_size - len(SPECIAL)) // 2)
-    letters = [chr(c) for c in _by_frequency(normal)[0] if not chr(c).isspace()][:known]
+    letters = [letter for letter in _by_frequency(normal) if not letter.isspace()][:known]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -137,18 +141,10 @@ def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
     return Tokeniser(made, "[SEP]", {"kind": "wordpiece", "trained_on_every_nth_piece": every})
 
 
-def _by_frequency(texts: Iterable[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Code points that occur, the most frequent first, and how often each of all code points does.
-
-    Equally frequent ones are in their own order.
-    """
-    counts: npt.NDArray[np.int64] = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
-    for text in texts:
-        points, occurrences = np.unique(
-            np.frombuffer(text.encode("utf-32-le"), dtype="<u4"), return_counts=True
-        )
-        counts[points] += occurrences
-    return np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)], counts
+def _by_frequency(texts: Iterable[str]) -> dict[str, int]:
+    """How often each character occurs, from the most frequent on, equal ones by code point."""
+    counts = Counter(chain.from_iterable(texts))
+    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 
 
 def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
@@ -157,13 +153,13 @@ def _characters(texts: Iterable[str], vocab_size: int | None) -> Tokeniser:
     Byte-pair encoding without a merge is exactly one token a character, and needs no regular
     expression to split them.
     """
-    by_frequency, counts = _by_frequency(texts)
-    kept = by_frequency if vocab_size is None else by_frequency[: vocab_size - 2]
-    vocab = {SEPARATOR: 0, UNKNOWN: 1} | {chr(point): i for i, point in enumerate(kept, 2)}
+    counts = _by_frequency(texts)
+    kept = [*counts] if vocab_size is None else [*counts][: vocab_size - 2]
+    vocab = {SEPARATOR: 0, UNKNOWN: 1} | {character: i for i, character in enumerate(kept, 2)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN, cache_capacity=0))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([SEPARATOR, UNKNOWN])
-    dropped = int(counts.sum() - counts[kept].sum())
+    dropped = sum([*counts.values()][len(kept) :])
     return Tokeniser(tokenizer, SEPARATOR, {"kind": "char", "num_unknown_characters": dropped})
 
 
@@ -178,12 +174,9 @@ def _pretrained(name: str, revision: str | None, cache: Path) -> Tokeniser:
         with open_regular(file) as content:
             tokenizer = Tokenizer.from_buffer(content.read())
     except BaseException as error:  # `tokenizers` raises the bare class for a bad file
-        if not (isinstance(error, Exception) or is_panic(error)):
-            raise
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
         raise CorpusError(
-            f"{file.name} of tokeniser {name!r} cannot be read ({reason}); expected a file of the "
-            "`tokenizers` library, correct tokenizer.name"
+            f"{file.name} of tokeniser {name!r} cannot be read ({reason_of(error)}); expected a "
+            "file of the `tokenizers` library, correct tokenizer.name"
         ) from None
     dropout = getattr(tokenizer.model, "dropout", None)
     ids = list(tokenizer.get_vocab(with_added_tokens=True).values())

@@ -38,28 +38,22 @@ def check(spec: RunSpec) -> None:
          f"untimed_steps {work.untimed_steps} leaves none of {last_steps} steps to time; lower "
          "workload.untimed_steps or raise workload.steps"),
     ])  # fmt: skip
-    for _, phase in spec.phases():
-        _check_objective(phase)
-
-
-def _check_objective(spec: RunSpec) -> None:
-    """Raise StudyError where a phase's objective does not fit its model and batch."""
-    objective, model = spec.objective, spec.model
-    if objective is None or objective.kind == "causal":
+    if (objective := spec.objective) is None or objective.kind == "causal":
         return
     tokens, pairs = objective.tokens, objective.kind == "masked_next_sentence"
-    hidden = objective.share * spec.global_batch_tokens
-    refuse(StudyError, f"{spec.run_id}: ", [
-        *((token >= model.vocab_size,
-           f"objective.{key} {token} is not below model.vocab_size {model.vocab_size}; lower it or "
-           "raise model.vocab_size") for key, token in tokens.items()),
-        (len({*tokens.values()}) < len(tokens),
-         f"{tokens} are not all different; make them so"),
-        (pairs and model.context < LEAST_PAIR,
-         f"model.context {model.context} has no room for two segments and three special tokens; "
-         f"set it to {LEAST_PAIR} or more"),
-        (hidden < 1,
-         f"objective.share {objective.share:g} hides {hidden:.2g} of the "
-         f"{spec.global_batch_tokens} tokens of a step, so most steps would train on nothing; "
-         "raise it"),
-    ])  # fmt: skip
+    for _, phase in spec.phases():
+        context, of_step = phase.model.context, phase.global_batch_tokens
+        hidden = objective.share * of_step
+        refuse(StudyError, f"{spec.run_id}: ", [
+            *((token >= model.vocab_size,
+               f"objective.{key} {token} is not below model.vocab_size {model.vocab_size}; lower "
+               "it or raise model.vocab_size") for key, token in tokens.items()),
+            (len({*tokens.values()}) < len(tokens),
+             f"{tokens} are not all different; make them so"),
+            (pairs and context < LEAST_PAIR,
+             f"model.context {context} has no room for two segments and three special tokens; set "
+             f"it to {LEAST_PAIR} or more"),
+            (hidden < 1,
+             f"objective.share {objective.share:g} hides {hidden:.2g} of the {of_step} tokens of a "
+             "step, so most steps would train on nothing; raise it"),
+        ])  # fmt: skip

@@ -1,8 +1,7 @@
 """Expansion of a study into runs (timed, in real time, profiled), and what else follows from it.
 
-A study is the mapping of a `workflow/config/*.yaml` file after validation by
-`workflow/schemas/config.schema.yaml`. It becomes one `RunSpec` for each cell x link x node count x
-repeat; one node uses no link, so over several links its runs are made once.
+A study becomes one `RunSpec` for each cell x link x node count x repeat; one node uses no link, so
+over several links its runs are made once.
 """
 
 from __future__ import annotations
@@ -37,26 +36,8 @@ def expand(study: Study, repeats: int | None = None) -> tuple[RunSpec, ...]:
     cells = cells_of(study)
     worlds = [(cell, nodes) for cell in cells for nodes in cell.nodes]
     most = max(nodes for _, nodes in worlds)
-    _check_names_and_links(study, [cell.name for cell in cells], most)
     counts = [repeats or cell.repeats for cell, _ in worlds]
-    if sum(counts) > MAX_RUNS:
-        raise StudyError(
-            f"the study has {sum(counts)} runs, over {MAX_RUNS}: {len(worlds)} cells and node "
-            f"counts of up to {max(counts)} repeats each; split it or have fewer repeats"
-        )
-    runs = tuple(
-        _run(study, cell, nodes, most, repeat)
-        for (cell, nodes), count in zip(worlds, counts, strict=True)
-        for repeat in range(count)
-    )
-    for run in runs:
-        run.check()
-    return runs
-
-
-def _check_names_and_links(study: Study, names: list[str], most_nodes: int) -> None:
-    """Raise StudyError for names that stand twice and for links whose conditions cannot hold."""
-    links = study.cluster.links
+    names, links = [cell.name for cell in cells], study.cluster.links
     several = {"cell name": names, "link name": [link.name for link in links]}
     fallbacks = {fallback_name(arm.name): arm.name for arm in study.arms if links}
     refuse(StudyError, "", [
@@ -70,10 +51,21 @@ def _check_names_and_links(study: Study, names: list[str], most_nodes: int) -> N
         *((link.receive_mbits == link.rate_mbits,
            f"link {link.name!r} receives at its rate_mbits {link.rate_mbits:g}; leave "
            "receive_mbits out") for link in links),
-        *((most_nodes < 2,
+        *((most < 2,
            f"link {link.name!r}: {name} needs a cell on 2 nodes or more; leave it out or raise "
            "cluster.nodes") for link in links for name in link.conditions),
+        (sum(counts) > MAX_RUNS,
+         f"the study has {sum(counts)} runs, over {MAX_RUNS}: {len(worlds)} cells and node counts "
+         f"of up to {max(counts)} repeats each; split it or have fewer repeats"),
     ])  # fmt: skip
+    runs = tuple(
+        _run(study, cell, nodes, most, repeat)
+        for (cell, nodes), count in zip(worlds, counts, strict=True)
+        for repeat in range(count)
+    )
+    for run in runs:
+        run.check()
+    return runs
 
 
 def fallback_name(arm: str) -> str:

@@ -237,7 +237,11 @@ def check_study(content: Any, where: Path | str) -> Study:
             mend = "state it, or `extends: smoke`, which has all that a study needs"
         raise StudyError(f"{where} {describe(error)}; {mend}")
     study = Study.of(content)
-    _check_texts(study, where)
+    labels = [arm.label for arm in study.arms]
+    _check_text("title", study.title, where)
+    for number, label in enumerate(labels):
+        _check_text(f"cells.{number}.label", label, where)
+    looks = Counter(map(seen, labels))
     vocabulary, model = study.tokenizer.get("vocab_size", 0), study.model
     begin, steps = study.begin_steps, study.workload.steps
     arms = [arm.name for arm in study.arms]
@@ -245,6 +249,11 @@ def check_study(content: Any, where: Path | str) -> Study:
     lengths = {arm.name: arm.optimiser.schedule_steps for arm in study.arms
                if arm.optimiser.schedule == "constant"}  # fmt: skip
     refuse(StudyError, f"{where}: ", [
+        *((count > 1, f"cell label {label!r} stands {count} times; make it unique")
+          for label, count in Counter(labels).items()),
+        *((count > 1,
+           f"{count} cell labels look alike, as {look!r}; make them differ in more than blanks and "
+           "what nobody sees") for look, count in looks.items()),
         (vocabulary > model.vocab_size,
          f"tokenizer.vocab_size {vocabulary} is over model.vocab_size {model.vocab_size}; raise "
          "model.vocab_size"),
@@ -260,25 +269,17 @@ def check_study(content: Any, where: Path | str) -> Study:
         *((name not in arms, f"profile.cells names {name!r}; use one of {', '.join(arms)}")
           for name in study.profile_cells),
     ])  # fmt: skip
-    # An archive may name strategies that this checkout does not have.
-    if Path(where).name != RESOLVED:
-        _check_cells(study, where)
-    # Every run is made once: what is impossible in one of them is an error of the study.
-    expand(study)
-    profiled(study)
-    return study
-
-
-def _check_cells(study: Study, where: Path | str) -> None:
-    """Raise StudyError naming the cell whose strategy or options do not exist.
-
-    Whether it has a layout on so many nodes is asked before it runs: it may be projected to others.
-    """
-    for number, arm in enumerate(study.arms):
+    # An archive may name strategies that this checkout does not have. Whether one has a layout on
+    # so many nodes is asked before it runs: it may be projected to others.
+    for number, arm in enumerate(study.arms if Path(where).name != RESOLVED else ()):
         try:
             plugin(arm.strategy, arm.options)
         except StudyError as fault:
             raise StudyError(f"{where}: cells.{number} ({arm.name}): {fault}") from None
+    # Every run is made once: what is impossible in one of them is an error of the study.
+    expand(study)
+    profiled(study)
+    return study
 
 
 def load_spec(path: Path) -> RunSpec:
@@ -292,22 +293,6 @@ def load_spec(path: Path) -> RunSpec:
         return RunSpec.from_dict(content)
     except StudyError as fault:
         raise StudyError(f"run spec {path}: {without_fix(fault)}; {AGAIN['spec']}") from None
-
-
-def _check_texts(study: Study, where: Path | str) -> None:
-    """Raise StudyError for texts that show nothing, and for labels that look alike."""
-    _check_text("title", study.title, where)
-    labels = [arm.label for arm in study.arms]
-    for number, label in enumerate(labels):
-        _check_text(f"cells.{number}.label", label, where)
-    looks = Counter(map(seen, labels))
-    refuse(StudyError, f"{where}: ", [
-        *((count > 1, f"cell label {label!r} stands {count} times; make it unique")
-          for label, count in Counter(labels).items()),
-        *((count > 1,
-           f"{count} cell labels look alike, as {look!r}; make them differ in more than blanks and "
-           "what nobody sees") for look, count in looks.items()),
-    ])  # fmt: skip
 
 
 def _check_text(key: str, text: str, where: Path | str) -> None:

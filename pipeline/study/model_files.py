@@ -56,12 +56,20 @@ def with_files(model: Mapping[str, Any], folder: Path, *, extends: bool) -> dict
     made = dict(model)
     if "trust_remote_code" in made:
         raise StudyError(f"model.trust_remote_code {REFUSED['trust_remote_code']}")
-    hub: Any = made.get("hub")
-    weights = made.get("weights")
+    hub, revision, weights = (made.get(key) for key in ("hub", "revision", "weights"))
     if "config_sha256" not in made:
-        if hub is not None or made.get("revision") is not None:
-            _check_pin(made)
-            file = _fetched(hub, made["revision"], "config.json")
+        if hub is not None or revision is not None:
+            is_commit = isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{40}", revision)
+            refuse(StudyError, "model.", [
+                (not isinstance(hub, str) or not hub.strip(),
+                 f"hub {hub!r} is no name of the hub; give `owner/name`"),
+                (not is_commit,
+                 f"revision {revision!r} is no commit, and a branch or tag may move; give the 40 "
+                 f"hexadecimal digits of a commit of {hub}"),
+                (made.get("config") is not None,
+                 "hub has a configuration, and model.config is another; give one"),
+            ])  # fmt: skip
+            file = _fetched(made["hub"], made["revision"], "config.json")
             made |= _of_config(made, file, f"model.hub {hub}:")
         elif isinstance(made.get("config"), str):
             file = _place(made["config"], folder)
@@ -75,20 +83,6 @@ def with_files(model: Mapping[str, Any], folder: Path, *, extends: bool) -> dict
             made["weights_sha256"] = weights_sha256(path)
             made["weights"] = os.path.relpath(path)
     return made
-
-
-def _check_pin(model: Mapping[str, Any]) -> None:
-    """Raise StudyError unless the hub's repository is named with a commit, and with no file."""
-    hub, revision = model.get("hub"), model.get("revision")
-    refuse(StudyError, "model.", [
-        (not isinstance(hub, str) or not hub.strip(),
-         f"hub {hub!r} is no name of the hub; give `owner/name`"),
-        (not isinstance(revision, str) or not re.fullmatch(r"[0-9a-f]{40}", revision, re.ASCII),
-         f"revision {revision!r} is no commit, and a branch or tag may move; give the 40 "
-         f"hexadecimal digits of a commit of {hub}"),
-        (model.get("config") is not None,
-         "hub has a configuration, and model.config is another; give one"),
-    ])  # fmt: skip
 
 
 def _of_config(model: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:

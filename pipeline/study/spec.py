@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pipeline.errors import StudyError
 from pipeline.study.link import LinkSpec
 
 PRECISIONS = (
@@ -88,8 +87,7 @@ class ObjectiveSpec:
     @property
     def tokens(self) -> dict[str, int]:
         """Special tokens by the keys of a study, the one for hidden tokens first."""
-        named = {name: value for name, value in vars(self).items() if name.endswith("_token")}
-        return {name: value for name, value in named.items() if value is not None}
+        return {k: v for k, v in vars(self).items() if k.endswith("_token") and v is not None}
 
     @classmethod
     def of(cls, data: Mapping[str, Any] | None) -> ObjectiveSpec | None:
@@ -179,7 +177,7 @@ class WorkloadSpec:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> WorkloadSpec:
-        """Rebuild it from plain JSON types; raises TypeError on a missing or unknown key."""
+        """Rebuild it from plain JSON types."""
         return cls(**{**data, "phases": tuple(PhaseSpec(**one) for one in data.get("phases", ()))})
 
     @property
@@ -217,12 +215,6 @@ class WorldSpec:
     yardstick: bool | None = None
     dilated_for: int | None = None
     real_time: bool | None = None
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> WorldSpec:
-        """Rebuild it from plain JSON types; raises TypeError on a missing or unknown key."""
-        link = data.get("link")
-        return cls(**{**data, "link": LinkSpec(**link) if link else None})
 
     @property
     def size(self) -> int:
@@ -342,21 +334,16 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Rebuild a spec; raises StudyError on a missing or unknown key."""
-        try:
-            nested = {
-                "model": ModelSpec(**data["model"]),
-                "optimiser": OptimiserSpec(**data["optimiser"]),
-                "world": WorldSpec.from_dict(data["world"]),
-                "workload": WorkloadSpec.of(data["workload"]),
-                "objective": ObjectiveSpec.of(data.get("objective")),
-            }
-            spec = cls(**{**data, **nested})
-        except (KeyError, TypeError) as error:
-            raise StudyError(
-                f"run spec does not fit RunSpec ({error}); "
-                "remove the file, snakemake writes it again"
-            ) from error
+        """Rebuild a spec from content of `spec.schema.json`; raises StudyError as `check` does."""
+        world, link = data["world"], data["world"].get("link")
+        nested = {
+            "model": ModelSpec(**data["model"]),
+            "optimiser": OptimiserSpec(**data["optimiser"]),
+            "world": WorldSpec(**{**world, "link": LinkSpec(**link) if link else None}),
+            "workload": WorkloadSpec.of(data["workload"]),
+            "objective": ObjectiveSpec.of(data.get("objective")),
+        }
+        spec = cls(**{**data, **nested})
         spec.check()
         return spec
 

@@ -143,9 +143,8 @@ class Study:
 def _cluster(content: Mapping[str, Any]) -> ClusterSpec:
     network = content["network"]
     emulated = network == "emulated"
-    needs, fix = "has no", "leave it out, or set network to emulated"
-    if emulated:
-        needs, fix = "needs", "add it"
+    elsewhere = "has no", "leave it out, or set network to emulated"
+    needs, fix = ("needs", "add it") if emulated else elsewhere
     refuse(StudyError, "cluster.", [
         *((emulated != (key in content), f"network {network} {needs} cluster.{key}; {fix}")
           for key in ("links", "cores_per_node")),

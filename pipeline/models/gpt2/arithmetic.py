@@ -59,8 +59,7 @@ def build(model: ModelSpec) -> Gpt2:
 
 def num_parameters(model: ModelSpec) -> int:
     """Parameters of GPT-2 with tied embeddings: 12 w^2 + 13 w a layer, the rest outside of them."""
-    embeddings = (model.vocab_rows + model.context) * model.width
-    return model.num_layers * layer_parameters(model) + embeddings + 2 * model.width
+    return model.num_layers * layer_parameters(model) + ends(model).held(True, True)
 
 
 def experts(model: ModelSpec) -> None:

@@ -31,9 +31,6 @@ from pipeline.models.transformers.arithmetic import objectives
 from pipeline.models.transformers.experts import MIXTURES, imbalance
 from pipeline.study.spec import ModelSpec
 
-_OFFSET_NORMS = ("Gemma", "Qwen3Next")
-"""Classes of these names scale by one plus their weight, which therefore begins at zero."""
-
 _CUTS = ("colwise", "rowwise", "replicated_with_grad_allreduce")
 """Words of a tensor plan that are followed, in the order of our columns, rows and partial."""
 
@@ -88,7 +85,8 @@ class LanguageModel(nn.Module):
         # in place, as `Initial` repeats it.
         std = float(getattr(config, "initializer_range", 0.02))
         for module in self.model.modules():
-            offset = type(module).__name__.startswith(_OFFSET_NORMS)
+            # These norms scale by one plus their weight, which therefore begins at zero.
+            offset = type(module).__name__.startswith("Gemma")
             for name, parameter in module.named_parameters(recurse=False):
                 if parameter.dim() > 1:
                     nn.init.normal_(parameter, std=std)
