@@ -273,23 +273,23 @@ class Results:
             frame = self.beside(frame, metric, {"value": metric}, "comparison", _PAIR)
         return frame
 
+    @cached_property
+    def _tests(self) -> dict[tuple[Any, Any], SpeedTest]:
+        """Tests by the two (cell, nodes); a pair is in the table once, in the study's order."""
+        tests = {}
+        for row in records(self.comparisons):
+            one, other = (row["cell"], row["nodes"]), (row["other"], row["other_nodes"])
+            ratio, low, high = (row[name] for name in bounds_of("rate_ratio").values())
+            verdict, n = row["verdict"], 0 if pd.isna(row["repeats"]) else row["repeats"]
+            tests[one, other] = SpeedTest(verdict, ratio, low, high, row["p_value"], n)
+            # `b` over `a` from `a` over `b`.
+            inverse = {FASTER: SLOWER, SLOWER: FASTER}.get(verdict, verdict)
+            tests[other, one] = SpeedTest(inverse, 1 / ratio, 1 / high, 1 / low, row["p_value"], n)
+        return tests
+
     def compared(self, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
         """Test of (cell, nodes) `one` against `other`; None where none was planned."""
-        figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value"]
-        # A pair is in the table once, in the order of the study.
-        for asked, met in ((one, other), (other, one)):
-            rows = self.comparisons[(self.comparisons[_PAIR] == [*asked, *met]).all(axis=1)]
-            if rows.empty:
-                continue
-            row, text = rows.iloc[0], str(rows["verdict"].iloc[0])
-            ratio, low, high, p_value = (float(row[name]) for name in figures)
-            if asked != one:
-                # The inverse ratio: `b` over `a` from `a` over `b`.
-                text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
-                ratio, low, high = 1 / ratio, 1 / high, 1 / low
-            n = 0 if pd.isna(row["repeats"]) else int(row["repeats"])
-            return SpeedTest(text, ratio, low, high, p_value, n)
-        return None
+        return self._tests.get((one, other))
 
     @cached_property
     def against_plain(self) -> pd.DataFrame:
@@ -306,7 +306,7 @@ class Results:
         plain_link = frame["plain"].map(known["link"])
         names = zip(frame["cell"], frame["arm"], strict=True)
         texts = zip(frame["link"], plain_link, strict=True)
-        place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
+        links = [*known["link"].dropna().unique()]
         frame = frame.assign(
             arm_label=frame["cell"].map(known["arm_label"]),
             condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
@@ -315,7 +315,7 @@ class Results:
             ratio=1 / frame["rate_ratio"],
             low=1 / frame["rate_ratio_high"],
             high=1 / frame["rate_ratio_low"],
-            place=frame["link"].map(place),
+            place=frame["link"].map(links.index),
         )
         frame = frame.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
         frame = self.beside(frame, "step_seconds", bounds_of("seconds"))

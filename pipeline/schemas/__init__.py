@@ -91,12 +91,8 @@ def validator(name: str) -> Draft202012Validator:
     file, _, part = name.partition("#")
     own = (CONFIG_SCHEMAS / f"{file}.schema.yaml").is_file()
     schema = _load(f"{file}.schema.{'yaml' if own else 'json'}")
-    # A registry that retrieves what is referred to does so at each use.
-    referred = {
-        "record": ["spec.schema.json", "config.schema.yaml"],
-        "spec": ["config.schema.yaml"],
-        "tokens": ["config.schema.yaml"],
-    }.get(file, [])
+    # A registry that retrieves what others refer to does so at each use.
+    referred = ("spec.schema.json", "config.schema.yaml")
     resources = [(one, Resource.from_contents(_load(one), DRAFT202012)) for one in referred]
     checker: Draft202012Validator = _Validator(
         schema["$defs"][part] if part else schema,
