@@ -254,11 +254,10 @@ def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict
     for key, contrast in contrasts.items():
         one, other = pairs[key]
         ratio = None
-        if contrast == _EXACT:
+        if contrast is not None:
             exact = "exact: every step took the same time in both"
-            ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
-        elif contrast is not None:
-            ratio = _interval([contrast], count, min(len(one), len(other)), how)
+            way = exact if contrast == _EXACT else how
+            ratio = _interval([contrast], count, min(len(one), len(other)), way)
         medians = [[np.median(run.timed_seconds) for run in side] for side in (one, other)]
         a, b = (float(np.median(side)) for side in medians)
         times[key] = Times(a, b, ratio, verdict(ratio))

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pipeline.errors import ComparisonError
@@ -89,11 +88,9 @@ class Results:
     def pick(self, level: str, *metrics: str) -> pd.DataFrame:
         """Rows of one level and of these metrics, ordered by cells, nodes, repeats and steps."""
         table = self.table
-        places = np.flatnonzero((table["level"] == level) & table["metric"].isin(metrics))
-        # The last key leads; what has no repeat, rank or step comes last. All columns are taken
-        # once.
-        keys = [table[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
-        return table.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
+        picked = table[(table["level"] == level) & table["metric"].isin(metrics)]
+        # What has no repeat, rank or step comes last.
+        return picked.sort_values(_ORDER, ignore_index=True)
 
     def beside(
         self,
@@ -108,7 +105,7 @@ class Results:
         return frame.merge(rows, on=list(keys), how="left")
 
     def fact(self, metric: str, default: str = "unknown") -> str:
-        """The distinct texts of a fact over all runs, joined by commas."""
+        """The distinct texts of a fact, over all runs where it is theirs, joined by commas."""
         texts = self.table.loc[self.table["metric"] == metric, "text"].dropna().unique()
         return ", ".join(texts) if len(texts) else default
 
@@ -182,8 +179,7 @@ class Results:
     @cached_property
     def declared(self) -> set[str]:
         """Fields of equal work that the study itself sets out to compare."""
-        about = (self.table["level"] == "study") & (self.table["metric"] == "compares")
-        return {field for text in self.table.loc[about, "text"] for field in text.split()}
+        return {*self.fact("compares", "").split()}
 
     def require_equal_work(self, compares: Collection[str], what: str = "comparison") -> None:
         """Raise ComparisonError naming the first field of equal work in which runs differ.
