@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.schemas import validate
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
@@ -91,8 +92,6 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
     The schema asks something of each value by itself, and of what is there by the level, so every
     distinct value and every pattern of columns that are there at a level is validated once.
     """
-    from pipeline.schemas import validate
-
     # Rows are many and their patterns few: validating each row would take far longer.
     keys = table.drop(columns=list(_PER_ROW))
     pattern = keys.notna().assign(level=table["level"])
