@@ -90,7 +90,11 @@ def compare(
                 for r in sorted({*a, *b})}  # fmt: skip
         unmatched = [f"r{r} is {mine} and {its}" for r, (mine, its) in ends.items() if mine != its]
         covered &= not unmatched
-        parts += [*unmatched, plural(len(pairs), "repeat"), *_of_times(times.get(place))]
+        parts += [*unmatched, plural(len(pairs), "repeat")]
+        took = times.get(place)
+        if took is not None and took.ratio is not None:
+            over = " over ".join(significant(1000 * seconds) for seconds in (took.other, took.one))
+            parts.append(f"step time B over A {_ratio(took.ratio)} ({over} ms), {took.verdict}")
         circumstances = (mixed([run.record.run for run in runs]) for runs in finished[place])
         if several := [f"{s}: {text}" for s, text in zip("AB", circumstances, strict=True) if text]:
             parts.append(f"mixed: {', '.join(several)}")
@@ -184,8 +188,7 @@ def _differences(pairs: Mapping[int, tuple[Run, Run]], allowed: float) -> list[s
             # All ranks have the value of the whole batch, so one stands for all.
             if a.shape[1] != b.shape[1]:
                 a, b = a[:, :1], b[:, :1]
-            common = min(len(a), len(b))
-            apart = relative_deviation(b[:common], a[:common])
+            apart = relative_deviation(b, a)
             for step, rank in np.argwhere(apart > allowed)[:1].tolist():
                 mine, its, by = (float(side[step, rank]) for side in (a, b, apart))
                 at = f"step {step} of r{repeat}" + (f" on rank {rank}" if rank else "")
@@ -201,7 +204,6 @@ def _facts(runs: Runs) -> dict[str, str]:
     for run in (run for repeats in runs.values() for run in repeats.values()):
         about = run.record.run
         parts = {part: about[part] for part in ("versions", "hardware", "provenance", "data")}
-        parts["execution"] = {"clock": about["execution"]["clock"]}
         of_ranks = [{"ranks": rank.get("environment", {})} for rank in about["ranks"]]
         for part in (parts, *of_ranks):
             for key, value in flat(part, depth=2).items():
@@ -213,13 +215,6 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], absent: Any = N
     """A line `key: a and b` on each key in which the two differ."""
     both = {key: (one.get(key, absent), other.get(key, absent)) for key in sorted({*one, *other})}
     return [f"{key}: {mine} and {its}" for key, (mine, its) in both.items() if mine != its]
-
-
-def _of_times(times: Times | None) -> list[str]:
-    if times is None or times.ratio is None:
-        return []
-    a, b = (significant(1000 * seconds) for seconds in (times.one, times.other))
-    return [f"step time B over A {_ratio(times.ratio)} ({b} over {a} ms), {times.verdict}"]
 
 
 def _name(place: CellKey) -> str:
@@ -259,11 +254,10 @@ def cell_times(pairs: Mapping[Key, tuple[Sequence[Run], Sequence[Run]]]) -> dict
     for key, contrast in contrasts.items():
         one, other = pairs[key]
         ratio = None
-        if contrast == _EXACT:
+        if contrast is not None:
             exact = "exact: every step took the same time in both"
-            ratio = Interval(1.0, 1.0, 1.0, len(one), exact)
-        elif contrast is not None:
-            ratio = _interval([contrast], count, min(len(one), len(other)), how)
+            way = exact if contrast == _EXACT else how
+            ratio = _interval([contrast], count, min(len(one), len(other)), way)
         medians = [[np.median(run.timed_seconds) for run in side] for side in (one, other)]
         a, b = (float(np.median(side)) for side in medians)
         times[key] = Times(a, b, ratio, verdict(ratio))

@@ -33,11 +33,12 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
     `uncertainty` is that of the study's yardstick (`load_uncertainty`).
     """
     planned = expand(study)
-    records = read_all(study, planned, runs)
-    labels = cell_labels(study, records)
-    loaded = [load_run(record, labels[cell_of(record)]) for record in records]
-    in_truth = read_all(study, in_real_time(study), runs)
-    real = [load_run(record, labels[cell_of(record)]) for record in in_truth]
+    kinds = planned, in_real_time(study), profiled(study)
+    records = [read_all(study, specs, runs) for specs in kinds]
+    labels = cell_labels(study, records[0])
+    loaded, real, for_profile = (
+        [load_run(record, labels[cell_of(record)]) for record in kind] for kind in records
+    )
     about: list[dict[str, Any]] = [{"metric": "compares", "text": " ".join(study.compares)}]
     # One clock for all throughputs of a study: emulated nodes and earlier records have one alone.
     if all(run.free_seconds is not None for run in loaded if run.ok):
@@ -62,7 +63,7 @@ def build(study: Study, runs: Path, uncertainty: float = 0.0) -> pd.DataFrame:
             *switch_rows(study, groups),
             *accurate,
             *(Rows({**r.context, "level": "real_time"}, outcome_rows(r.record)) for r in real),
-            *profile_rows(read_all(study, profiled(study), runs), labels, groups),
+            *profile_rows(for_profile, groups),
             *(part for one in loaded for part in run_rows(one, formula=formula)),
         ]
     )

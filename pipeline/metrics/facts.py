@@ -7,7 +7,6 @@ Where they were not, the cell is marked: rows of metric `mixed`, whose text name
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -130,9 +129,7 @@ def circumstances(run: Mapping[str, Any]) -> dict[str, str]:
 
 def mixed(runs: Sequence[Mapping[str, Any]]) -> str:
     """Circumstances with several known values, such as `torch 2.12 and 2.13`; empty without any."""
-    values: defaultdict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        for name, value in circumstances(run).items():
-            values[name].add(value)
-    apart = {name: own for name, own in values.items() if len(own) > 1}
-    return "; ".join(f"{name} {listed(sorted(own))}" for name, own in apart.items())
+    known = [circumstances(run) for run in runs]
+    names = dict.fromkeys(name for one in known for name in one)
+    values = {name: {one[name] for one in known if name in one} for name in names}
+    return "; ".join(f"{n} {listed(sorted(own))}" for n, own in values.items() if len(own) > 1)

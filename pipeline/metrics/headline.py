@@ -89,11 +89,10 @@ def headline(results: Results) -> dict[str, Any]:
     # communication; nothing without profiled runs.
     exposed = results.pick("cell", f"phase_share:{COMMUNICATION}")
     exposed = exposed[(exposed["nodes"] == nodes) & (exposed["world_size"] > 1)]
-    share_of, share_text = dict[str, float](), dict[str, str]()
+    exposed_of: dict[str, tuple[float, str]] = {}
     for one in records(exposed):
         share, low, high = (100 * one[key] for key in ("value", "low", "high"))
-        share_of[one["cell"]] = share
-        share_text[one["cell"]] = f"{ratio_interval(share, low, high, 0)} %"
+        exposed_of[one["cell"]] = share, f"{ratio_interval(share, low, high, 0)} %"
     most_of = {one["cell"]: one for one in reversed(records(results.most_sent()))
                if one["nodes"] == nodes}  # fmt: skip
     shares: dict[str, tuple[float, str]] = {}
@@ -101,8 +100,9 @@ def headline(results: Results) -> dict[str, Any]:
     # In the order of the study, which names no winner.
     for row in records(same.sort_values("cell_order")):
         cell, label = row["cell"], row["arm_label"]
-        if cell in share_of:
-            shares[label] = share_of[cell], f"{share_text[cell]} with {label}"
+        if cell in exposed_of:
+            share, text = exposed_of[cell]
+            shares[label] = share, f"{text} with {label}"
         if (most := most_of.get(cell)) is not None:
             text = f"{most['value'] / 1e6:.2f} MB with {label}"
             # What a step sends may grow with its batch.
@@ -118,7 +118,7 @@ def headline(results: Results) -> dict[str, Any]:
         has_bubble = not results.pick("cell", "phase_bubble").empty
         waits = ", in a pipeline with its bubble," if has_bubble else ""
         why.append(f"Exposed (not overlapped) communication{waits} was {exposure}.")
-    ends = sorted(share_of[cell] for cell in place["cell"] if cell in share_of)
+    ends = sorted(exposed_of[cell][0] for cell in place["cell"] if cell in exposed_of)
     return {
         "measured_on": measured_on(results),
         "place": place_name(place),
@@ -237,9 +237,9 @@ def mixed(results: Results) -> list[str]:
 
 
 def setting(results: Results) -> str:
-    """One line on what the numbers are: study, device, network, scaling, origin."""
+    """One line on what the numbers are: study, device, network and scaling."""
     runs = results.runs
-    device = {"cpu": "CPU", "cuda": "CUDA"}[runs["device"].iloc[0]]
+    device = runs["device"].iloc[0].upper()
     # One real node has no network.
     networks = set(runs["network"]) - ({"real"} if runs["nodes"].max() == 1 else set())
     on = ", ".join(filter(None, [device, listed(_NETWORKS[name] for name in sorted(networks))]))
@@ -250,7 +250,7 @@ def setting(results: Results) -> str:
     return (
         f"Study {runs['study'].iloc[0]}: {on}; "
         f"{listed(sorted(runs['scaling'].unique()))} scaling, {tokens} tokens per step{last}; "
-        f"{listed(sorted(runs['origin'].unique()))} here"
+        "measured here"
     )
 
 
@@ -281,12 +281,6 @@ def warnings(results: Results) -> list[str]:
         f"{100 * TIMER_SHARE:g} %; make the steps longer"
         for row in records(slow)
     ]
-    clocks = sorted({str(text) for text in frame[frame.metric == "clock"].text})
-    if len(clocks) > 1:
-        notes.append(
-            f"the runs were timed in {len(clocks)} ways ({'; '.join(clocks)}), so their step "
-            "times differ by more than what is compared; train them again with one version"
-        )
     notes += [f"mixed: {note}" for note in mixed(results)]
     verdicts = frame[(frame.metric == "parity_verdict") & frame.text.isin(UNEQUAL)]
     return notes + [

@@ -10,7 +10,7 @@ from pipeline.study.equal_work import model_text, schedule_text, updates_per_ste
 from pipeline.study.expansion import FALLBACK, cells_of, fallback_name
 from pipeline.study.study import Study
 
-_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tensorfloat32": "tf32"}
+_SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "tf32": "tf32"}
 _LEVEL = {"amp_o1": "O1", "amp_o2": "O2", "apex_o1": "O1", "apex_o2": "O2"}
 
 Labels = Mapping[tuple[str, bool], Mapping[str, Any]]
@@ -22,9 +22,7 @@ def precision_as_ran(run: Mapping[str, Any]) -> str:
     asked, ran = str(run["spec"]["precision"]), run["precision"]
     if ran is None:
         return f"{asked} (did not run)"
-    dtype = str(ran["compute_dtype"]).removeprefix("torch.")
-    dtype = _SHORT.get(dtype, dtype)
-    level = _LEVEL.get(str(ran["name"]))
+    dtype, level = _SHORT[ran["compute_dtype"]], _LEVEL.get(str(ran["name"]))
     if level is None:
         return f"{ran['library']} {dtype if ran['name'] in _SHORT.values() else ran['name']}"
     amp = "amp " if ran["library"] == "torch" else ""

@@ -37,7 +37,12 @@ the whole run. Steps at which a loss scaler skipped the update in either run are
 
 
 def relative_deviation(values: Floats, reference: Floats) -> Floats:
-    """|value - reference| / |reference| per step; 0 where both are NaN, inf where only one is."""
+    """|value - reference| / |reference|; 0 where both are NaN, inf where only one is.
+
+    The first axis is steps; of two lengths the steps that both have are compared.
+    """
+    count = min(len(values), len(reference))
+    values, reference = values[:count], reference[:count]
     with np.errstate(invalid="ignore", divide="ignore"):
         deviation = np.abs(values - reference) / np.abs(reference)
     both, one = np.isnan(values) & np.isnan(reference), np.isnan(values) ^ np.isnan(reference)
@@ -202,13 +207,12 @@ def _deterministic(group: CellRuns) -> list[dict[str, Any]]:
     again = [runs for runs in by_seed.values() if len(runs) > 1]
     if not again:
         return []
-    same = True
-    for first, *others in again:
-        for run in others:
-            count = min(len(first.loss), len(run.loss))
-            for name in ("loss", "grad_norm"):
-                one, other = (getattr(each, name)[:count] for each in (first, run))
-                same &= np.array_equal(one, other, equal_nan=True)
+    same = not any(
+        relative_deviation(getattr(run, name), getattr(first, name)).any()
+        for first, *others in again
+        for run in others
+        for name in ("loss", "grad_norm")
+    )
     about = "losses and gradient norms of runs of one seed"
     return [row("repeats_bit_equal", "1", float(same), n=sum(map(len, again)), text=about)]
 
@@ -234,9 +238,7 @@ def _step_deviations(group: CellRuns, held_against: Sequence[CellRuns]) -> list[
         return []
     parts = []
     for run, other in _same_seeds(group, reference):
-        count = min(len(run.loss), len(other.loss))
-        deviation = relative_deviation(run.loss[:count], other.loss[:count]).tolist()
-        timed = run.timed[:count].tolist()
+        deviation, timed = relative_deviation(run.loss, other.loss).tolist(), run.timed.tolist()
         values = [
             row("loss_deviation", "1", apart, step=step, timed=timed[step])
             for step, apart in enumerate(deviation)

@@ -9,7 +9,7 @@ run goes anywhere else.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ import pandas as pd
 
 from pipeline.cost.schedule import in_turn, replayed
 from pipeline.cost.traffic import RECEIVE, Traffic
-from pipeline.metrics.cells import CellRuns, Groups
-from pipeline.metrics.labels import Labels, cell_of
+from pipeline.metrics.cells import CellRuns, Groups, group_runs
 from pipeline.metrics.parity import relative_deviation
-from pipeline.metrics.runs import Run, load_run, outcome_rows
+from pipeline.metrics.runs import Run, outcome_rows
 from pipeline.metrics.statistics import median_interval, repeats_interval
 from pipeline.metrics.table import Rows, interval_row, row
 from pipeline.parallel.mesh import PIPELINE, Layout
@@ -32,16 +31,12 @@ from pipeline.text import plural
 MEAN = "arithmetic mean over the profiled steps, each of its slowest rank; the parts add up to it"
 
 
-def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -> list[Rows]:
+def profile_rows(profiled: Sequence[Run], groups: Groups) -> list[Rows]:
     """All rows of the profiled runs; one that is not ok has its status and times only."""
     parts = []
-    places: dict[tuple[str, int], list[Run]] = {}
-    for record in records:
-        run = load_run(record, labels[cell_of(record)])
-        place = (run.context["cell"], run.context["nodes"])
-        values = outcome_rows(record)
+    for run in profiled:
+        values = outcome_rows(run.record)
         if run.ok:
-            places.setdefault(place, []).append(run)
             # Each rank has its own rows, so that it is seen which one waits for which.
             values += [
                 interval_row(
@@ -52,15 +47,15 @@ def profile_rows(records: Iterable[RunRecord], labels: Labels, groups: Groups) -
             ]
             values += _sent(run)
             # A value a run, by which claims on bubbles are tested.
-            if bubbles := step_bubbles(record, run.resolved.layout):
+            if bubbles := step_bubbles(run.record, run.resolved.layout):
                 bubble, count = float(np.median(bubbles)), len(bubbles)
                 values.append(row("phase_bubble", "1", bubble, n=count, text="median of its steps"))
-            if place in groups:
-                values += _against_timed(run, groups[place])
+            if (timed := groups.get((run.context["cell"], run.context["nodes"]))) is not None:
+                values += _against_timed(run, timed)
         parts.append(Rows({**run.context, "level": "profile"}, values))
-    for place, runs in places.items():
+    for place, group in group_runs([run for run in profiled if run.ok]).items():
         # Where a profiled run alone fell back to the loopback, no timed one is beside it.
-        parts.append(Rows(groups.get(place, CellRuns(runs)).context, _cell(runs)))
+        parts.append(Rows(groups.get(place, group).context, _cell(group.runs)))
     return parts
 
 
@@ -93,10 +88,9 @@ def _sent(run: Run) -> list[dict[str, Any]]:
     values = []
     for rank in run.record.run["ranks"]:
         predicted = {one.axis: one for one in predict_sent(run.resolved, rank["rank"])}
-        calls = rank["sent"]["collectives"] if "sent" in rank else None
-        counted = () if calls is None else [each["axis"] for each in calls]
+        calls = rank["sent"]["collectives"] if "sent" in rank else ()
         about = {"rank": rank["rank"]}
-        for axis in dict.fromkeys([*predicted, *counted]):
+        for axis in dict.fromkeys([*predicted, *(each["axis"] for each in calls)]):
             formula = predicted.get(axis, Traffic(axis, "", 0.0))
             values.append(row(f"predicted_sent_bytes:{axis}", "bytes", formula.bytes,
                               text=formula.formula or None, **about))  # fmt: skip
@@ -104,8 +98,8 @@ def _sent(run: Run) -> list[dict[str, Any]]:
             if leaving is not None:
                 between = f"predicted_between_nodes_bytes:{axis}"
                 values.append(row(between, "bytes", leaving, **about))
-            own = [each for each in calls or () if each["axis"] == axis]
-            if calls is not None and None not in (each["wire_bytes"] for each in own):
+            own = [each for each in calls if each["axis"] == axis]
+            if "sent" in rank and None not in (each["wire_bytes"] for each in own):
                 steps = rank["sent"].get("period", 1)
                 total = sum(each["wire_bytes"] for each in own) / steps
                 # `2 all-reduces, 1 send`: the calls of a step; what the rank receives is left out.
@@ -123,11 +117,11 @@ def _sent(run: Run) -> list[dict[str, Any]]:
 def _against_timed(own: Run, group: CellRuns) -> list[dict[str, Any]]:
     """Distance of the profiled run from the timed one of its repeat, in training and in time."""
     spec = own.record.spec
-    asked, count = (spec.cell, spec.repeat), spec.workload.steps
+    asked = spec.cell, spec.repeat
     timed = next((r for r in group.ok if (r.record.spec.cell, r.record.spec.repeat) == asked), None)
     if timed is None:
         return []
-    pairs = ((own.loss, timed.loss[:count]), (own.grad_norm, timed.grad_norm[:count]))
+    pairs = ((own.loss, timed.loss), (own.grad_norm, timed.grad_norm))
     apart = max(float(relative_deviation(one, other).max()) for one, other in pairs)
     slower = float(np.median(own.timed_seconds)) / group.step_seconds.value
     base = str(timed.context["run_id"])

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pipeline.errors import ComparisonError
@@ -89,11 +88,9 @@ class Results:
     def pick(self, level: str, *metrics: str) -> pd.DataFrame:
         """Rows of one level and of these metrics, ordered by cells, nodes, repeats and steps."""
         table = self.table
-        places = np.flatnonzero((table["level"] == level) & table["metric"].isin(metrics))
-        # The last key leads; what has no repeat, rank or step comes last. All columns are taken
-        # once.
-        keys = [table[name].array.take(places).to_numpy(float, na_value=np.inf) for name in _ORDER]
-        return table.take(places[np.lexsort(keys[::-1])]).reset_index(drop=True)
+        picked = table[(table["level"] == level) & table["metric"].isin(metrics)]
+        # What has no repeat, rank or step comes last.
+        return picked.sort_values(_ORDER, ignore_index=True)
 
     def beside(
         self,
@@ -108,7 +105,7 @@ class Results:
         return frame.merge(rows, on=list(keys), how="left")
 
     def fact(self, metric: str, default: str = "unknown") -> str:
-        """The distinct texts of a fact over all runs, joined by commas."""
+        """The distinct texts of a fact, over all runs where it is theirs, joined by commas."""
         texts = self.table.loc[self.table["metric"] == metric, "text"].dropna().unique()
         return ", ".join(texts) if len(texts) else default
 
@@ -182,8 +179,7 @@ class Results:
     @cached_property
     def declared(self) -> set[str]:
         """Fields of equal work that the study itself sets out to compare."""
-        about = (self.table["level"] == "study") & (self.table["metric"] == "compares")
-        return {field for text in self.table.loc[about, "text"] for field in text.split()}
+        return {*self.fact("compares", "").split()}
 
     def require_equal_work(self, compares: Collection[str], what: str = "comparison") -> None:
         """Raise ComparisonError naming the first field of equal work in which runs differ.
@@ -273,23 +269,23 @@ class Results:
             frame = self.beside(frame, metric, {"value": metric}, "comparison", _PAIR)
         return frame
 
+    @cached_property
+    def _tests(self) -> dict[tuple[Any, Any], SpeedTest]:
+        """Tests by the two (cell, nodes); a pair is in the table once, in the study's order."""
+        tests = {}
+        for row in records(self.comparisons):
+            one, other = (row["cell"], row["nodes"]), (row["other"], row["other_nodes"])
+            ratio, low, high = (row[name] for name in bounds_of("rate_ratio").values())
+            verdict, n = row["verdict"], 0 if pd.isna(row["repeats"]) else row["repeats"]
+            tests[one, other] = SpeedTest(verdict, ratio, low, high, row["p_value"], n)
+            # `b` over `a` from `a` over `b`.
+            inverse = {FASTER: SLOWER, SLOWER: FASTER}.get(verdict, verdict)
+            tests[other, one] = SpeedTest(inverse, 1 / ratio, 1 / high, 1 / low, row["p_value"], n)
+        return tests
+
     def compared(self, one: tuple[str, int], other: tuple[str, int]) -> SpeedTest | None:
         """Test of (cell, nodes) `one` against `other`; None where none was planned."""
-        figures = ["rate_ratio", "rate_ratio_low", "rate_ratio_high", "p_value"]
-        # A pair is in the table once, in the order of the study.
-        for asked, met in ((one, other), (other, one)):
-            rows = self.comparisons[(self.comparisons[_PAIR] == [*asked, *met]).all(axis=1)]
-            if rows.empty:
-                continue
-            row, text = rows.iloc[0], str(rows["verdict"].iloc[0])
-            ratio, low, high, p_value = (float(row[name]) for name in figures)
-            if asked != one:
-                # The inverse ratio: `b` over `a` from `a` over `b`.
-                text = {FASTER: SLOWER, SLOWER: FASTER}.get(text, text)
-                ratio, low, high = 1 / ratio, 1 / high, 1 / low
-            n = 0 if pd.isna(row["repeats"]) else int(row["repeats"])
-            return SpeedTest(text, ratio, low, high, p_value, n)
-        return None
+        return self._tests.get((one, other))
 
     @cached_property
     def against_plain(self) -> pd.DataFrame:
@@ -306,7 +302,7 @@ class Results:
         plain_link = frame["plain"].map(known["link"])
         names = zip(frame["cell"], frame["arm"], strict=True)
         texts = zip(frame["link"], plain_link, strict=True)
-        place = {link: number for number, link in enumerate(dict.fromkeys(known["link"].dropna()))}
+        links = [*known["link"].dropna().unique()]
         frame = frame.assign(
             arm_label=frame["cell"].map(known["arm_label"]),
             condition=[cell.removeprefix(f"{arm}-") for cell, arm in names],
@@ -315,7 +311,7 @@ class Results:
             ratio=1 / frame["rate_ratio"],
             low=1 / frame["rate_ratio_high"],
             high=1 / frame["rate_ratio_low"],
-            place=frame["link"].map(place),
+            place=frame["link"].map(links.index),
         )
         frame = frame.sort_values(["place", "nodes"], kind="stable", ignore_index=True)
         frame = self.beside(frame, "step_seconds", bounds_of("seconds"))

@@ -56,9 +56,7 @@ class Run:
         Of a strategy that sends in one step of a round alone, the mean step of each whole round: a
         median of steps would leave all communication out.
         """
-        seconds: Floats = np.asarray(self.seconds[self.timed], dtype=np.float64)
-        if (period := self.resolved.strategy.period) == 1:
-            return seconds
+        seconds, period = self.seconds[self.timed], self.resolved.strategy.period
         rounds = max(1, len(seconds) // period)
         means: Floats = seconds[-rounds * period :].reshape(rounds, -1).mean(axis=1)
         return means
@@ -125,7 +123,8 @@ def drift_row(metric: str, series: Floats) -> dict[str, Any]:
     """The columns of a drift over a series in its order."""
     if (change := drift(series)) is None:
         return {"metric": metric, "text": NOT_TESTED}
-    return row(metric, "1", change.share, n=change.n, text=change.verdict)
+    share, verdict, third = change
+    return row(metric, "1", share, n=third, text=verdict)
 
 
 def run_rows(run: Run, *, formula: bool = False) -> list[Rows]:

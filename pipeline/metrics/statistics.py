@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,50 +71,44 @@ def median_interval(values: Floats) -> Interval:
     The ranks are the narrowest symmetric pair whose binomial coverage is at least `CONFIDENCE`.
     With too few values for that, the bounds are the extremes; `how` says what they cover.
     """
-    from scipy.stats import binom
-
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    n = len(ordered)
-    if n == 0:
-        raise ValueError("median_interval of no values; filter out empty runs before")
-    # Each value is below the true median with probability 1/2, so the number of those that are is
-    # binomial, whatever the distribution of the values.
-    below = int(binom.ppf((1 - CONFIDENCE) / 2, n, 0.5))
-    # ppf is the first k with cdf >= alpha/2, so the k-th order statistic is safe at k, not k + 1.
-    low_index = max(below - 1, 0)
-    coverage = 1.0 - 2.0 * float(binom.cdf(low_index, n, 0.5))
+    ordered, n = np.sort(np.asarray(values, dtype=np.float64)), len(values)
+    depth, coverage, _ = _coverages(n)
     how = f"order statistics of {n} steps, {100 * coverage:.1f} % coverage"
-    low, high = float(ordered[low_index]), float(ordered[n - 1 - low_index])
+    low, high = float(ordered[depth - 1]), float(ordered[n - depth])
     return Interval(float(np.median(ordered)), low, high, n, how)
 
 
 def interpolated_bounds(values: Floats) -> tuple[float, float]:
-    """Bounds of the median at `CONFIDENCE`, between two order statistics on either side."""
+    """Bounds of the median at `CONFIDENCE`, between two order statistics on either side.
+
+    The intervals at depths d and d + 1 cover a little more and a little less than `CONFIDENCE`;
+    the weight of the inner one is (n - d) I / (d + (n - 2d) I), with I = (outer - CONFIDENCE) /
+    (outer - inner) (Hettmansperger & Sheather 1986). Where even the extremes cover less, they are
+    taken.
+    """
     ordered, n = np.sort(np.asarray(values, dtype=np.float64)), len(values)
-    depth, weight = _interpolation(n)
+    depth, outer, inner = _coverages(n)
+    share = max(0.0, (outer - CONFIDENCE) / (outer - inner))
+    weight = (n - depth) * share / (depth + (n - 2 * depth) * share)
     low = ordered[depth - 1] + weight * (ordered[depth] - ordered[depth - 1])
     high = ordered[n - depth] - weight * (ordered[n - depth] - ordered[n - depth - 1])
     return float(low), float(high)
 
 
 @cache
-def _interpolation(n: int) -> tuple[int, float]:
-    """Depth d of the outer order statistics and the weight of the next inner ones, for `n` values.
+def _coverages(n: int) -> tuple[int, float, float]:
+    """Depth of the innermost order statistics of `n` values that cover `CONFIDENCE`, else 1.
 
-    The intervals at depths d and d + 1 cover a little more and a little less than `CONFIDENCE`;
-    the weight is (n - d) I / (d + (n - 2d) I), with I = (outer - CONFIDENCE) / (outer - inner)
-    (Hettmansperger & Sheather 1986). Where even the extremes cover less, they are taken.
+    With it comes what they and the next inner ones cover.
     """
-    # Exactly how often n throws of a fair coin give at most so many heads. `scipy.stats` says the
+    # Each value is below the true median with probability 1/2, whatever their distribution: so
+    # exactly how often n throws of a fair coin give at most so many heads. `scipy.stats` says the
     # same, but its import takes as long as all intervals of a study.
-    most = [total / 2**n for total in accumulate(math.comb(n, heads) for heads in range(n + 1))]
+    ways = accumulate(range(n), lambda many, k: many * (n - k) // (k + 1), initial=1)
+    most = [total / 2**n for total in accumulate(ways)]
     # The interval at depth d misses the median where under d of the values are on one side of it.
     depth = next(k for k in range(1, n + 1) if most[k] >= (1 - CONFIDENCE) / 2)
-    outer, inner = (1.0 - 2.0 * most[d - 1] for d in (depth, depth + 1))
-    if outer < CONFIDENCE:
-        return 1, 0.0
-    share = (outer - CONFIDENCE) / (outer - inner)
-    return depth, (n - depth) * share / (depth + (n - 2 * depth) * share)
+    return depth, 1.0 - 2.0 * most[depth - 1], 1.0 - 2.0 * most[depth]
 
 
 def repeats_interval(runs: Sequence[Floats]) -> Interval:
@@ -239,21 +233,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-class Drift(NamedTuple):
-    """Change from the first to the last third of a series, as a share of the first."""
-
-    share: float
-    verdict: str
-    n: int
-    """Values of a third."""
-
-
-def drift(series: Floats) -> Drift | None:
+def drift(series: Floats) -> tuple[float, str, int] | None:
     """Drift along `series`, in its order; None where a third is too short to be tested.
 
-    It is `DRIFT` where it is both larger than `DRIFT_SHARE` and unlikely to be chance. Neighbouring
-    steps resemble each other, which makes the p-value too small; the threshold on the size of the
-    change is what keeps small waves out.
+    It is the change from the first to the last third as a share of the first, a verdict, and the
+    number of values of a third. The verdict is `DRIFT` where the change is both larger than
+    `DRIFT_SHARE` and unlikely to be chance. Neighbouring steps resemble each other, which makes the
+    p-value too small; the threshold on the size of the change is what keeps small waves out.
     """
     third = len(series) // 3
     # Two thirds that could not differ significantly even without overlap say nothing.
@@ -263,4 +249,4 @@ def drift(series: Floats) -> Drift | None:
     share = float(np.median(last) / np.median(first)) - 1.0
     p_value, _ = rank_sum(first, last)
     is_drift = abs(share) > DRIFT_SHARE and p_value < DRIFT_ALPHA
-    return Drift(share, DRIFT if is_drift else STEADY, third)
+    return share, DRIFT if is_drift else STEADY, third

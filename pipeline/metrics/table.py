@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from pipeline.errors import RecordError
 from pipeline.files import atomic_path, open_regular
 from pipeline.metrics.statistics import MIN_REPEATS, Interval
+from pipeline.schemas import validate
 
 _TEXT = (
     "study level cell label arm arm_label strategy precision precision_ran scaling schedule data "
@@ -86,13 +87,11 @@ def assemble(parts: Iterable[Rows]) -> pd.DataFrame:
 
 
 def check(table: pd.DataFrame, where: Path | str) -> None:
-    """Raise RecordError unless the table fits `metrics.schema.json` and its numbers are possible.
+    """Raise RecordError unless the table fits `metrics.schema.json`.
 
     The schema asks something of each value by itself, and of what is there by the level, so every
     distinct value and every pattern of columns that are there at a level is validated once.
     """
-    from pipeline.schemas import validate
-
     # Rows are many and their patterns few: validating each row would take far longer.
     keys = table.drop(columns=list(_PER_ROW))
     pattern = keys.notna().assign(level=table["level"])
@@ -102,15 +101,6 @@ def check(table: pd.DataFrame, where: Path | str) -> None:
     for row in keys.loc[sorted(chosen)].to_dict("records"):
         present = {name: value for name, value in row.items() if not pd.isna(value)}
         validate(present, "metrics", where)
-    bounded = table.dropna(subset=["low", "high", "value"])
-    outside = bounded[(bounded.low > bounded.value) | (bounded.high < bounded.value)]
-    if not outside.empty:
-        first = outside.iloc[0]
-        raise RecordError(
-            f"{where}: {first['metric']} of {first['cell']} at {first['nodes']} nodes is "
-            f"{first['value']}, outside its interval [{first['low']}, {first['high']}]; the "
-            "statistics are wrong, report this"
-        )
 
 
 _HASH_KEY = b"samestep_sha256"

@@ -54,8 +54,8 @@ class Step:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, a line of steps.jsonl; what is not known is left out."""
-        optional = ("phases", "cpu_seconds", "cpu_phases", "passes", "squares")
-        return {k: v for k, v in vars(self).items() if v is not None or k not in optional}
+        known = ("loss", "grad_norm")  # None where not finite
+        return {k: v for k, v in vars(self).items() if v is not None or k in known}
 
 
 @dataclass(frozen=True)

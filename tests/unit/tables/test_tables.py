@@ -12,6 +12,7 @@ from pipeline.metrics.bands import FULL
 from pipeline.metrics.format import limit, probability, ratio_interval, scientific, with_interval
 from pipeline.metrics.profile import profile_rows
 from pipeline.metrics.results import records
+from pipeline.metrics.runs import load_run
 from pipeline.planner.memory import (
     CPU_BASE,
     CPU_LOADED_LATER,
@@ -255,10 +256,10 @@ def test_a_row_is_a_cell_under_a_condition() -> None:
 def metrics() -> pd.DataFrame:
     """Of the profiled runs of DDP alone, whose ranks have counted."""
     runs = [s for s in profiled(Study.of(make_study(profile={"steps": 4}))) if s.cell == "dps"]
-    records = [with_sends(make_record(spec)) for spec in runs]
-    names = {"cell": "dps", "label": "DDP", "arm": "dps", "arm_label": "DDP"}
-    labels = {("dps", False): {**names, "cell_order": 0, "precision_ran": "torch fp32"}}
-    return tidy.assemble(profile_rows(records, labels, {}))
+    label = {"cell": "dps", "label": "DDP", "arm": "dps", "arm_label": "DDP", "cell_order": 0,
+             "precision_ran": "torch fp32"}  # fmt: skip
+    counted = [load_run(with_sends(make_record(spec)), label) for spec in runs]
+    return tidy.assemble(profile_rows(counted, {}))
 
 
 def with_sends(record: RunRecord) -> RunRecord:
