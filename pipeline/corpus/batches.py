@@ -99,9 +99,8 @@ class Batches:
         """The objective for these tokens; raises CorpusError for a special token that text has."""
         if spec is None or spec.kind == "causal":
             return Causal(self.manifest.separator_id if spec else None)
-        about = read_document(
-            self._folder / TOKENIZER_FILE, "tokeniser", CorpusError, AGAIN["manifest"]
-        )
+        path, again = self._folder / TOKENIZER_FILE, AGAIN["manifest"]
+        about = read_document(path, "tokeniser", CorpusError, again, printable=False)
         special = {token["id"] for token in about["added_tokens"] if token["special"]}
         special |= {self.manifest.separator_id}
         for name, token in spec.tokens.items():

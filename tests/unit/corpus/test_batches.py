@@ -41,7 +41,7 @@ def make_shards(tmp_path: Path) -> MakeShards:
         folder = tmp_path / f"tokens-{num_tokens}-{shard_tokens}"
         folder.mkdir()
         separator, file = "<|endoftext|>", folder / TOKENIZER_FILE
-        vocab = {separator: 0, "last": num_tokens - 1}
+        vocab = {separator: 0, "a bell \a": num_tokens - 1}  # as text may have it
         file.write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
         tokens = np.arange(num_tokens, dtype="uint16")
         Manifest(
