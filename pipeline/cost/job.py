@@ -172,8 +172,11 @@ def jobs_of(row: Mapping[str, str]) -> list[Job]:
         raise Refused("context parallelism is not modelled")
     if any((number_of(row, name) or 1) > 1 for name in REFUSED):
         raise Refused("expert parallelism is not modelled")
-    if re.search("moe|mixtral", f"{row.get('family', '')} {row.get('model', '')}", re.IGNORECASE):
+    names = f"{row.get('family', '')} {row.get('model', '')}".lower()
+    if re.search("moe|mixtral", names):
         raise Refused("mixtures of experts are not modelled")
+    if re.search(r"(?<![a-z])(m?t5|bart|whisper|vit)(?![a-z])", names):
+        raise Refused("encoders with a decoder and models of images or sound are not modelled")
     whole = _on_data_axis(row)
     batch, accum = number_of(row, "global_batch"), number_of(row, "accum")
     jobs = []

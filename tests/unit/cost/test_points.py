@@ -38,6 +38,8 @@ def test_no_measured_column_is_read(name) -> None:
         ({"cp": "2"}, "context parallelism"),
         ({"model": "moe-8x7b"}, "mixtures of experts"),
         ({"family": "Mixtral"}, "mixtures of experts"),
+        ({"family": "t5"}, "encoders with a decoder"),
+        ({"model": "ViT-22B"}, "encoders with a decoder"),
         ({"zero": "4"}, "zero is 4; expected 0 to 3"),
         ({"heads": "8192"}, "heads is 8192, more than hidden, 4096"),
         ({"hardware": "RTX A1000"}, "hardware 'RTX A1000' is not known"),
