@@ -41,8 +41,8 @@ NOTE = (
 _KINDS = dict.fromkeys(name.partition("-")[0] for name in content()["devices"])
 LIMITS = (
     "FP8, context parallelism, points of mixtures of experts (`plan` ranks them, held against no "
-    f"step), encoders with a decoder, other devices than {listed(_KINDS)}: refused, among them GH200 "
-    "and A100X. An H100 for PCI Express counts as one with NVLink.",
+    f"step), encoders with a decoder, other devices than {listed(_KINDS)}: refused, among them "
+    "GH200 and A100X. An H100 for PCI Express counts as one with NVLink.",
     "Fused attention on an A100 is FlashAttention of 2022, at a third of the peak; its successor "
     "takes about half the time.",
     "Noise: one configuration measured twice by the source of `nanotron_h100` differs by up to "
