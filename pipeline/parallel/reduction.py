@@ -6,9 +6,9 @@ Megatron-LM does it in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,24 +21,10 @@ from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.types import Parts
 
 
-class Bucket(Protocol):
-    """Parameters whose gradients travel together."""
-
-    @property
-    def parameters(self) -> Sequence[nn.Parameter]:
-        """In the order in which they travel."""
-
-    def reduce(self) -> None:
-        """Begin to reduce their gradients, and drop them. Collective."""
-
-    def reduced(self) -> None:
-        """Wait for what was begun; the mean gradients are then where the optimiser finds them."""
-
-
 class Reduction:
     """Reduces buckets in their order, so that it is the same on all ranks."""
 
-    def __init__(self, buckets: Iterable[Bucket]) -> None:
+    def __init__(self, buckets: Iterable[MeanBucket]) -> None:
         self.buckets, self._next = list(buckets), 0
         self._missing = [0] * len(self.buckets)
         for index, bucket in enumerate(self.buckets):
@@ -71,7 +57,7 @@ class Reduction:
 
 
 class MeanBucket:
-    """The mean over all ranks of a group, by an all-reduce; gradients become views of it.
+    """Parameters whose gradients travel together, and become views of their mean over all ranks.
 
     `reduced_as` is the type in which they travel, None for their own. `count`, where it is given,
     divides their sum in place of the number of ranks.

@@ -17,12 +17,12 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
 from pipeline.parallel.group import begin_reduce_scatter, buckets
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA
-from pipeline.parallel.reduction import Reduction
+from pipeline.parallel.reduction import MeanBucket, Reduction
 from pipeline.parallel.types import Parts
 from pipeline.precision.native import Precision, narrow
 
 
-class RowBucket:
+class RowBucket(MeanBucket):
     """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
 
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
@@ -45,9 +45,9 @@ class RowBucket:
         dims: Sequence[int] = (),
         axes: tuple[str, ...] = (DATA,),
     ) -> None:
-        self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
+        holders = ranks.size() * (1 if replicas is None else replicas.size())
+        super().__init__(parameters, ranks, precision.reduced, count or holders)
         self.replicas, self.dims = replicas, [*dims] or [0] * len(parameters)
-        self.count = count or ranks.size() * (1 if replicas is None else replicas.size())
         cuda = replicas is not None and parameters[0].is_cuda
         self.stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self.dtype = precision.narrow_weights or parameters[0].dtype
