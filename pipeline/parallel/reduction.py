@@ -36,11 +36,18 @@ class Reduction:
         """A step of so many backward passes begins; buckets are reduced `during` the last or after.
 
         After it, by `finish`, where what the pass sends must not wait behind them on the wire.
+        Collective: rows that the last step updated are gathered.
         """
         # Each of the passes gives each parameter its gradient once; one more pass never comes.
         expected = passes if during else passes + 1
         self._missing = [expected * len(bucket.parameters) for bucket in self.buckets]
         self._next = 0
+        self._gather()
+
+    def _gather(self) -> None:
+        # In the order in which a forward pass needs them.
+        for bucket in self.buckets[::-1]:
+            bucket.gather()
 
     def _ready(self, index: int, parameter: Tensor) -> None:
         self._missing[index] -= 1
@@ -54,6 +61,12 @@ class Reduction:
             bucket.reduce()
         for bucket in self.buckets:
             bucket.reduced()
+
+    def publish(self) -> None:
+        """Have the rows of all ranks in the whole parameters. Collective."""
+        self._gather()
+        for bucket in self.buckets:
+            bucket.arrive()
 
 
 class MeanBucket:
@@ -91,6 +104,12 @@ class MeanBucket:
         pieces = torch.split(flat.to(dtype), [parameter.numel() for parameter in self.parameters])
         for parameter, piece in zip(self.parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
+
+    def gather(self) -> None:
+        """Begin to gather what other ranks updated: nothing, since each rank updates all."""
+
+    def arrive(self) -> None:
+        """Have what was gathered."""
 
 
 def averaged(

@@ -171,9 +171,9 @@ def _waited(work: Any, mean: Tensor, _sent: Tensor) -> Tensor:
 class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter; the next step gathers them.
 
-    That step begins with `gather`, and a module waits for its own weights before its forward pass:
-    the others travel while it computes. So all that is sent is within the time of a step. Call
-    `publish` to read whole weights between two steps.
+    Its `reduction` begins that step with it, and a module waits for its own weights before its
+    forward pass: the others travel while it computes. So all that is sent is within the time of a
+    step. Call `reduction.publish` to read whole weights between two steps.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
     parameters as `wholes`. `buckets` have them all, the last parameters first.
@@ -209,18 +209,7 @@ class ShardedOptimiser(Optimizer):
             whole.grad = rows.grad = None
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Step this rank's rows, of whole parameters that stay as they are until `gather`."""
+        """Step this rank's rows; whole parameters stay as they are until the next step."""
         for inner in self.inner.param_groups:
             inner["lr"] = self.param_groups[0]["lr"]
         self.inner.step()
-
-    def gather(self) -> None:
-        """Begin to gather all rows, in the order in which a forward pass needs them. Collective."""
-        for bucket in self.buckets[::-1]:
-            bucket.gather()
-
-    def publish(self) -> None:
-        """Have the rows of all ranks in the whole parameters. Collective."""
-        self.gather()
-        for bucket in self.buckets:
-            bucket.arrive()

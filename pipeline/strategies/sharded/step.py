@@ -41,8 +41,7 @@ def shard_optimiser(parts: Parts, bucket_bytes: float) -> Stepper:
     ranks = mesh[DATA].get_group()
     buckets = row_buckets(parts, ranks, replicas, bucket_bytes=bucket_bytes)
     rows = ShardedOptimiser(parts, buckets)
-    prepared = parts.prepared(rows)
-    return Stepper(prepared, group, sharded=rows, reduction=rows.reduction, norm=norm_of)
+    return Stepper(parts.prepared(rows), group, reduction=rows.reduction, norm=norm_of)
 
 
 def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> Stepper:

@@ -67,6 +67,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
         parameters=[weight],
         reduce=lambda: events.append("reduce"),
         reduced=lambda: events.append("reduced"),
+        gather=lambda: None,
     )
 
     def passes(*ids: Any, **named: Any) -> None:
@@ -82,7 +83,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
             autocast=nullcontext,
             scaled=lambda loss, *_, **__: nullcontext(loss),
         ),
-        optimiser=None, sharded=None, context=None,
+        optimiser=None, context=None,
         reduction=Reduction([bucket]), reduce=lambda: None,
         _schedules={(1, 4): (SimpleNamespace(step=passes), 2)}, own_stages={stage: None},
         staged=SimpleNamespace(stages=SimpleNamespace(count=3)), device="cpu",
