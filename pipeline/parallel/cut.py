@@ -90,14 +90,12 @@ def cut(
 
 def rows_of(tensor: Tensor) -> RowRange | None:
     """The rows of a parameter that these are; None for all of them."""
-    rows: RowRange | None = getattr(tensor, ROWS_NAME, None)
-    return rows
+    return getattr(tensor, ROWS_NAME, None)
 
 
 def cut_of(tensor: Tensor) -> Cut | None:
     """The last cut of a parameter; None for a whole one."""
-    made: Cut | None = getattr(tensor, NAME, None)
-    return made
+    return getattr(tensor, NAME, None)
 
 
 def cuts_of(tensor: Tensor) -> Iterator[Cut]:

@@ -137,10 +137,9 @@ def ring_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Tensor:
         incoming = torch.empty_like(total)
         # All ranks send at once. Gloo sends when the receiver has said that it is ready, and of two
         # ranks that word would queue behind this one's own message: so it comes first.
-        messages = dist.irecv(incoming, before, group), dist.isend(total, after, group)
+        messages: Any = dist.irecv(incoming, before, group), dist.isend(total, after, group)
         for message in messages:
-            if message is not None:
-                message.wait()
+            message.wait()
         total = incoming.add_(pieces[(rank - 2 - step) % size])
     return total
 
@@ -162,15 +161,15 @@ def begin_reduce_scatter(whole: Tensor, group: dist.ProcessGroup) -> Callable[[]
     others = [(rank + step) % size for step in range(1, size)]  # in the order of the ring's sum
     there = [dist.get_global_rank(group, other) for other in others]
     incoming = [torch.empty_like(pieces[rank]) for _ in others]
-    messages = [dist.irecv(piece, at, group) for piece, at in zip(incoming, there, strict=True)]
+    arriving = zip(incoming, there, strict=True)
+    messages: list[Any] = [dist.irecv(piece, at, group) for piece, at in arriving]
     messages += [
         dist.isend(pieces[other], at, group) for other, at in zip(others, there, strict=True)
     ]
 
     def total() -> Tensor:
         for message in messages:
-            if message is not None:
-                message.wait()
+            message.wait()
         first, *rest = (*incoming, pieces[rank])
         for piece in rest:
             first.add_(piece)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,6 +180,11 @@ def axis_size(strategy: str, axis: str, ranks: int, world: WorldSpec) -> int:
             f"that divides these is {nearest(size, world.size)}"
         )
     return size
+
+
+def product(sizes: Mapping[str, int]) -> str:
+    """Axes with their sizes: `pipeline 2 x tensor 2 x data 1`."""
+    return " x ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
 def no_data_axis(axis: str, size: int) -> str:

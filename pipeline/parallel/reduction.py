@@ -6,9 +6,9 @@ Megatron-LM does it in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,24 +21,10 @@ from pipeline.parallel.mesh import BUCKET_BYTES
 from pipeline.parallel.types import Parts
 
 
-class Bucket(Protocol):
-    """Parameters whose gradients travel together."""
-
-    @property
-    def parameters(self) -> Sequence[nn.Parameter]:
-        """In the order in which they travel."""
-
-    def reduce(self) -> None:
-        """Begin to reduce their gradients, and drop them. Collective."""
-
-    def reduced(self) -> None:
-        """Wait for what was begun; the mean gradients are then where the optimiser finds them."""
-
-
 class Reduction:
     """Reduces buckets in their order, so that it is the same on all ranks."""
 
-    def __init__(self, buckets: Iterable[Bucket]) -> None:
+    def __init__(self, buckets: Iterable[MeanBucket]) -> None:
         self.buckets, self._next = list(buckets), 0
         self._missing = [0] * len(self.buckets)
         for index, bucket in enumerate(self.buckets):
@@ -50,11 +36,18 @@ class Reduction:
         """A step of so many backward passes begins; buckets are reduced `during` the last or after.
 
         After it, by `finish`, where what the pass sends must not wait behind them on the wire.
+        Collective: rows that the last step updated are gathered.
         """
         # Each of the passes gives each parameter its gradient once; one more pass never comes.
         expected = passes if during else passes + 1
         self._missing = [expected * len(bucket.parameters) for bucket in self.buckets]
         self._next = 0
+        self._gather()
+
+    def _gather(self) -> None:
+        # In the order in which a forward pass needs them.
+        for bucket in self.buckets[::-1]:
+            bucket.gather()
 
     def _ready(self, index: int, parameter: Tensor) -> None:
         self._missing[index] -= 1
@@ -69,9 +62,15 @@ class Reduction:
         for bucket in self.buckets:
             bucket.reduced()
 
+    def publish(self) -> None:
+        """Have the rows of all ranks in the whole parameters. Collective."""
+        self._gather()
+        for bucket in self.buckets:
+            bucket.arrive()
+
 
 class MeanBucket:
-    """The mean over all ranks of a group, by an all-reduce; gradients become views of it.
+    """Parameters whose gradients travel together, and become views of their mean over all ranks.
 
     `reduced_as` is the type in which they travel, None for their own. `count`, where it is given,
     divides their sum in place of the number of ranks.
@@ -105,6 +104,12 @@ class MeanBucket:
         pieces = torch.split(flat.to(dtype), [parameter.numel() for parameter in self.parameters])
         for parameter, piece in zip(self.parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
+
+    def gather(self) -> None:
+        """Begin to gather what other ranks updated: nothing, since each rank updates all."""
+
+    def arrive(self) -> None:
+        """Have what was gathered."""
 
 
 def averaged(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,24 +33,13 @@ from pipeline.parallel.types import (
 from pipeline.study.profiling import BACKWARD, COMMUNICATION, FORWARD, OPTIMISER, REST
 
 
-class Rows(Protocol):
-    """Rows of all weights, each of which one rank updates for all."""
-
-    def gather(self) -> None:
-        """Begin to gather them; a forward pass waits for those that it needs. Collective."""
-
-    def publish(self) -> None:
-        """Have those of all ranks in the whole weights. Collective."""
-
-
 class Stepper:
     """A `Trainable` for one process or for data parallelism with an all-reduce.
 
     `group` are all ranks of the layout. Where `forward` is a DistributedDataParallel, micro-batches
     before the last run under its `no_sync`, and what follows the last gradient of that one is
     communication. A `reduction` runs in the backward pass of the last one, before `reduce`.
-    `sharded`: under ZeRO's stage 1, rows of the weights, which the next step gathers. `norm` makes
-    that of the whole gradient where ranks have parts of it.
+    `norm` makes that of the whole gradient where ranks have parts of it.
     """
 
     def __init__(
@@ -62,7 +51,6 @@ class Stepper:
         reduce: Callable[[], None] = already,
         accumulating: Callable[[], AbstractContextManager[None]] = nullcontext,
         reduction: Reduction | None = None,
-        sharded: Rows | None = None,
         norm: Callable[[list[Tensor]], Tensor] | None = None,
         defects: Defects = NO_DEFECTS,
     ) -> None:
@@ -75,7 +63,7 @@ class Stepper:
         self.reduce, self.accumulating = reduce, accumulating
         self.defects, self.phases, self.reduction = defects, parts.phases, reduction
         self.after_gradients: str | None = None
-        self.sharded, self.norm_of = sharded, norm
+        self.norm_of = norm
         if isinstance(forward, DistributedDataParallel):
             self.after_gradients, self.accumulating = COMMUNICATION, forward.no_sync
             self.phases.watch(self.model)
@@ -130,8 +118,6 @@ class Stepper:
 
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes; returns this rank's mean loss, gradients reduced."""
-        if self.sharded is not None:
-            self.sharded.gather()
         self.precision.zero_grad(self.optimiser)
         total = torch.zeros((), device=microbatches[0].inputs.device)
         weighted, count = microbatches[0].weights is not None, len(microbatches)
@@ -213,8 +199,8 @@ class Stepper:
 
     def complete(self) -> None:
         """Have the weights of the last step, where they are sent in the next one. Collective."""
-        if self.sharded is not None:
-            self.sharded.publish()
+        if self.reduction is not None:
+            self.reduction.publish()
 
     def shards(self) -> Shards:
         """Pieces of weights and slots that this rank is the first to hold; nothing is sent."""

@@ -12,7 +12,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,6 +53,17 @@ class Footprint:
     held_share: float = 1.0
     input_share: float = 1.0
     block_share: float = 1.0
+
+    def holding(self, share: float, owned: float) -> Footprint:
+        """The same on a rank that holds a share of the weights, and updates another of them."""
+        return replace(
+            self,
+            weight_share=share,
+            gradient_share=share,
+            held_share=share,
+            optimiser_share=owned,
+            master_share=owned,
+        )
 
 
 PLAIN = ("fp32", "tf32", "bf16")

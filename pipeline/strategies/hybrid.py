@@ -10,7 +10,7 @@ DeepSpeed-TED does (Singh et al. 2023, arXiv 2303.06318).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,8 +96,8 @@ class Hybrid(Pipelined):
                     near[axis] = mesh.nearest(sizes[axis], left)
                     left //= near[axis]
             raise StudyError(
-                f"strategy hybrid: {_product(sizes)} are {ranks} ranks, the world has "
-                f"{world.size}; the nearest layout is {_product(near | {DATA: left})}"
+                f"strategy hybrid: {mesh.product(sizes)} are {ranks} ranks, the world has "
+                f"{world.size}; the nearest layout is {mesh.product(near | {DATA: left})}"
             )
         if self.zero_stage > 1:
             self._check_fsdp(sizes[DATA] * self.context)
@@ -122,8 +122,8 @@ class Hybrid(Pipelined):
              f"beside {self.pipeline} pipeline ranks torch frees gathered weights only after a "
              "forward pass; set zero_stage to 2, which gathers them once a step"),
             (data == 1,
-             f"{_product(sizes)} has no data axis to cut over; the nearest is {_product(near)}, or "
-             "set zero_stage to 0"),
+             f"{mesh.product(sizes)} has no data axis to cut over; the nearest is "
+             f"{mesh.product(near)}, or set zero_stage to 0"),
         ])  # fmt: skip
 
     def check(self) -> None:
@@ -200,15 +200,10 @@ class Hybrid(Pipelined):
             kept = contexts.kept_of_cut_sequences(spec, self.context, self.tensor, kept)
             masks = contexts.mask_bytes(spec, self.context)
         cut_stage = replace(
-            stage,
+            stage.holding(weights, owned),
             buffer_bytes=rows.buffer_bytes,
             holds_gradients=stage.holds_gradients or rows.holds_gradients,
             gathered_bytes=rows.gathered_bytes + masks,
-            weight_share=weights,
-            gradient_share=weights,
-            held_share=weights,
-            optimiser_share=owned,
-            master_share=owned,
             copy_share=stage.copy_share / self.tensor,
             activation_share=stage.activation_share * kept,
             input_share=stage.input_share / self.context / (self.tensor if self.sequence else 1),
@@ -321,8 +316,3 @@ class Hybrid(Pipelined):
         from pipeline.strategies.pipeline_parallel.step import PipelineStepper
 
         return PipelineStepper(parts, self, sequence=self.sequence, zero_stage=self.zero_stage)
-
-
-def _product(sizes: Mapping[str, int]) -> str:
-    """Axes with their sizes: `pipeline 2 x tensor 2 x data 1`."""
-    return " x ".join(f"{axis} {size}" for axis, size in sizes.items())

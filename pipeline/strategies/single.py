@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
 from pipeline.parallel.mesh import Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
@@ -41,10 +39,6 @@ class Single(Strategy):
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """One rank reduces nothing, so it needs no buffer."""
         return Footprint(0)
-
-    def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
-        """One rank sends nothing."""
-        return ()
 
     def build(self, parts: Parts) -> Trainable:
         """The shared step without any reduction."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import DATA, Degrees, Layout, nearest
+from pipeline.parallel.mesh import DATA, Degrees, Layout, nearest, product
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy
@@ -184,7 +184,7 @@ def mesh_axes(axes: Mapping[str, Any], world_size: int) -> Axes:
     sizes = {DATA: 1} | dict(sorted(axes.items()))
     rest = [name for name, size in sizes.items() if not size]
     stated = math.prod(size for size in sizes.values() if size)
-    error = f"axes {_product(sizes)} do not make {world_size} ranks"
+    error = f"axes {product(sizes)} do not make {world_size} ranks"
     if len(sizes) > MAX_AXES or len(rest) > 1:
         raise StudyError(
             f"{error}; name at most {MAX_AXES}, one of them of size 0 for what the others leave"
@@ -195,16 +195,12 @@ def mesh_axes(axes: Mapping[str, Any], world_size: int) -> Axes:
             near[name] = left if name == DATA else nearest(max(1, sizes[name]), left)
             left //= near[name]
         raise StudyError(
-            f"{error}; the nearest layout is {_product(near)}, or set data to 0 for what the "
+            f"{error}; the nearest layout is {product(near)}, or set data to 0 for what the "
             "others leave"
         )
     if rest:
         sizes[rest[0]] = world_size // stated
     return tuple(sizes.items())
-
-
-def _product(sizes: Mapping[str, int]) -> str:
-    return " x ".join(f"{name} {size}" for name, size in sizes.items())
 
 
 def resolve(annotations: Mapping[str, Any], axes: Axes, shapes: Mapping[str, Shape]) -> Annotations:

@@ -176,14 +176,13 @@ class AnnotatedStepper(Stepper):
         return DTensor.from_local(part, self.mesh, self.placed).full_tensor()
 
     def step(self, microbatches: Sequence[Batch]) -> None:
-        """One step; a plain tensor that meets a DTensor counts as replicated."""
+        """Gather what ranks updated in parts, then the shared step.
+
+        A plain tensor that meets a DTensor counts as replicated.
+        """
+        self.updates.gather(self.precision)
         with implicit_replication():
             super().step(microbatches)
-
-    def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
-        """As the shared step, after what ranks updated in parts is gathered."""
-        self.updates.gather(self.precision)
-        return super().accumulate(microbatches)
 
     def propagate(self, batch: Batch) -> None:
         """The passes of one micro-batch, so that all has its placement; no update follows."""

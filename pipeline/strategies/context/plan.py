@@ -16,15 +16,8 @@ from pipeline import models
 from pipeline.cost.traffic import ALL_REDUCE, HALVES, Traffic, ring
 from pipeline.errors import StudyError, refuse
 from pipeline.models import FP32
-from pipeline.parallel.mesh import (
-    BUCKET_BYTES,
-    CONTEXT,
-    DATA,
-    PIPELINE,
-    Layout,
-    axis_size,
-    nearest,
-)
+from pipeline.parallel import mesh
+from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, PIPELINE, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
@@ -46,7 +39,7 @@ def check_context_axis(spec: RunSpec, option: str, size: int, tensor: int = 1) -
     each = math.lcm(PIECES, tensor)
     near = ""
     if tokens % each == 0:
-        near = f"the nearest option {option} is {nearest(size, tokens // each)}, or "
+        near = f"the nearest option {option} is {mesh.nearest(size, tokens // each)}, or "
     beside = f" beside {tensor} tensor ranks" if tensor > 1 else ""
     refuse(StudyError, f"{spec.run_id}: ", [
         (not able,
@@ -166,7 +159,7 @@ class Context(Strategy):
 
     def layout(self, world: WorldSpec) -> Layout:
         """Axes (data, context), neighbours along the latter; StudyError where they do not fit."""
-        size = axis_size("context", CONTEXT, self.ranks, world)
+        size = mesh.axis_size("context", CONTEXT, self.ranks, world)
         if self.zero_stage == 1:
             raise StudyError(
                 f"context option zero_stage 1: strategy hybrid has it beside {size} context ranks; "

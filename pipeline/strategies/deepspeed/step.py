@@ -136,8 +136,14 @@ class DeepSpeedStepper(Stepper):
 
     def load(self, state: SavedState) -> None:
         """Continue from weights and slots, of which one is read whole at a time."""
-        counts = set()
-        self._make_slots()
+        counts, zero = set[float](), self.engine.optimizer
+        # AdamW's slots, which it makes in its first step, for the flat tensors that it steps.
+        flat = zero.fp32_partitioned_groups_flat if self.stage == 3 else None
+        for tensor in flat or zero.single_partition_of_fp32_groups:
+            made = {slot: torch.zeros_like(tensor) for slot in SLOTS}
+            self.optimiser.state[tensor] = {"step": torch.zeros((), device=tensor.device), **made}
+        if self.stage < 3:
+            zero._lazy_init_hp_params_optimizer_state()  # so that its accessors see them
         with reading(state):
             for name, parameter in self.model.named_parameters():
                 self._set(parameter, read_whole(state, weight_name(name)))
@@ -146,16 +152,6 @@ class DeepSpeedStepper(Stepper):
                 counts.add(float(read_whole(state, slot_name(name, "step"))))
         for kept in self.optimiser.state.values():
             kept["step"].fill_(max(counts))
-
-    def _make_slots(self) -> None:
-        """AdamW's slots, which it makes in its first step, for the flat tensors that it steps."""
-        zero = self.engine.optimizer
-        flat = zero.fp32_partitioned_groups_flat if self.stage == 3 else None
-        for tensor in flat or zero.single_partition_of_fp32_groups:
-            made = {slot: torch.zeros_like(tensor) for slot in SLOTS}
-            self.optimiser.state[tensor] = {"step": torch.zeros((), device=tensor.device), **made}
-        if self.stage < 3:
-            zero._lazy_init_hp_params_optimizer_state()  # so that its accessors see them
 
     def _set(self, parameter: nn.Parameter, value: Tensor, slot: str | None = None) -> None:
         """Set a weight, or a slot of it, from the whole tensor."""

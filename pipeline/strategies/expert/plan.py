@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline import models
@@ -82,14 +82,7 @@ class Expert(Strategy):
         if self.zero_stage:
             owned = 1 / everyone
             reduced = rows_of_stage_1(spec, layout, gradients, share, owned, layers=part)
-        return replace(
-            reduced,
-            weight_share=share,
-            gradient_share=share,
-            held_share=share,
-            optimiser_share=owned,
-            master_share=owned,
-        )
+        return reduced.holding(share, owned)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Tokens and outputs along the expert axis, both ways, and all-reduces of the gradients."""

@@ -142,5 +142,4 @@ def expert_step(parts: Parts, *, zero_stage: int) -> Stepper:
         )
     parts.materialise()
     rows = shard_by_holders(parts, everyone, replicas)
-    prepared = parts.prepared(rows)
-    return Stepper(prepared, group, reduction=rows.reduction, sharded=rows, norm=norm_over)
+    return Stepper(parts.prepared(rows), group, reduction=rows.reduction, norm=norm_over)

@@ -7,10 +7,9 @@ cell is `unsupported` with the reason.
 from __future__ import annotations
 
 import csv
-import importlib.metadata
 import importlib.util
 import json
-import re
+import runpy
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,21 +182,13 @@ def why_unusable() -> str | None:
         built_for = str(recorded["pytorch"])
     except (OSError, ValueError, KeyError, TypeError):
         built_for = "unknown"
-    present = _torch_version()
+    # torch's version with its local tag, which the package's metadata may lack.
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None and torch.origin is not None
+    present = runpy.run_path(str(Path(torch.origin).with_name("version.py")))["__version__"]
     if built_for != present:
         return (
             f"built for torch {built_for}, but torch {present} is installed; "
             "run `python -m envs.build_horovod`"
         )
     return None
-
-
-def _torch_version() -> str:
-    """torch's version with its local tag, which the package's metadata may lack."""
-    package = importlib.util.find_spec("torch")
-    if package is not None and package.origin is not None:
-        text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
-        version = re.search(r"__version__\s*=\s*'([^']+)'", text)
-        if version:
-            return version.group(1)
-    return importlib.metadata.version("torch")

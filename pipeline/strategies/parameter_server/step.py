@@ -68,8 +68,7 @@ class Star(Stepper):
         """Clip and step on the root, which tells the others its loss scale where it has one."""
         norm = super().update() if self.is_root else torch.zeros(())
         if names := self.precision.scalars():
-            device = next(self.model.parameters()).device
-            scale = torch.tensor(list(names.values()), dtype=torch.float64, device=device)
+            scale = self.loss.new_tensor(list(names.values()), dtype=torch.float64)
             dist.broadcast(scale, ROOT)
             if not self.is_root:
                 self.precision.follow(dict(zip(names, scale.tolist(), strict=True)))
@@ -77,10 +76,8 @@ class Star(Stepper):
 
     def report(self) -> StepResult:
         """The mean loss over all ranks, and the root's gradient norm for all."""
-        device = next(self.model.parameters()).device
-        norm = self.norm.detach().to(device=device, dtype=torch.float64)
-        dist.broadcast(norm, ROOT)
-        self.norm = norm
+        self.norm = self.norm.detach().to(self.loss.device, torch.float64)
+        dist.broadcast(self.norm, ROOT)
         return super().report()
 
     def close(self) -> str:

@@ -244,10 +244,6 @@ class Pipelined(Strategy):
         return Footprint(
             buffer_bytes=bucket if layout.averaging > 1 else 0,
             holds_gradients=microbatches > 1,
-            weight_share=share,
-            gradient_share=share,
-            optimiser_share=share,
-            held_share=share,
             # the weights of products: those of the layers, and of the output layer
             copy_share=(layers * (products - head) / model.num_layers + head * is_last) / products,
             activation_share=activations,
@@ -255,7 +251,7 @@ class Pipelined(Strategy):
             block_share=1 / cut,
             # log-probabilities of the last stage's micro-batches, two gradients of one of them
             logit_share=(flight / stages.chunks + 2) / (3 * cut) if is_last else 0.0,
-        )
+        ).holding(share, share)
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Activations to the next stage, their gradients to the one before; sums of gradients."""

@@ -141,7 +141,7 @@ class Waits:
     def everywhere(self) -> Iterator[None]:
         """The context of a whole schedule."""
         with self._open:
-            self._wait()
+            self.wait()
             yield
 
     @contextmanager
@@ -150,24 +150,18 @@ class Waits:
     ) -> Iterator[None]:
         """A pass, of this kind, stage and micro-batch: it is paid for before a neighbour sees it.
 
-        Where it `goes_on`, `rest_of_pass` ends it.
+        Where it `goes_on`, `wait` ends it: after the loss, in that of the last stage.
         """
         self._open.close()
         self.phases.begin(phase)
         self.phases.passing(*passing)
         yield
         if not goes_on:
-            self._wait()
+            self.wait()
 
-    @contextmanager
-    def rest_of_pass(self) -> Iterator[None]:
-        """The end of a pass that `not_while` left open: the loss, in that of the last stage."""
-        yield
-        self._wait()
-
-    def _wait(self) -> None:
-        waiting: AbstractContextManager[None] = self.phases.during(COMMUNICATION)
-        self._open.enter_context(waiting)
+    def wait(self) -> None:
+        """The end of a pass: communication goes on."""
+        self._open.enter_context(self.phases.during(COMMUNICATION))
 
 
 class MarkedStage(PipelineStage):

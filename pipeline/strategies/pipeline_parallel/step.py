@@ -103,7 +103,7 @@ class PipelineStepper(Stepper):
         """Ranks over which ZeRO cuts; None without."""
         self.rows: dict[Any, nn.Parameter] = {}
         """This rank's rows of each parameter, where the optimiser's state is sharded."""
-        reduction = sharded = None
+        reduction = None
         if zero_stage == 2:
             # As torchtitan does. torch's stages know such a module: its weights are gathered by the
             # first forward pass of a step and stay, gradients add up whole, and after the last
@@ -130,9 +130,7 @@ class PipelineStepper(Stepper):
             elif self.data is not None:
                 reduction = mean_of(parts, self.data)
         self.ends = ends_of(layout, group.rank)
-        super().__init__(
-            prepared, group, reduce=self.add_shared, reduction=reduction, sharded=sharded
-        )
+        super().__init__(prepared, group, reduce=self.add_shared, reduction=reduction)
         self.device = next(self.model.parameters()).device
         self.waits = Waits(self.phases)
         owners = self.precision.owners(self.model, self.optimiser)
@@ -145,8 +143,6 @@ class PipelineStepper(Stepper):
     def accumulate(self, microbatches: Sequence[Batch]) -> Tensor:
         """All passes of the step; returns the mean loss where the last stage is, elsewhere 0."""
         self.precision.zero_grad(self.optimiser)
-        if self.sharded is not None:
-            self.sharded.gather()
         if self.context is not None:
             microbatches = self.context.cut(microbatches)
         shape = tuple(microbatches[0].inputs.shape)
@@ -205,8 +201,9 @@ class PipelineStepper(Stepper):
             one.waits = self.waits
 
         def loss(logits: Any, targets: Tensor) -> Tensor:
-            with self.waits.rest_of_pass(), self.precision.autocast():
+            with self.precision.autocast():
                 share = any_model.loss(logits, *apart(targets)) / self._whole
+            self.waits.wait()
             self._total += share.detach()
             scaled: Tensor = share * self._scale
             return scaled

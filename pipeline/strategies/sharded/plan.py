@@ -17,16 +17,8 @@ from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError, refuse
 from pipeline.models import FP32
-from pipeline.parallel.mesh import (
-    BUCKET_BYTES,
-    CONTEXT,
-    DATA,
-    EXPERT,
-    REPLICA,
-    Degrees,
-    Layout,
-    divisors,
-)
+from pipeline.parallel import mesh
+from pipeline.parallel.mesh import BUCKET_BYTES, CONTEXT, DATA, EXPERT, REPLICA, Degrees, Layout
 from pipeline.parallel.types import Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along, bucket_bytes
@@ -97,7 +89,7 @@ class Sharded(Strategy):
         if ranks == world.size:
             return super().layout(world)
         if ranks == 1 or world.size % ranks:
-            near = min(divisors(world.size)[1:] or [1], key=lambda n: abs(n - ranks))
+            near = min(mesh.divisors(world.size)[1:] or [1], key=lambda n: abs(n - ranks))
             raise StudyError(
                 f"sharded option ranks: {world.size} ranks are no replicas x {ranks} ranks that "
                 f"share the shards of one, at least 2; the nearest is {world.size // near} x {near}"
@@ -133,18 +125,17 @@ class Sharded(Strategy):
         """The stage of ZeRO along the data axis; what lies on the host has no published step."""
         if self.offload:
             return None
-        pieces, axes = self.pieces(spec, layout), dict(layout.axes)
-        shard = axes[DATA] if REPLICA in axes else 0
+        pieces = self.pieces(spec, layout)
+        shard = layout.size(DATA) if REPLICA in dict(layout.axes) else 0
         return Degrees(layout.data_parallel, zero=self.stage, microbatches=pieces, shard=shard)
 
     def footprint(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Footprint:
         """Shares of what is sharded, and what is gathered or waits for its reduction meanwhile."""
         if self.stage == 1:
-            share = 1 / dict(layout.axes)[DATA]
             rows = rows_of_stage_1(spec, layout, gradients, cap=self.bucket_cap_mb * 2**20)
-            return replace(rows, optimiser_share=share, master_share=share)
-        ranks, layers = dict(layout.axes)[DATA], spec.model.num_layers
-        kept = shards_by_fsdp(spec, self.stage, ranks, layers, *block_and_rest(spec.model))
+            return rows.holding(1.0, owned=1 / layout.size(DATA))
+        sizes = spec.model.num_layers, *block_and_rest(spec.model)
+        kept = shards_by_fsdp(spec, self.stage, layout.size(DATA), *sizes)
         if not self.offload:
             return kept
         return replace(
@@ -153,7 +144,7 @@ class Sharded(Strategy):
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """Weights are gathered, gradients reduced and scattered, their shards all-reduced."""
-        shards = 2 * gradients / dict(layout.axes)[DATA]
+        shards = 2 * gradients / layout.size(DATA)
         if self.stage == 1:
             groups = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
             weights = widths(spec.precision).weight * models.num_parameters(spec.model)
@@ -199,14 +190,13 @@ def rows_of_stage_1(
     """
     width, whole, gradients = widths(spec.precision), gradients, share * gradients
     weights = share * width.weight * models.num_parameters(spec.model)
-    axes = dict(layout.axes)
-    rows = owned * whole or gradients / (axes[DATA] * axes.get(CONTEXT, 1))
+    alike = layout.size(DATA) * layout.size(CONTEXT)
+    rows = owned * whole or gradients / alike
     rows *= 1 if width.weight < FP32 else 2
     # Two of them are on their way; an embedding and an untied output layer are taken to be apart.
     bucket = bucket_bytes(spec.model, gradients, cap, layers=layers, ends=ends)
     bucket += bucket_bytes(spec.model, gradients - bucket, cap, layers=layers, ends=0)
-    ranks = axes[DATA] * axes.get(CONTEXT, 1) * axes.get(EXPERT, 1)
-    pieces = bucket * (1 - 1 / ranks)
+    pieces = bucket * (1 - 1 / (alike * layout.size(EXPERT)))
     # A CPU's heap keeps the places of gradients, of the bucket, of what is gathered and of Gloo's
     # copy of that: blocks of so many sizes never fit one another's.
     heap = layout.device == "cpu"

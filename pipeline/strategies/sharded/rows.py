@@ -17,12 +17,12 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
 from pipeline.parallel.group import begin_reduce_scatter, buckets
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA
-from pipeline.parallel.reduction import Reduction
+from pipeline.parallel.reduction import MeanBucket, Reduction
 from pipeline.parallel.types import Parts
 from pipeline.precision.native import Precision, narrow
 
 
-class RowBucket:
+class RowBucket(MeanBucket):
     """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
 
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
@@ -45,9 +45,9 @@ class RowBucket:
         dims: Sequence[int] = (),
         axes: tuple[str, ...] = (DATA,),
     ) -> None:
-        self.parameters, self.ranks, self.reduced_as = parameters, ranks, precision.reduced
+        holders = ranks.size() * (1 if replicas is None else replicas.size())
+        super().__init__(parameters, ranks, precision.reduced, count or holders)
         self.replicas, self.dims = replicas, [*dims] or [0] * len(parameters)
-        self.count = count or ranks.size() * (1 if replicas is None else replicas.size())
         cuda = replicas is not None and parameters[0].is_cuda
         self.stream = torch.cuda.Stream() if cuda else None  # type: ignore[no-untyped-call]
         self.dtype = precision.narrow_weights or parameters[0].dtype
@@ -171,9 +171,9 @@ def _waited(work: Any, mean: Tensor, _sent: Tensor) -> Tensor:
 class ShardedOptimiser(Optimizer):
     """Stage 1: every rank updates its rows of each whole parameter; the next step gathers them.
 
-    That step begins with `gather`, and a module waits for its own weights before its forward pass:
-    the others travel while it computes. So all that is sent is within the time of a step. Call
-    `publish` to read whole weights between two steps.
+    Its `reduction` begins that step with it, and a module waits for its own weights before its
+    forward pass: the others travel while it computes. So all that is sent is within the time of a
+    step. Call `reduction.publish` to read whole weights between two steps.
 
     The parameter group holds the rows, which the optimiser of the parts steps, and the model's own
     parameters as `wholes`. `buckets` have them all, the last parameters first.
@@ -209,18 +209,7 @@ class ShardedOptimiser(Optimizer):
             whole.grad = rows.grad = None
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Step this rank's rows, of whole parameters that stay as they are until `gather`."""
+        """Step this rank's rows; whole parameters stay as they are until the next step."""
         for inner in self.inner.param_groups:
             inner["lr"] = self.param_groups[0]["lr"]
         self.inner.step()
-
-    def gather(self) -> None:
-        """Begin to gather all rows, in the order in which a forward pass needs them. Collective."""
-        for bucket in self.buckets[::-1]:
-            bucket.gather()
-
-    def publish(self) -> None:
-        """Have the rows of all ranks in the whole parameters. Collective."""
-        self.gather()
-        for bucket in self.buckets:
-            bucket.arrive()

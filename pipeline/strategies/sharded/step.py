@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,23 +34,24 @@ from pipeline.parallel.types import Parts
 from pipeline.strategies.sharded.rows import ShardedOptimiser, row_buckets
 
 
-def shard_optimiser(parts: Parts, bucket_bytes: float) -> ShardedStepper:
+def shard_optimiser(parts: Parts, bucket_bytes: float) -> Stepper:
     """Stage 1: gradients are reduced during the backward pass. Collective."""
     group, mesh = Group.join(parts.layout), mesh_of(parts.layout)
     replicas = mesh[REPLICA].get_group() if REPLICA in dict(parts.layout.axes) else None
     ranks = mesh[DATA].get_group()
     buckets = row_buckets(parts, ranks, replicas, bucket_bytes=bucket_bytes)
     rows = ShardedOptimiser(parts, buckets)
-    return ShardedStepper(parts.prepared(rows), group, sharded=rows, reduction=rows.reduction)
+    return Stepper(parts.prepared(rows), group, reduction=rows.reduction, norm=norm_of)
 
 
-def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> ShardedStepper:
+def shard_weights(parts: Parts, *, reshard: bool, offload: bool) -> Stepper:
     """Stage 2, or with `reshard` 3, by FSDP2; knobs as in `shard`. Collective."""
     # Norms and final weights of shards on the host travel by Gloo.
     group = Group.join(parts.layout, "cpu:gloo,cuda:nccl" if offload else None)
     root = shard(parts.model, mesh_of(parts.layout), parts, reshard=reshard, offload=offload)
     prepared = parts.prepare(narrow=False)
-    return ShardedStepper(prepared, group, accumulating=lambda: without_reduction(root))
+    accumulating = partial(without_reduction, root)
+    return Stepper(prepared, group, accumulating=accumulating, norm=norm_of)
 
 
 def shard(
@@ -124,14 +126,6 @@ class MeanReduceScatter(ReduceScatter):
         output_tensor.copy_(ring_reduce_scatter(sent, group))
         if op == dist.ReduceOp.AVG:
             output_tensor /= group.size()
-
-
-class ShardedStepper(Stepper):
-    """The shared step where gradients or weights are shards, or the optimiser's state is."""
-
-    def clip(self, parameters: list[Tensor]) -> Tensor:
-        """Clip by the norm over the shards of all ranks."""
-        return self.clip_by(norm_of(parameters), parameters)
 
 
 @collective

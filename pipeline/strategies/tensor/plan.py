@@ -83,14 +83,9 @@ class Part:
 
     def of_block(self, spec: RunSpec, ranks: int) -> tuple[float, float]:
         """Parameters that one of so many ranks holds of a block, and besides the blocks."""
-        block, ends = (
-            uncut + cut / ranks
-            for uncut, cut in (
-                replace(self, layers=1, is_first=False, is_last=False).parameters(spec),
-                replace(self, layers=0).parameters(spec),
-            )
-        )
-        return block, ends
+        uncut, cut = replace(self, layers=1, is_first=False, is_last=False).parameters(spec)
+        uncut_ends, cut_ends = replace(self, layers=0).parameters(spec)
+        return uncut + cut / ranks, uncut_ends + cut_ends / ranks
 
     def blocks(self, spec: RunSpec) -> str:
         """The part of the formula that is its blocks': `4L`, in activations of fp32."""

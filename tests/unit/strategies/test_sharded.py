@@ -80,7 +80,7 @@ def operators_of_an_update(strategy: str, size: int, **options: Any) -> int:
         with Operators() as counted:
             optimiser.step()
             if strategy == "sharded":
-                optimiser.publish()
+                optimiser.reduction.publish()
     return len(counted.calls)
 
 

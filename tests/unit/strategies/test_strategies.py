@@ -369,7 +369,7 @@ def test_the_policy_of_fsdp_and_both_backends_are_handed_over(monkeypatch) -> No
 
     monkeypatch.setattr(sharded, "fully_shard", take)
     monkeypatch.setattr(sharded, "mesh_of", lambda layout: SimpleNamespace(device_type="cuda"))
-    monkeypatch.setattr(sharded, "ShardedStepper", lambda parts, group, **how: group)
+    monkeypatch.setattr(sharded, "Stepper", lambda parts, group, **how: group)
     monkeypatch.setattr(Group, "join", lambda layout, backend=None: backend)
     spec = first_run("smoke").model
     model, precision = build_model(spec, 0), make_precision("fp32", "cpu")

@@ -87,8 +87,8 @@ def test_passes_are_computation_and_a_loss_belongs_to_its_forward_pass(clock, ti
                 with timer.during(COMMUNICATION):  # along a tensor axis, within the pass
                     clock.now += 4
                 clock.now += 8
-            with waits.rest_of_pass():  # the loss
-                clock.now += 32
+            clock.now += 32  # the loss
+            waits.wait()
             clock.now += 64
             with waits.not_while(BACKWARD, (BACKWARD, 1, 0)):
                 clock.now += 128

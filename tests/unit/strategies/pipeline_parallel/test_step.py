@@ -53,13 +53,10 @@ def test_the_last_stage_waits_after_its_loss_not_before(monkeypatch) -> None:
     monkeypatch.setattr(PipelineStage, "forward_one_chunk", lambda *_, **__: None)
     stage, waited = MarkedStage.__new__(MarkedStage), list[int]()
     stage.waits, stage.num_stages = Waits(NOT_PROFILED), 2
-    monkeypatch.setattr(stage.waits, "_wait", lambda: waited.append(stage.stage_index))
+    monkeypatch.setattr(stage.waits, "wait", lambda: waited.append(stage.stage_index))
     for stage.stage_index in (0, 1):
         stage.forward_one_chunk(0)
     assert waited == [0]
-    with stage.waits.rest_of_pass():
-        pass
-    assert waited == [0, 1]
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -70,6 +67,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
         parameters=[weight],
         reduce=lambda: events.append("reduce"),
         reduced=lambda: events.append("reduced"),
+        gather=lambda: None,
     )
 
     def passes(*ids: Any, **named: Any) -> None:
@@ -85,7 +83,7 @@ def test_the_first_stage_alone_reduces_before_its_passes_have_ended(stage) -> No
             autocast=nullcontext,
             scaled=lambda loss, *_, **__: nullcontext(loss),
         ),
-        optimiser=None, sharded=None, context=None,
+        optimiser=None, context=None,
         reduction=Reduction([bucket]), reduce=lambda: None,
         _schedules={(1, 4): (SimpleNamespace(step=passes), 2)}, own_stages={stage: None},
         staged=SimpleNamespace(stages=SimpleNamespace(count=3)), device="cpu",
