@@ -241,7 +241,10 @@ def at_once(works: Iterable[Callable[[], Any]], places: Iterable[Iterable[int]])
     try:
         with contextlib.ExitStack() as stack:
             children = [stack.enter_context(Teller(partial(measure, *pair))) for pair in pairs]
-            return [child.hear() for child in children]
+            values = [child.hear() for child in children]
+            for child in children:
+                child.wait()  # for its exit handlers too
+            return values
     except LaunchError as error:
         raise LaunchError(f"a measuring process failed: {error}") from None
 
