@@ -201,12 +201,8 @@ class Tensor(Strategy):
         part = 1 / size
         bucket = bucket_bytes(spec.model, share * gradients, layers=part, ends=part)
         kept_of_all = Footprint(
-            buffer_bytes=bucket if wide and several else 0,
-            holds_gradients=several and not wide,
-            weight_share=share,
-            gradient_share=share,
-            optimiser_share=share,
-        )
+            buffer_bytes=bucket if wide and several else 0, holds_gradients=several and not wide
+        ).holding(share, share)
         if self.zero_stage:
             own = self._part(spec).of_block(spec, size)
             kept_of_all = replace(

@@ -214,8 +214,9 @@ def test_each_cell_of_the_paper_keeps_what_its_strategy_does() -> None:
     assert 4 * four.activations == one.activations, "one process cuts the batch over all GPUs"
 
 
-def test_accumulation_holds_gradients_and_cuts_activations() -> None:
-    spec = shipped("smoke", "single", 1).spec
+@pytest.mark.parametrize("place", [("smoke", "single", 1), ("mtnlg2022", "tensor", 4)])
+def test_accumulation_holds_gradients_and_cuts_activations(place) -> None:
+    spec = shipped(*place).spec
     cut = replace(spec, workload=replace(spec.workload, accumulation_steps=4))
     whole, parts = (predict(s) for s in (spec, cut))
     assert parts.activations * 4 == whole.activations
