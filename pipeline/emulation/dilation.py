@@ -60,6 +60,7 @@ def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[i
 
 def pin(cores: Iterable[int]) -> None:
     """Pin this process, and all that it starts from now on, to these cores."""
+    cores = list(cores)
     # Every thread: the call for a process moves the calling one alone.
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):

@@ -179,6 +179,8 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         if place.site.runtime == PYXIS and not several:
             enter = (*STEP, *enter)
     python = "python" if enter else sys.executable  # the image has its own
+    # An image has the working folder by its real path, and the shell may name it by a link.
+    stop = os.path.realpath(os.environ[inherited.STOP]) if inherited.STOP in os.environ else ""
     options = (
         f"--spec={paths.spec}",
         f"--tokens={paths.tokens}",
@@ -187,7 +189,7 @@ def commands(run: ResolvedRun, paths: RunPaths, place: StartPlace) -> tuple[tupl
         f"--resume-from={place.done}",
         f"--launch={place.token}",
         *([f"--owner={place.owner}"] if place.owner else []),
-        *([f"--stop-file={os.environ[inherited.STOP]}"] if inherited.STOP in os.environ else []),
+        *([f"--stop-file={stop}"] if stop else []),
         *([f"--yardstick={paths.yardstick}"] if paths.yardstick else []),
         *([f"--image-digest={digest}"] if digest else []),
     )

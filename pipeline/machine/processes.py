@@ -243,7 +243,7 @@ def at_once(works: Iterable[Callable[[], Any]], places: Iterable[Iterable[int]])
             children = [stack.enter_context(Teller(partial(measure, *pair))) for pair in pairs]
             values = [child.hear() for child in children]
             for child in children:
-                child.wait()  # for its exit handlers too
+                child.wait()  # it ends by itself: none is killed while it still writes
             return values
     except LaunchError as error:
         raise LaunchError(f"a measuring process failed: {error}") from None

@@ -88,9 +88,10 @@ class Results:
     def pick(self, level: str, *metrics: str) -> pd.DataFrame:
         """Rows of one level and of these metrics, ordered by cells, nodes, repeats and steps."""
         table = self.table
-        picked = table[(table["level"] == level) & table["metric"].isin(metrics)]
-        # What has no repeat, rank or step comes last.
-        return picked.sort_values(_ORDER, ignore_index=True)
+        asked = (table["level"] == level) & table["metric"].isin(metrics)
+        # What has no repeat, rank or step comes last. All columns are taken once.
+        order = table.loc[asked, _ORDER].sort_values(_ORDER).index
+        return table.loc[order].reset_index(drop=True)
 
     def beside(
         self,

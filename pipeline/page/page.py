@@ -128,7 +128,7 @@ def render(
 
 def render_points(numbers: Mapping[str, Any], drawings: Path) -> str:
     """The page on a study of points: the figure of the folder `drawings`, and every table."""
-    from pipeline.figures.points import TEXT  # which draws, and predicts every point
+    from pipeline.figures.points import TEXT  # imported here: it predicts every point
     from pipeline.tables import points
 
     captions = {name: table.caption for name, table in points.TABLES.items()}

@@ -165,6 +165,9 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
     # Equal where all have as many sequences a device, which weak scaling keeps.
     each = (runs["global_batch"] / runs["data_devices"]).nunique()
     per_device = bool((runs["scaling"] == "weak").all()) and each == 1
+    # Of the cells that set no work of their own, where there are some.
+    own = {arm.name for arm in study.arms if arm.own["workload"]}
+    plain = runs if set(runs["arm"]) <= own else runs[~runs["arm"].isin(own)]
     same = "the same optimisation step on the same batch"
     if batch_differs and per_device:
         same += " per device, so that the whole grows with them"
@@ -172,9 +175,9 @@ def _workload(study: Study, results: Results) -> dict[str, Any]:
         same = "the same optimisation step wherever global batches are equal"
     return {
         "scaling": work.scaling,
-        "batches": " or ".join(map(str, sorted({int(b) for b in runs["global_batch"]}))),
+        "batches": " or ".join(map(str, sorted({int(b) for b in plain["global_batch"]}))),
         "tokens": " or ".join(
-            f"{t:,}" for t in sorted({int(t) for t in runs["global_batch_tokens"]})
+            f"{t:,}" for t in sorted({int(t) for t in plain["global_batch_tokens"]})
         ),
         "equal": not batch_differs or per_device,
         "same": same,

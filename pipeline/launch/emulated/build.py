@@ -89,7 +89,7 @@ def _train(run: ResolvedRun, nodes: Nodes, forward_seconds: float | None, args: 
         node, local = divmod(rank, layout.processes_per_node)
         nodes.enter(node)
         slowness = slowness_of(node, nodes.count, link, f"{run.spec.seed}/{run.spec.repeat}/{node}")
-        # No time of a profiled run is compared with that of a timed one, whose cores stay.
+        # Timed runs stay where they are; they meet a profiled one in `profile_slowdown` alone.
         move = partial(nodes.move, node) if run.spec.profile else None
         pacer = partial(Pacer, nodes.dilation, slowness, forward_seconds, move)
         # What torchrun would set, and the dilated waits of Horovod's loop.

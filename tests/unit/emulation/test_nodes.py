@@ -49,11 +49,12 @@ def test_a_trial_that_ends_without_a_word_is_none_that_went_well(monkeypatch, tr
 def test_a_node_of_a_profiled_run_is_on_every_core_in_turn() -> None:
     cores = sorted(os.sched_getaffinity(0))
     made = object.__new__(nodes.Nodes)  # without a network
-    made.places, made.count = places(2 * len(cores), 1, cores), 2 * len(cores)
+    made.places = places(2 * len(cores) + 1, 1, cores)
     with pinned(cores):
-        on = list[int]()
-        pacer = Pacer(4.0, move=partial(made.move, 1))
-        for step in range(len(cores)):
-            pacer.begin_step(step)
-            on += os.sched_getaffinity(0)
-    assert sorted(on) == cores
+        for node in range(len(made.places)):
+            on = list[int]()
+            pacer = Pacer(4.0, move=partial(made.move, node))
+            for step in range(len(cores)):
+                pacer.begin_step(step)
+                on += os.sched_getaffinity(0)
+            assert sorted(on) == cores

@@ -128,6 +128,15 @@ def test_a_run_on_one_machine_is_not_given_to_a_scheduler(run) -> None:
         planned(run, StartPlace(2, 1, scheduler=SRUN))
 
 
+def test_a_rank_looks_for_the_stop_where_an_image_has_it(run, monkeypatch, tmp_path) -> None:
+    """A shell may name the working folder by a link, and an image has the folder alone."""
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "home").symlink_to(tmp_path / "scratch")
+    monkeypatch.setenv(inherited.STOP, str(tmp_path / "home/stop"))
+    for command in planned(run, StartPlace(2, 1234)):
+        assert f"--stop-file={tmp_path}/scratch/stop" in command
+
+
 @pytest.mark.parametrize("network", ["loopback", "emulated", "real"])
 def test_a_rank_has_what_study_and_site_state_and_nothing_else_of_its_kind(
     run, monkeypatch, network

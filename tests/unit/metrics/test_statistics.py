@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.metrics import statistics
 from pipeline.metrics.statistics import (
     DRIFT,
     NO_INTERVAL,
@@ -217,3 +218,10 @@ def test_cells_that_are_alike_are_rarely_told_apart() -> None:
         alarms += min(holm([p_value for p_value, _ in tests])) < 0.05
     # 5 % of 100 and two standard errors of that count.
     assert alarms <= 5 + 2 * 2.2
+
+
+@pytest.mark.parametrize("n", [2, 6, 41, 1999])
+def test_many_values_are_counted_as_few_are(monkeypatch, n: int) -> None:
+    exact = statistics._coverages(n)
+    monkeypatch.setattr(statistics, "MOST_EXACT", 0)
+    assert statistics._coverages.__wrapped__(n) == pytest.approx(exact)

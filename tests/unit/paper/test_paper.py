@@ -119,7 +119,8 @@ SAID: dict[str, tuple[dict[str, Any], list[str]]] = {
     "settings of a cell": (
         {"repeats": 2, "cells": OWN, "compares": ["global_batch"]},
         ["| workload.global\\_batch = 8 and options.bucket\\_cap\\_mb = 1 |",
-         "what a cell sets for itself stands in the table of cells"],
+         "what a cell sets for itself stands in the table of cells",
+         f"the global batch is {make_study()['workload']['global_batch']} sequences ("],
     ),
 }  # fmt: skip
 UNSAID = {
