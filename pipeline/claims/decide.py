@@ -48,9 +48,9 @@ class Beside(NamedTuple):
 
     effect: Interval
     how: str
-    """How that metric differs."""
+    """The difference of that metric, in words."""
     agreeing: str
-    """Where both would say the same."""
+    """A study in which both would say the same, in words."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _beside(outcome: Outcome) -> str:
 def _objection(
     outcome: Outcome, effect: Interval, verdict: str, region: Region, evidence: Evidence
 ) -> tuple[str, str]:
-    """What speaks against a decision besides its own rank tests, or nothing; what removes it."""
+    """An objection to a decision besides its own rank tests, or nothing; a remedy for it."""
     beside = outcome.beside
     if beside and within(beside.effect.low, beside.effect.high, region) != verdict:
         takes = beside.agreeing

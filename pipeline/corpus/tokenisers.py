@@ -84,7 +84,7 @@ def check_folder(section: Mapping[str, Any], model_vocab_size: int) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the library refuses, on one line; raises again what only stops it, as an interrupt.
+    """The reason of a refusal by the library, on one line; an interrupt is raised again.
 
     A panic of its Rust code is no Exception to Python, and of a hidden class.
     """
@@ -142,7 +142,7 @@ def _train_wordpiece(store: TextStore, vocab_size: int) -> Tokeniser:
 
 
 def _by_frequency(texts: Iterable[str]) -> dict[str, int]:
-    """How often each character occurs, from the most frequent on, equal ones by code point."""
+    """Counts of the characters, from the most frequent on, equal ones by code point."""
     counts = Counter(chain.from_iterable(texts))
     return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
 

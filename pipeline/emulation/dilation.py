@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -58,9 +58,8 @@ def places(count: int, cores_per_node: int, cores: Sequence[int]) -> list[list[i
     ]
 
 
-def pin(cores: Iterable[int]) -> None:
+def pin(cores: Collection[int]) -> None:
     """Pin this process, and all that it starts from now on, to these cores."""
-    cores = list(cores)
     # Every thread: the call for a process moves the calling one alone.
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(ProcessLookupError):
@@ -68,7 +67,7 @@ def pin(cores: Iterable[int]) -> None:
 
 
 @contextmanager
-def pinned(cores: Iterable[int]) -> Iterator[None]:
+def pinned(cores: Collection[int]) -> Iterator[None]:
     """Pin this process, and all that it starts, to these cores for a while."""
     before = os.sched_getaffinity(0)
     pin(cores)

@@ -83,13 +83,13 @@ class Nodes:
         return pinned(self.places[node])
 
     def move(self, node: int, step: int) -> None:
-        """Pin this process to the node's cores of `step`: each node changes its at every step.
+        """Pin this process to the node's cores of `step`: each node has others at the next one.
 
         One core may be slower than another for minutes, which would make its nodes slower ones.
         After as many steps as there are cores a node has been on each.
         """
         cores = sorted({core for place in self.places for core in place})
-        pin(cores[(cores.index(core) + step) % len(cores)] for core in self.places[node])
+        pin([cores[(cores.index(core) + step) % len(cores)] for core in self.places[node]])
 
     def enter(self, node: int) -> None:
         """Move this thread into the network of a node."""

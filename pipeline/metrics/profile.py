@@ -183,9 +183,10 @@ def step_bubbles(record: RunRecord, layout: Layout, *, equal: bool = False) -> l
     """The bubble of each timed step, the mean over the pipelines of the layout.
 
     On emulated nodes, which share cores, each pass counts with the median of all that its rank ran
-    of its kind and stage: the work is the same, and a replay waits for the longest, so that passes
-    which other work slowed would make a bubble that no pipeline on cores of its own has. Stages
-    that have more to do stay longer. Elsewhere a pass counts with what it took.
+    of its kind and stage, in steps on different cores: the work is the same, and a replay waits for
+    the longest, so that passes which other work or a slower core delayed would make a bubble that
+    no pipeline on equal cores of its own has. Stages that have more to do stay longer. Elsewhere a
+    pass counts with what it took.
 
     `equal` gives every pass the mean of its kind over all stages and micro-batches: what is left is
     the schedule's alone, the rest is that of stages of unequal length.

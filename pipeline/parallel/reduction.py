@@ -24,7 +24,7 @@ from pipeline.parallel.types import Parts
 class Reduction:
     """Reduces buckets in their order, so that it is the same on all ranks."""
 
-    def __init__(self, buckets: Iterable[MeanBucket]) -> None:
+    def __init__(self, buckets: Iterable[Bucket]) -> None:
         self.buckets, self._next = list(buckets), 0
         self._missing = [0] * len(self.buckets)
         for index, bucket in enumerate(self.buckets):
@@ -69,8 +69,8 @@ class Reduction:
             bucket.arrive()
 
 
-class MeanBucket:
-    """Parameters whose gradients travel together, and become views of their mean over all ranks.
+class Bucket:
+    """Parameters whose gradients travel together.
 
     `reduced_as` is the type in which they travel, None for their own. `count`, where it is given,
     divides their sum in place of the number of ranks.
@@ -82,7 +82,26 @@ class MeanBucket:
     ) -> None:  # fmt: skip
         self.parameters, self.ranks, self.reduced_as = parameters, ranks, reduced_as
         self.count = count or ranks.size()
-        self._sent: tuple[Tensor, torch.dtype, Any] | None = None
+
+    def reduce(self) -> None:
+        """Begin to add up the gradients of all ranks. Collective."""
+        raise NotImplementedError
+
+    def reduced(self) -> None:
+        """Wait for them. Collective."""
+        raise NotImplementedError
+
+    def gather(self) -> None:
+        """Begin to gather what other ranks updated, where not each rank updates all. Collective."""
+
+    def arrive(self) -> None:
+        """Have what was gathered."""
+
+
+class MeanBucket(Bucket):
+    """Gradients that become views of their mean over all ranks."""
+
+    _sent: tuple[Tensor, torch.dtype, Any] | None = None
 
     @collective
     def reduce(self) -> None:
@@ -104,12 +123,6 @@ class MeanBucket:
         pieces = torch.split(flat.to(dtype), [parameter.numel() for parameter in self.parameters])
         for parameter, piece in zip(self.parameters, pieces, strict=True):
             parameter.grad = piece.view_as(parameter)
-
-    def gather(self) -> None:
-        """Begin to gather what other ranks updated: nothing, since each rank updates all."""
-
-    def arrive(self) -> None:
-        """Have what was gathered."""
 
 
 def averaged(

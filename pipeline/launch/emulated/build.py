@@ -51,7 +51,7 @@ def run_here() -> int:
         forward_seconds = yardstick.forward_seconds(args.yardstick, run)
         dilation = dilate(world, len(cores))
         nodes = Nodes(places(world.nodes, world.cores_per_node, cores), link, dilation)
-        stay_with(parent)  # once more: Linux forgets it of whoever enters a user namespace
+        stay_with(parent)  # again: entering a user namespace has cleared it
         with awake(cores):
             measured = measure(spec, nodes, partial(write_text, args.out / NOTE))
             about = measured | {"cores": len(cores)}

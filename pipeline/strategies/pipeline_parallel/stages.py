@@ -160,7 +160,7 @@ class Waits:
             self.wait()
 
     def wait(self) -> None:
-        """The end of a pass: communication goes on."""
+        """End a pass: what follows is communication."""
         self._open.enter_context(self.phases.during(COMMUNICATION))
 
 

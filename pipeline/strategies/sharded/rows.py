@@ -17,12 +17,12 @@ from pipeline.parallel.collectives import collective
 from pipeline.parallel.cut import NAME, ROWS_NAME, RowRange, cut_of
 from pipeline.parallel.group import begin_reduce_scatter, buckets
 from pipeline.parallel.mesh import BUCKET_BYTES, DATA
-from pipeline.parallel.reduction import MeanBucket, Reduction
+from pipeline.parallel.reduction import Bucket, Reduction
 from pipeline.parallel.types import Parts
 from pipeline.precision.native import Precision, narrow
 
 
-class RowBucket(MeanBucket):
+class RowBucket(Bucket):
     """Parameters whose rows travel together; `own` are this rank's rows of all of them, flat.
 
     Each parameter is cut into as many equal runs of rows as there are ranks, the last ones padded.
