@@ -120,7 +120,7 @@ class Calibration:
         if not known:
             raise StudyError(
                 f"the calibration has no {kind} over link {link}; run `python -m pipeline "
-                "calibrate` for this study"
+                "calibrate` for this study, with what its strategies need installed"
             )
         points = self.collectives[min(known, key=lambda key: abs(key[1] - ranks))]
         for (a, x), (b, y) in pairwise(points):
@@ -303,7 +303,8 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
         return sends.messages * (each("reduce_scatter", size) + each(GATHER, size))
     if sends.overlap:
         # Buckets that are on their way together share the latency.
-        return exposed(each(sends.kind, payload), hideable, sends.messages)
+        by = run.strategy.all_reduces_by or sends.kind
+        return exposed(each(by, payload), hideable, sends.messages)
     return sends.messages * each(sends.kind, size)
 
 

@@ -11,7 +11,8 @@ import importlib.util
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,9 @@ from pipeline.parallel.types import Parts, Trainable
 from pipeline.study.spec import ModelSpec, RunSpec, WorldSpec
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
     from pipeline.cost.sharding import Cuts, Prices
 
 
@@ -210,6 +214,17 @@ class Strategy(ABC):
     def sends_unstated(self) -> str:
         """Reason for having no formula of what it sends; `sends` is then empty."""
         return ""
+
+    @property
+    def all_reduces_by(self) -> str:
+        """Its own library that reduces gradients, with what it was told; "" for torch's groups."""
+        return ""
+
+    def all_reduce(
+        self, layout: Layout, store: Store
+    ) -> AbstractContextManager[Callable[[Tensor], None]]:
+        """That library's all-reduce, for `calibrate`: ranks join at `store`, and leave."""
+        raise NotImplementedError
 
     @property
     def cuts_weights(self) -> bool:

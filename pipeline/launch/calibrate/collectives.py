@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,22 @@ import numpy as np
 from pipeline.emulation import links
 from pipeline.emulation.dilation import awake, dilate, places
 from pipeline.emulation.nodes import Nodes
-from pipeline.emulation.pacing import VARIABLE, Pacer
+from pipeline.emulation.pacing import VARIABLE, Pacer, time_spinning
+from pipeline.errors import UnsupportedError
 from pipeline.machine.processes import at_once, stay_with
 from pipeline.models import FP32, num_parameters
 from pipeline.parallel.mesh import divisors
 from pipeline.resolved import ResolvedRun
-from pipeline.study.spec import RunSpec
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.distributed import ProcessGroup
 
 SMALLEST, LARGEST = 1 << 10, 1 << 24
 """Bytes. Between them sizes grow by 16; the gradients of the study are the last."""
 MOST_TIMES = 15
+LIBRARY_SHARE = 0.2
+"""Of the time for all KINDS, for an all-reduce by another library."""
 LONGEST = 1.0
 """Seconds of the machine; sizes that are to take longer are left to the line through the others."""
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "send", "shift")
@@ -56,20 +59,38 @@ def measured(
         if run.spec.world.size >= (before.spec.world.size if before else 2):
             largest[run.link] = run
     axes = {size for run in (*runs, *computing) for _, size in run.layout.axes}
-    timings = []
-    for link, run in largest.items():
+    cases = list[tuple[ResolvedRun, list[int], Sequence[str], float]]()
+    for run in largest.values():
         groups = [size for size in divisors(run.spec.world.size)[1:] if size in axes]
-        case = partial(_on_nodes, run.spec, groups, cores, seconds / len(groups) / len(largest))
+        cases.append((run, groups, KINDS, 1.0 / len(groups)))
+    cases += [(run, [run.spec.world.size], [run.strategy.all_reduces_by], LIBRARY_SHARE)
+              for run in _by_libraries(runs)]  # fmt: skip
+    whole, timings = sum(share for *_, share in cases), []
+    for run, groups, kinds, share in cases:
+        case = partial(_on_nodes, run, groups, kinds, cores, seconds * share / whole)
         (each,) = at_once([case], [cores])
-        timings += [{"link": link.name if link else None, **one} for one in each]
+        link = run.link.name if run.link else None
+        timings += [{"link": link, **one} for one in each]
     return timings
 
 
+def _by_libraries(runs: Sequence[ResolvedRun]) -> list[ResolvedRun]:
+    """A run of each world whose gradients a library of its own reduces that is installed here."""
+    found = dict[Any, ResolvedRun]()
+    for run in runs:
+        if (library := run.strategy.all_reduces_by) and run.spec.world.size > 1:
+            with suppress(UnsupportedError):
+                run.strategy.check()
+                found.setdefault((run.link, run.spec.world.size, library), run)
+    return list(found.values())
+
+
 def _on_nodes(
-    run: RunSpec, groups: Sequence[int], cores: Sequence[int], seconds: float
-) -> list[dict[str, Any]]:
+    run: ResolvedRun, groups: Sequence[int], kinds: Sequence[str], cores: Sequence[int],
+    seconds: float,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Build the nodes of a run below this process, and have a rank on each time all cases."""
-    world, nodes, dilation = run.world, None, 1.0
+    world, nodes, dilation = run.spec.world, None, 1.0
     if world.link is not None:
         dilation = dilate(world, len(cores))
         own = places(world.nodes, world.cores_per_node or 1, cores)
@@ -77,19 +98,26 @@ def _on_nodes(
         nodes = Nodes(own, world.link, dilation)
         stay_with(parent)  # entering a user namespace cancels the signal at its end
 
-    def rank_times(meeting: str, rank: int) -> list[dict[str, Any]]:
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if nodes is None else links.INTERFACE
+    def rank_times(folder: str, rank: int) -> list[dict[str, Any]]:
+        node, local = divmod(rank, world.ranks_per_node)
+        # What a launcher would set.
+        variables = {
+            "RANK": rank, "WORLD_SIZE": world.size,
+            "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": world.ranks_per_node,
+            "MASTER_ADDR": links.address(0) if nodes else "127.0.0.1",
+            "GLOO_SOCKET_IFNAME": links.INTERFACE if nodes else "lo",
+        } | ({VARIABLE: dilation} if nodes else {})  # fmt: skip
+        os.environ.update({name: str(value) for name, value in variables.items()})
         # A dilated call takes longer, and a quartile needs enough of them.
         lasting = max(1.0, dilation / 2) * seconds
-        with nodes.within(rank // world.ranks_per_node) if nodes else nullcontext():
-            return _times(run, meeting, rank, groups, sizes, dilation, lasting)
+        with nodes.within(node) if nodes else nullcontext():
+            return _times(run, folder, rank, groups, kinds, sizes, dilation, lasting)
 
-    sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.model))
+    sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.spec.model))
     while sizes[-1] < most:
         sizes.append(min(16 * sizes[-1], most))
     with awake(cores if nodes else ()), TemporaryDirectory() as folder:
-        work = partial(rank_times, f"file://{folder}/meeting")
-        ranks = [partial(work, rank) for rank in range(world.size)]
+        ranks = [partial(rank_times, folder, rank) for rank in range(world.size)]
         each = at_once(ranks, [cores] * world.size)
     return [_of_all(same, dilation) for same in zip(*each, strict=True)]
 
@@ -114,23 +142,28 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
 
 
 def _times(
-    run: RunSpec, meeting: str, rank: int, groups: Sequence[int], sizes: Sequence[int],
-    factor: float, seconds: float,
+    run: ResolvedRun, folder: str, rank: int, groups: Sequence[int], kinds: Sequence[str],
+    sizes: Sequence[int], factor: float, seconds: float,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Be a rank: join the others, and time each size of group, kind and size several times."""
-    if factor > 1:
-        os.environ[VARIABLE] = str(factor)
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # nodes have no names
     import torch
     import torch.distributed as dist
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
     from torch.distributed.device_mesh import init_device_mesh
 
-    size = run.world.size
+    world, reduced = run.spec.world, None
+    size = world.size
     warnings.simplefilter("ignore", FutureWarning)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+    at = f"file://{folder}/meeting"
+    dist.init_process_group("gloo", init_method=at, rank=rank, world_size=size)
+    leaving = ExitStack()
+    if set(kinds) - set(KINDS):
+        store = FileStore(f"{folder}/library", size)
+        reduced = leaving.enter_context(run.strategy.all_reduce(run.layout, store))
     # With a yardstick CPU seconds count as on a machine where nothing empties the caches.
-    side = 1 if run.world.yardstick else SIDE
+    side = 1 if world.yardstick else SIDE
     pacer, matrix = Pacer(factor), torch.ones(side, side)
     pacer.start()
 
@@ -145,11 +178,13 @@ def _times(
         pacer.waited()
         return before, time.perf_counter()
 
-    each, timings = seconds / (len(sizes) * len(KINDS)), []
+    each, timings = seconds / (len(sizes) * len(kinds)), []
     joined = [init_device_mesh("cpu", (size // ranks, ranks)).get_group(1) for ranks in groups]
-    for (ranks, group), kind in itertools.product(zip(groups, joined, strict=True), KINDS):
+    for (ranks, group), kind in itertools.product(zip(groups, joined, strict=True), kinds):
         for place, count in enumerate(sizes):
-            work = _work(kind, max(1, count // 4 // ranks), group)
+            work = _work(kind, max(1, count // 4 // ranks), group, reduced)
+            if reduced is not None:
+                time_spinning(work)
             once(work)
             began, moments = time.perf_counter(), [once(work)]
             whole, took = moments[0][1] - began, moments[0][1] - moments[0][0]
@@ -163,12 +198,18 @@ def _times(
             if place and float(most[1]) * larger > LONGEST:
                 break
     dist.barrier()
+    leaving.close()
     dist.destroy_process_group()
     return timings
 
 
-def _work(kind: str, piece: int, group: ProcessGroup) -> Callable[[], object]:
-    """One collective of a group over as many pieces of so many numbers as it has ranks."""
+def _work(
+    kind: str, piece: int, group: ProcessGroup, reduced: Callable[[Tensor], None] | None
+) -> Callable[[], object]:
+    """One collective of a group over as many pieces of so many numbers as it has ranks.
+
+    Of a kind that is none of KINDS by `reduced`, of a library of its own.
+    """
     import torch
     import torch.distributed as dist
 
@@ -181,6 +222,8 @@ def _work(kind: str, piece: int, group: ProcessGroup) -> Callable[[], object]:
         return lambda: dist.all_reduce(whole, group=group)
     if kind == "reduce_scatter":
         return lambda: ring_reduce_scatter(whole, group)
+    if reduced is not None:
+        return lambda: reduced(whole)
     if kind == "all_gather":
         return lambda: dist.all_gather_into_tensor(whole, own, group)
     # To the next rank: of a message the first alone sends one, of a shift each does, the last one

@@ -8,11 +8,13 @@ store that torchrun already runs, and every rank sets the documented `HOROVOD_*`
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from pipeline.emulation import pacing
 from pipeline.errors import LaunchError
 from pipeline.machine import addresses
 from pipeline.parallel.mesh import Layout
@@ -21,8 +23,10 @@ HOST = "node{}"
 """Name of a node: several may share one machine, whose own name does not tell them apart."""
 
 
-def join(layout: Layout, settings: Mapping[str, str]) -> None:
+def join(layout: Layout, settings: Mapping[str, str], store: Store | None = None) -> None:
     """Initialise Horovod with `settings`; raises LaunchError unless all ranks came up as one.
+
+    They meet at `store`, else at torchrun's.
 
     A process joins once: Horovod 0.28 can crash when it is initialised again after a shutdown. So a
     later `join` finds the job as it is, and Horovod's own exit handler shuts it down. Collective.
@@ -44,9 +48,12 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
         os.environ.update(HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo")
         if layout.num_processes > 1:
             # Where rank 0 serves it, others may read it until all are in Horovod's job.
-            launcher_store, _, _ = next(iter(rendezvous("env://")))
-            os.environ.update(_meet(launcher_store))
+            if store is None:
+                store, _, _ = next(iter(rendezvous("env://")))
+            os.environ.update(_meet(store))
         hvd.init()
+        del store  # with the thread that serves it
+        pacing.find_spinning()
     if hvd.size() != layout.num_processes:
         raise LaunchError(
             f"Horovod came up with {hvd.size()} ranks, the spec says "
@@ -54,8 +61,20 @@ def join(layout: Layout, settings: Mapping[str, str]) -> None:
         )
 
 
+def wait_asleep(handles: Iterable[int | None]) -> None:
+    """Where nodes are emulated, wait for these collectives without keeping the core busy.
+
+    Horovod's own wait spins, which on a shared core takes the time of the node that it waits for.
+    """
+    import horovod.torch as hvd
+
+    for handle in handles:
+        if handle is not None:
+            pacing.asleep(partial(hvd.poll, handle))
+
+
 def _meet(launcher_store: Store) -> dict[str, str]:
-    """Agree through torchrun's store on a rendezvous server, a thread of rank 0."""
+    """Agree through the launcher's store on a rendezvous server, a thread of rank 0."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     store = PrefixStore("samestep/horovod", launcher_store)

@@ -11,9 +11,11 @@ import importlib.util
 import json
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.cost.traffic import Traffic
 from pipeline.emulation import pacing
@@ -24,6 +26,10 @@ from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import Footprint, Strategy, along
 from pipeline.study.spec import RunSpec, WorldSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import Store  # type: ignore[attr-defined]
 
 UNSUPPORTED_FILE = "horovod-unsupported.txt"
 """File of the environment's folder in which envs/build_horovod.py leaves the reason."""
@@ -133,16 +139,40 @@ class Horovod(Strategy):
         if reason is not None:
             raise MissingError(f"Horovod is {reason}")
 
+    @property
+    def all_reduces_by(self) -> str:
+        """Horovod: where a node has one core, its threads take that from who computes."""
+        return f"horovod, {self.fusion_threshold_mb} MiB, {self.cycle_time_ms:g} ms"
+
+    @contextmanager
+    def all_reduce(self, layout: Layout, store: Store) -> Iterator[Callable[[Tensor], None]]:
+        """Horovod's, in a job of its own."""
+        import horovod.torch as hvd
+
+        from pipeline.strategies.horovod import job
+
+        job.join(layout, self._settings(), store)
+
+        def reduced(tensor: Tensor) -> None:
+            handle = hvd.allreduce_async_(tensor, name="reduced", op=hvd.Average)
+            job.wait_asleep([handle])
+            hvd.synchronize(handle)
+
+        yield reduced
+        hvd.shutdown()
+
+    def _settings(self) -> dict[str, str]:
+        """Horovod's variables, whose cycle is stretched as time is."""
+        return {
+            "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
+            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
+        }
+
     def build(self, parts: Parts) -> Trainable:
         """Join, broadcast the weights, wrap the optimiser."""
         from pipeline.strategies.horovod.step import HorovodStepper
 
-        settings = {
-            "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_mb * 2**20),
-            "HOROVOD_CYCLE_TIME": str(self.cycle_time_ms * pacing.dilation()),
-        }
-        if self.autotune:
-            settings = TUNING
+        settings = TUNING if self.autotune else self._settings()
         defects = Defects(self.empty_cache, self.optimiser_steps, self.clip_before_synchronise)
         return HorovodStepper(parts, settings, self.compression, defects)
 

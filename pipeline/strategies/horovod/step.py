@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,7 @@ class HorovodRanks(Ranks):
     def mean(self, value: Tensor, name: str = "mean_over_ranks") -> Tensor:
         """The mean of a tensor over all ranks. Collective; `name` tells one kind from others."""
         handle = hvd.allreduce_async(value, name=name, op=hvd.Average)
-        wait_asleep([handle])
+        job.wait_asleep([handle])
         mean: Tensor = hvd.synchronize(handle)
         return mean
 
@@ -123,12 +122,19 @@ class HorovodStepper(Stepper):
             settings = {**settings, "HOROVOD_AUTOTUNE_LOG": str(self.log)}
         job.join(parts.layout, settings)
         broadcast_weights(parts.model)
-        pacing.find_spinning()
         parts.phases.watch(parts.model)  # its hooks come before Horovod's
         self.compression = COMPRESSIONS[compression]
         prepared, ranks = distribute(parts, self.compression), HorovodRanks(hvd.rank(), hvd.size())
         super().__init__(prepared, ranks, reduce=self.synchronise, defects=defects)
         self.distributed: Any = prepared.optimiser
+
+        def exchange() -> None:
+            """Reduce zeros, as many as there are gradients."""
+            numbers = sum(one.numel() for one in self.model.parameters())
+            gradients = next(self.model.parameters()).new_zeros(numbers)
+            ranks.mean(self.compression.compress(gradients)[0], "exchange")
+
+        pacing.time_spinning(exchange)
 
     def synchronise(self) -> None:
         """Wait for the mean gradients; the study's first code clipped its own ones before."""
@@ -137,7 +143,7 @@ class HorovodStepper(Stepper):
         if self.phases.counted is not None:
             self.phases.counted.sent("all_reduce", self.payloads)
         with self.phases.during(COMMUNICATION):
-            wait_asleep([handle for handle, _ in self.distributed._handles.values()])
+            job.wait_asleep([handle for handle, _ in self.distributed._handles.values()])
             self.distributed.synchronize()
 
     def payloads(self) -> Iterator[int]:
@@ -178,13 +184,3 @@ class HorovodStepper(Stepper):
         """
         super().load(state)
         broadcast_weights(self.model)
-
-
-def wait_asleep(handles: Iterable[int | None]) -> None:
-    """Where nodes are emulated, wait for these collectives without keeping the core busy.
-
-    Horovod's own wait spins, which on a shared core takes the time of the node that it waits for.
-    """
-    for handle in handles:
-        if handle is not None:
-            pacing.asleep(partial(hvd.poll, handle))

@@ -19,11 +19,12 @@ from pipeline.launch.calibrate import collectives, measured, operators
 from pipeline.launch.calibrate.operators import STRETCHES
 from pipeline.planner.operators import Operator
 from pipeline.resolved import runs_of
-from pipeline.study.expansion import expand
+from pipeline.strategies.horovod.plan import Horovod, why_unusable
 from pipeline.study.load import load_study
 from tests.fake_records import a_cell
 
 ROOT = Path(__file__).parents[4]
+INSTALLED = why_unusable() is None
 TRAINS = (
     "pipeline.models.build", "pipeline.models.gpt2.model", "pipeline.parallel.step",
     "pipeline.training.loop", "pipeline.strategies.single.step", "pipeline.training.optimiser",
@@ -57,7 +58,11 @@ def study(tmp_path_factory) -> Path:
     cluster = {"device": "cpu", "ranks_per_node": 2, "nodes": [1], "backend": "gloo",
                "network": "loopback", "threads_per_rank": 1}  # fmt: skip
     model = base["model"] | {"num_layers": 1, "width": 8, "num_heads": 1, "context": 8}
-    cells = [a_cell("ddp"), a_cell("zero3", "sharded", options={"ranks": 2})]
+    cells = [
+        a_cell("ddp"),
+        a_cell("zero3", "sharded", options={"ranks": 2}),
+        a_cell("horovod", "horovod"),
+    ]
     whole = {**base, "study": "tiny", "cluster": cluster, "model": model, "cells": cells,
              "profile": {"steps": 4}}  # fmt: skip
     path.write_text(yaml.safe_dump({k: v for k, v in whole.items() if k != "claims"}))
@@ -91,18 +96,28 @@ def test_the_file_predicts_each_cell(calibrated, study, tmp_path, capsys) -> Non
     assert main(words.split()) == 0
     assert "no results of this study are here" in capsys.readouterr().out
     lines = out.read_text().splitlines()
-    assert len(lines) == 3 and all(line.split(",")[2] for line in lines)
+    assert len(lines) == 4
+    assert all(line.split(",")[2] for line in lines[: 3 + INSTALLED])
     words = f"trace --study {study} --calibration {calibrated[0]} --out {tmp_path}"
     assert main(words.split()) == 0
     assert f"{tmp_path}/zero3/n1: 2 ranks, " in capsys.readouterr().out
-    assert len(list(tmp_path.glob("*/n1/trace.*.et"))) == 4
+    assert len(list(tmp_path.glob("*/n1/trace.*.et"))) == 4 + 2 * INSTALLED
+
+
+@pytest.mark.skipif(not INSTALLED, reason="Horovod is not installed, see `doctor`")
+def test_gradients_that_a_library_reduces_are_timed_by_it(calibrated) -> None:
+    """In a job of Horovod's own, at the sizes of torch's all-reduce."""
+    times = json.loads(calibrated[0].read_text())["collectives"]
+    sizes = {kind: [one["bytes"] for one in times if one["kind"] == kind]
+             for kind in ("all_reduce", Horovod().all_reduces_by)}  # fmt: skip
+    assert sizes["all_reduce"] == sizes[Horovod().all_reduces_by] != []
 
 
 def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch) -> None:
     """A study of one and four nodes, with axes of two and four ranks."""
 
     def on_nodes(run, groups, *_: Any) -> list[dict[str, int]]:
-        return [{"nodes": run.world.nodes, "ranks": ranks} for ranks in groups]
+        return [{"nodes": run.spec.world.nodes, "ranks": ranks} for ranks in groups]
 
     monkeypatch.setattr(collectives, "_on_nodes", on_nodes)
     runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/annotations.yaml"))
@@ -116,8 +131,8 @@ def test_what_times_collectives_ends_with_the_command_also_in_a_namespace(monkey
     monkeypatch.setattr(collectives, "Nodes", lambda *_: called.append("nodes"))
     monkeypatch.setattr(collectives, "stay_with", called.append)
     monkeypatch.setattr(collectives, "at_once", lambda *_: [])
-    (run, *_) = expand(load_study(ROOT / "workflow/config/layouts/study.yaml"))
-    assert collectives._on_nodes(run, [4], [0], 1.0) == []
+    (run, *_) = runs_of(load_study(ROOT / "workflow/config/layouts/study.yaml"))
+    assert collectives._on_nodes(run, [4], ["all_reduce"], [0], 1.0) == []
     assert called == ["nodes", os.getppid()]
 
 
