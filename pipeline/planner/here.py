@@ -183,9 +183,15 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     if (degrees := strategy.degrees(spec, run.layout)) and degrees.pipeline > 1:
         # It fills and drains through all that a rank does for a micro-batch, messages too. Chunks
         # of a rank share its passes. With one stage a rank waits for each message; with several,
-        # or a split backward pass, torch sends and receives while passes run.
-        waits = degrees.schedule in ONE_STAGE
-        sent = exchanged[TENSOR] + exchanged[PIPELINE] * waits
+        # or a split backward pass, torch sends and receives while passes run, but for what each
+        # message takes the node's only core: as long as an empty one lasts.
+        messages = sum(one.messages for one in traffic if one.axis == PIPELINE)
+        waited = across = exchanged[PIPELINE]
+        if degrees.schedule not in ONE_STAGE:
+            link = run.link.name if run.link else None
+            empty = calibration.collective(link, degrees.pipeline, SHIFT, 0.0)
+            waited = 0.0 if _spare(run) else min(across, messages * empty)
+        sent = exchanged[TENSOR] + waited
         ahead, back = (
             [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
             for own in (forward, backward)
@@ -193,9 +199,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         whole = partial(pipelined, degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
         free = whole()
         bubble = max(0.0, free - computing - sent)
-        if not waits:
-            messages = sum(one.messages for one in traffic if one.axis == PIPELINE)
-            exchanged[PIPELINE] = whole(message=exchanged[PIPELINE] / messages) - free
+        exchanged[PIPELINE] = waited + whole(message=(across - waited) / messages) - free
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
@@ -278,15 +282,18 @@ def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibra
     )
 
 
+def _spare(run: ResolvedRun) -> bool:
+    """False where a node sends and computes by the same core: nothing is hidden there."""
+    return (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
+
+
 def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backward: float) -> float:
     """Seconds of what a rank sends along an axis that computing does not hide."""
     if not sends.messages:
         return 0.0
     ranks = run.layout.size(sends.axis)
     each = partial(calibration.collective, run.link.name if run.link else None, ranks)
-    # A node of one core sends and computes by the same core: nothing is hidden there.
-    spare = (run.spec.world.cores_per_node or 1) > run.layout.processes_per_node
-    hideable = Constants().profile("")["overlap"] * backward * spare
+    hideable = Constants().profile("")["overlap"] * backward * _spare(run)
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND

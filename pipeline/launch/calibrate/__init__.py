@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.emulation.dilation import awake, dilate, places
+from pipeline.emulation.dilation import awake, dilate
 from pipeline.errors import StudyError
-from pipeline.launch.calibrate import collectives, operators
+from pipeline.launch.calibrate import collectives, nodes, operators
 from pipeline.machine.facts import hardware
+from pipeline.machine.processes import at_once
 from pipeline.machine.source import provenance
+from pipeline.models import FP32
 from pipeline.planner.auto import layouts_of
 from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import ResolvedRun, runs_of
@@ -26,8 +28,8 @@ VERSION = 4
 SECONDS = 24.0
 """Of measuring, of which `SHARE` goes to operators."""
 SHARE = 0.5
-WAITS_SHARE = 0.15
-"""Of them, besides, for each number of nodes whose time is dilated."""
+MESSAGE = 1 << 18
+"""Bytes of the all-reduce between two stretches of operators."""
 
 
 def measured(study: Study, cores: Sequence[int], seconds: float = SECONDS) -> dict[str, Any]:
@@ -80,39 +82,45 @@ def figures(
             {"kind": one.kind, "dtype": one.dtype, "sizes": list(one.sizes), "seconds": own}
             for one, own in timed.items()
         ],
-        "waits": _after_waits(sending, timed, cores, seconds * WAITS_SHARE),
+        "waits": _after_collectives(sending, timed, cores),
         "collectives": sent,
     }  # fmt: skip
 
 
-def _after_waits(
-    runs: Sequence[ResolvedRun],
-    timed: Mapping[Operator, float],
-    cores: Sequence[int],
-    seconds: float,
+def _after_collectives(
+    runs: Sequence[ResolvedRun], timed: Mapping[Operator, float], cores: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Seconds that a stretch of operators takes longer after a wait, by number of nodes.
+    """Seconds that a stretch of operators takes longer after a collective, by number of nodes.
 
-    Of worlds whose time is dilated, and whose CPU seconds no yardstick counts.
+    Of worlds whose time is dilated, and whose CPU seconds no yardstick counts. The rank has waited
+    then, others have used its core, and Gloo's threads its caches.
     """
     worlds = {
-        (world.dilated_for or world.nodes, world.nodes): world
-        for world in (run.spec.world for run in runs)
-        if world.link and not world.yardstick and dilate(world, len(cores)) > 1
+        (world.dilated_for or world.nodes, world.nodes): run
+        for run in runs
+        if (world := run.spec.world).link and not world.yardstick and dilate(world, len(cores)) > 1
     }
     if not worlds:
         return []
-    alone = [[core] for core in cores]
-    waits = []
+
+    def alone() -> list[float]:
+        return operators.stretches(timed, 1.0, lambda: None)
+
+    def within(_: str, dilation: float) -> list[float]:
+        import torch
+        import torch.distributed as dist
+
+        message = torch.zeros(MESSAGE // FP32)
+        return operators.stretches(timed, dilation, lambda: dist.all_reduce(message))
+
+    def middle(each: Sequence[Sequence[float]]) -> list[float]:
+        return [statistics.median(same) for same in zip(*each, strict=True)]
+
     with awake(cores):  # as those of a run are
-        at_once = operators.stretches(timed, alone, 1.0, seconds)
-        for (dilated_for, nodes), world in sorted(worlds.items()):
-            own = places(nodes, world.cores_per_node or 1, cores)
-            ranks = [place for place in own for _ in range(world.ranks_per_node)]
-            took = operators.stretches(timed, ranks, dilate(world, len(cores)), seconds)
-            waits += [
-                {"nodes": nodes, "dilated_for": dilated_for, "seconds": least,
-                 "more": max(0.0, paced - least)}
-                for least, paced in zip(at_once, took, strict=True)
-            ]  # fmt: skip
-    return waits
+        undisturbed = middle(at_once([alone] * len(cores), [[core] for core in cores]))
+    return [
+        {"nodes": count, "dilated_for": dilated_for, "seconds": least,
+         "more": max(0.0, took - least)}
+        for (dilated_for, count), run in sorted(worlds.items())
+        for least, took in zip(undisturbed, middle(nodes.on_nodes(run, cores, within)), strict=True)
+    ]  # fmt: skip

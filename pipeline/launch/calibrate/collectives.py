@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.emulation import links
-from pipeline.emulation.dilation import awake, dilate, places
-from pipeline.emulation.nodes import Nodes
-from pipeline.emulation.pacing import VARIABLE, Pacer, time_spinning
+from pipeline.emulation.dilation import dilate
+from pipeline.emulation.pacing import Pacer, time_spinning
 from pipeline.errors import UnsupportedError
-from pipeline.machine.processes import at_once, stay_with
+from pipeline.launch.calibrate.nodes import on_nodes
 from pipeline.models import FP32, num_parameters
 from pipeline.parallel.mesh import divisors
 from pipeline.resolved import ResolvedRun
@@ -67,10 +62,11 @@ def measured(
               for run in _by_libraries(runs)]  # fmt: skip
     whole, timings = sum(share for *_, share in cases), []
     for run, groups, kinds, share in cases:
-        case = partial(_on_nodes, run, groups, kinds, cores, seconds * share / whole)
-        (each,) = at_once([case], [cores])
+        case = partial(_times, run, groups, kinds, seconds * share / whole)
         link = run.link.name if run.link else None
-        timings += [{"link": link, **one} for one in each]
+        dilation = dilate(run.spec.world, len(cores)) if run.link else 1.0
+        for same in zip(*on_nodes(run, cores, case), strict=True):
+            timings.append({"link": link, **_of_all(same, dilation)})
     return timings
 
 
@@ -83,43 +79,6 @@ def _by_libraries(runs: Sequence[ResolvedRun]) -> list[ResolvedRun]:
                 run.strategy.check()
                 found.setdefault((run.link, run.spec.world.size, library), run)
     return list(found.values())
-
-
-def _on_nodes(
-    run: ResolvedRun, groups: Sequence[int], kinds: Sequence[str], cores: Sequence[int],
-    seconds: float,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Build the nodes of a run below this process, and have a rank on each time all cases."""
-    world, nodes, dilation = run.spec.world, None, 1.0
-    if world.link is not None:
-        dilation = dilate(world, len(cores))
-        own = places(world.nodes, world.cores_per_node or 1, cores)
-        parent = os.getppid()
-        nodes = Nodes(own, world.link, dilation)
-        stay_with(parent)  # entering a user namespace cancels the signal at its end
-
-    def rank_times(folder: str, rank: int) -> list[dict[str, Any]]:
-        node, local = divmod(rank, world.ranks_per_node)
-        # What a launcher would set.
-        variables = {
-            "RANK": rank, "WORLD_SIZE": world.size,
-            "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": world.ranks_per_node,
-            "MASTER_ADDR": links.address(0) if nodes else "127.0.0.1",
-            "GLOO_SOCKET_IFNAME": links.INTERFACE if nodes else "lo",
-        } | ({VARIABLE: dilation} if nodes else {})  # fmt: skip
-        os.environ.update({name: str(value) for name, value in variables.items()})
-        # A dilated call takes longer, and a quartile needs enough of them.
-        lasting = max(1.0, dilation / 2) * seconds
-        with nodes.within(node) if nodes else nullcontext():
-            return _times(run, folder, rank, groups, kinds, sizes, dilation, lasting)
-
-    sizes, most = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.spec.model))
-    while sizes[-1] < most:
-        sizes.append(min(16 * sizes[-1], most))
-    with awake(cores if nodes else ()), TemporaryDirectory() as folder:
-        ranks = [partial(rank_times, folder, rank) for rank in range(world.size)]
-        each = at_once(ranks, [cores] * world.size)
-    return [_of_all(same, dilation) for same in zip(*each, strict=True)]
 
 
 def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
@@ -142,23 +101,20 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
 
 
 def _times(
-    run: ResolvedRun, folder: str, rank: int, groups: Sequence[int], kinds: Sequence[str],
-    sizes: Sequence[int], factor: float, seconds: float,
+    run: ResolvedRun, groups: Sequence[int], kinds: Sequence[str], seconds: float,
+    folder: str, factor: float,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Be a rank: join the others, and time each size of group, kind and size several times."""
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # nodes have no names
+    """Of a rank: time each size of group, kind and size several times."""
     import torch
     import torch.distributed as dist
     from torch.distributed import FileStore  # type: ignore[attr-defined]
     from torch.distributed.device_mesh import init_device_mesh
 
-    world, reduced = run.spec.world, None
+    sizes, largest = [SMALLEST], min(LARGEST, FP32 * num_parameters(run.spec.model))
+    while sizes[-1] < largest:
+        sizes.append(min(16 * sizes[-1], largest))
+    world, reduced, leaving = run.spec.world, None, ExitStack()
     size = world.size
-    warnings.simplefilter("ignore", FutureWarning)
-    torch.set_num_threads(1)
-    at = f"file://{folder}/meeting"
-    dist.init_process_group("gloo", init_method=at, rank=rank, world_size=size)
-    leaving = ExitStack()
     if set(kinds) - set(KINDS):
         store = FileStore(f"{folder}/library", size)
         reduced = leaving.enter_context(run.strategy.all_reduce(run.layout, store))
@@ -178,7 +134,8 @@ def _times(
         pacer.waited()
         return before, time.perf_counter()
 
-    each, timings = seconds / (len(sizes) * len(kinds)), []
+    # A dilated call takes longer, and a quartile needs enough of them.
+    each, timings = max(1.0, factor / 2) * seconds / (len(sizes) * len(kinds)), []
     joined = [init_device_mesh("cpu", (size // ranks, ranks)).get_group(1) for ranks in groups]
     for (ranks, group), kind in itertools.product(zip(groups, joined, strict=True), kinds):
         for place, count in enumerate(sizes):
@@ -199,7 +156,6 @@ def _times(
                 break
     dist.barrier()
     leaving.close()
-    dist.destroy_process_group()
     return timings
 
 

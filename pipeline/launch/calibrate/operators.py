@@ -25,7 +25,8 @@ COPIED_BYTES = 1 << 26
 OF_PARAMETERS = ("unit", "update")
 """Kinds of which a stretch of a pass has none."""
 STRETCHES = (5e-4, 2e-3, 8e-3, 32e-3)
-"""Seconds of operators between two waits."""
+"""Seconds of operators between two collectives."""
+STRETCH_ROUNDS = 15
 
 
 def measured(
@@ -38,21 +39,13 @@ def measured(
 
 
 def stretches(
-    timed: Mapping[Operator, float],
-    places: Sequence[Sequence[int]],
-    factor: float,
-    seconds: float,
+    timed: Mapping[Operator, float], factor: float, between: Callable[[], object]
 ) -> list[float]:
-    """CPU seconds of each of STRETCHES, in a process on each of the places, all at once.
+    """CPU seconds of each of STRETCHES, each of which comes after `between`.
 
     A stretch is of operators drawn at random, which take its seconds by `timed`. After each the
     process waits, as a rank does whose time is dilated by `factor`; with a factor of 1 it does not.
     """
-    each = at_once([partial(_stretches, timed, factor, seconds)] * len(places), places)
-    return [statistics.median(same) for same in zip(*each, strict=True)]
-
-
-def _stretches(timed: Mapping[Operator, float], factor: float, seconds: float) -> list[float]:
     import torch
 
     torch.set_num_threads(1)
@@ -71,15 +64,15 @@ def _stretches(timed: Mapping[Operator, float], factor: float, seconds: float) -
             left -= timed[one]
         works.append(work)
     took: list[list[float]] = [[] for _ in works]
-    pacer, end = Pacer(factor), time.monotonic() + seconds
-    while not took[0] or time.monotonic() < end:
-        for work, own in zip(works, took, strict=True):
-            pacer.start()
-            before = pacer.cpu_seconds()
-            for call in work:
-                call()
-            own.append(pacer.cpu_seconds() - before)
-            pacer.settle()
+    pacer = Pacer(factor)
+    for work, own in STRETCH_ROUNDS * list(zip(works, took, strict=True)):
+        between()
+        pacer.start()
+        before = pacer.cpu_seconds()
+        for call in work:
+            call()
+        own.append(pacer.cpu_seconds() - before)
+        pacer.settle()
     return [statistics.median(own) for own in took]
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import pytest
 import yaml
 
 from pipeline.__main__ import main
+from pipeline.emulation.nodes import why_not
 from pipeline.errors import StudyError
 from pipeline.launch import calibrate
-from pipeline.launch.calibrate import collectives, measured, operators
+from pipeline.launch.calibrate import collectives, measured, nodes, operators
 from pipeline.launch.calibrate.operators import STRETCHES
 from pipeline.planner.operators import Operator
 from pipeline.resolved import runs_of
@@ -115,24 +114,30 @@ def test_gradients_that_a_library_reduces_are_timed_by_it(calibrated) -> None:
 
 def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch) -> None:
     """A study of one and four nodes, with axes of two and four ranks."""
+    worlds: list[int] = []
 
-    def on_nodes(run, groups, *_: Any) -> list[dict[str, int]]:
-        return [{"nodes": run.spec.world.nodes, "ranks": ranks} for ranks in groups]
+    def on_nodes(run, _: Any, times: Any) -> list[Any]:
+        worlds.append(run.spec.world.nodes)
+        return [
+            [{"ranks": ranks, "kind": "all_reduce", "moments": [(0.0, 1.0)]} for ranks in sizes]
+            for sizes in 4 * [times.args[1]]
+        ]
 
-    monkeypatch.setattr(collectives, "_on_nodes", on_nodes)
+    monkeypatch.setattr(collectives, "on_nodes", on_nodes)
     runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/annotations.yaml"))
     found = collectives.measured(runs, runs, sorted(os.sched_getaffinity(0)), 1.0)
-    assert found == [{"link": "1gbit", "nodes": 4, "ranks": ranks} for ranks in (2, 4)]
+    assert worlds == [4]
+    assert [(one["link"], one["ranks"]) for one in found] == [("1gbit", 2), ("1gbit", 4)]
 
 
 def test_what_times_collectives_ends_with_the_command_also_in_a_namespace(monkeypatch) -> None:
     """A process that enters a user namespace is no longer told that its parent has ended."""
     called: list[object] = []
-    monkeypatch.setattr(collectives, "Nodes", lambda *_: called.append("nodes"))
-    monkeypatch.setattr(collectives, "stay_with", called.append)
-    monkeypatch.setattr(collectives, "at_once", lambda *_: [])
+    monkeypatch.setattr(nodes, "Nodes", lambda *_: called.append("nodes"))
+    monkeypatch.setattr(nodes, "stay_with", called.append)
+    monkeypatch.setattr(nodes, "at_once", lambda *_: [])
     (run, *_) = runs_of(load_study(ROOT / "workflow/config/layouts/study.yaml"))
-    assert collectives._on_nodes(run, [4], ["all_reduce"], [0], 1.0) == []
+    assert nodes._build(run.spec.world, [0], lambda *_: None) == []
     assert called == ["nodes", os.getppid()]
 
 
@@ -155,37 +160,21 @@ def test_an_operator_is_timed_after_all_others() -> None:
     assert called == ["a", "b"] * (operators.LEAST_ROUNDS + 1)
 
 
-def test_waits_are_timed_where_nodes_share_cores(monkeypatch) -> None:
-    """On one core for two nodes, kept awake: of one node at work and of two.
-
-    None with a yardstick.
-    """
-    states: list[bool] = []
-
-    @contextmanager
-    def awake(_: Any) -> Iterator[None]:
-        states.append(True)
-        yield
-        states.append(False)
-
-    def stretches(*given: Any) -> list[float]:
-        assert states[-1], "a core that halts takes its time to wake"
-        return timed_stretches(*given)
-
-    timed_stretches = operators.stretches
-    monkeypatch.setattr(calibrate, "awake", awake)
-    monkeypatch.setattr(operators, "stretches", stretches)
+def test_stretches_after_collectives_are_timed_where_nodes_share_cores() -> None:
+    """On one core for two nodes: of one node at work and of two. None with a yardstick."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     smoke = load_study(ROOT / "workflow/config/smoke/study.yaml")
     ddp, timed = a_cell("ddp"), {Operator("add", "float32", (8, 8)): 1e-4}
-    for yardstick, nodes in ((False, [1, 2]), (True, [])):
+    for yardstick, counts in ((False, [1, 2]), (True, [])):
         cluster = smoke.to_dict()["cluster"] | {"nodes": [1, 2]}
         if not yardstick:
             del cluster["yardstick"], cluster["real_time"]
         study = smoke.but(cluster=cluster, cells=[ddp], profile=None, claims=None, compares=None)
         cores = [min(os.sched_getaffinity(0))]
-        waits = calibrate._after_waits(runs_of(study), timed, cores, 0.01)
-        assert sorted({one["nodes"] for one in waits}) == nodes
-        assert len(waits) == len(nodes) * len(STRETCHES)
+        waits = calibrate._after_collectives(runs_of(study), timed, cores)
+        assert sorted({one["nodes"] for one in waits}) == counts
+        assert len(waits) == len(counts) * len(STRETCHES)
         assert all(one["dilated_for"] == 2 and one["more"] >= 0 for one in waits)
 
 
