@@ -24,7 +24,7 @@ LEAST_ROUNDS = 5
 COPIED_BYTES = 1 << 26
 OF_PARAMETERS = ("unit", "update")
 """Kinds of which a stretch of a pass has none."""
-STRETCHES = (5e-4, 2e-3, 8e-3, 32e-3)
+STRETCHES = (1e-4, 5e-4, 2e-3, 8e-3, 32e-3)
 """Seconds of operators between two collectives."""
 STRETCH_ROUNDS = 15
 

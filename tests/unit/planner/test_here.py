@@ -164,7 +164,10 @@ def test_a_pipeline_waits_for_the_ranks_with_two_neighbours(runs, calibration) -
 
 
 def test_messages_of_interleaved_stages_travel_beside_passes(runs, calibration) -> None:
-    """With several stages a rank waits for one only where no other pass is ready."""
+    """With several stages a rank waits for one only where no other pass is ready.
+
+    But each takes the core of a node that has one as long as an empty message lasts.
+    """
     spec = next(run for run in runs if run.cell == "interleaved-4")
     blocking = replace(spec, options={**spec.options, "schedule": "1f1b", "chunks": 1})
     found = [of(runs, calibration, spec.cell, options=one.options) for one in (spec, blocking)]
@@ -175,6 +178,10 @@ def test_messages_of_interleaved_stages_travel_beside_passes(runs, calibration) 
     assert messages[0] == 2 * messages[1]
     after = here._after_passes(resolve(spec), calibration)
     assert after < found[0].communication < found[1].communication
+    two_cores = replace(spec.world, cores_per_node=2)
+    spared = of(runs, calibration, spec.cell, world=two_cores)
+    busy = messages[0] * calibration.collective("1gbit", 4, SHIFT, 0.0)
+    assert busy / 2 < found[0].seconds - spared.seconds < 2 * busy
 
 
 def test_a_backward_pass_in_two_halves_costs_the_host_time(runs, calibration) -> None:
