@@ -228,6 +228,7 @@ def find_spinning(patience: float = 1.0) -> None:
     """
     if VARIABLE not in os.environ:
         return
+    SPINNING.clear()
     end = time.monotonic() + patience
     while time.monotonic() < end:
         for task in Path("/proc/self/task").iterdir():

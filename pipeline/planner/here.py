@@ -50,7 +50,8 @@ class Calibration:
     memory_rate: float
     waits: Mapping[tuple[int, int], Sequence[tuple[float, float]]] = field(default_factory=dict)
     """By the nodes for whose number time is dilated, and nodes: seconds of computing, and what they
-    take more after a wait. None where a yardstick counts: then they are an undisturbed machine's.
+    take more after a collective. None where a yardstick counts: then they are those of an
+    undisturbed machine.
     """
 
     @classmethod
@@ -129,7 +130,7 @@ class Calibration:
         return points[-1][1]
 
     def resumed(self, world: WorldSpec, seconds: float) -> float:
-        """Seconds by which so much computing takes longer after a wait, which cost it the caches.
+        """Seconds by which so much computing takes longer after a collective cost it the caches.
 
         By the nearest number of nodes. Beyond the longest stretch it stays, below the shortest it
         is the same share.
