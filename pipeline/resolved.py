@@ -40,6 +40,11 @@ class ResolvedRun:
         return self.spec.world.link
 
     @property
+    def link_name(self) -> str | None:
+        """The name of that cable, under which a calibration has its collectives."""
+        return self.link.name if self.link else None
+
+    @property
     def ranks_per_machine(self) -> int:
         """Ranks that share one machine: those of all its nodes."""
         return self.layout.num_processes // self.spec.world.num_machines

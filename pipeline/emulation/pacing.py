@@ -215,6 +215,7 @@ SPINNING: dict[int, float] = {}
 """Clocks of the threads of this process that `find_spinning` found, and the CPU seconds that each
 works for an exchange of gradients."""
 EXCHANGES = 5
+"""Of which the least counts as work."""
 MORE_SECONDS = 0.1
 """For more of them after the first. Horovod has two, and the run of a process in which one was not
 found took 20 to 23 ms a step where others took 18."""

@@ -187,12 +187,11 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         # or a split backward pass, torch sends and receives while passes run, but for what each
         # message takes the node's only core: as long as an empty one lasts.
         messages = sum(one.messages for one in traffic if one.axis == PIPELINE)
-        waited = across = exchanged[PIPELINE]
+        blocking = messaging = exchanged[PIPELINE]
         if degrees.schedule not in ONE_STAGE:
-            link = run.link.name if run.link else None
-            empty = calibration.collective(link, degrees.pipeline, SHIFT, 0.0)
-            waited = 0.0 if _spare(run) else min(across, messages * empty)
-        sent = exchanged[TENSOR] + waited
+            empty = calibration.collective(run.link_name, degrees.pipeline, SHIFT, 0.0)
+            blocking = 0.0 if _spare(run) else min(messaging, messages * empty)
+        sent = exchanged[TENSOR] + blocking
         ahead, back = (
             [(each + sent / work.pieces / 2) / degrees.chunks for each in own] * degrees.chunks
             for own in (forward, backward)
@@ -200,7 +199,7 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
         whole = partial(pipelined, degrees.schedule, degrees.pipeline, ahead, back, work.pieces)
         free = whole()
         bubble = max(0.0, free - computing - sent)
-        exchanged[PIPELINE] = waited + whole(message=(across - waited) / messages) - free
+        exchanged[PIPELINE] = blocking + whole(message=(messaging - blocking) / messages) - free
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
@@ -237,7 +236,7 @@ def _after_passes(run: ResolvedRun, calibration: Calibration) -> float:
     degrees = run.strategy.degrees(run.spec, run.layout)
     if degrees is None:
         return 0.0
-    link = run.link.name if run.link else None
+    link = run.link_name
     cutting = [PIPELINE, TENSOR] + [DATA] * (degrees.zero > 0)
     sizes = [size for size in map(run.layout.size, cutting) if size > 1]
     seconds = sum(calibration.collective(link, ranks, ALL_REDUCE, 0.0) for ranks in sizes)
@@ -272,7 +271,7 @@ def prices(run: ResolvedRun, ranks: int, whole: Prediction, calibration: Calibra
     """Prices of cutting operators over `ranks` of a run whose ranks have them whole."""
     spec = run.spec
     dtype, element = PRODUCT_FORMATS[spec.precision], kept_widths(spec).product
-    moved = partial(calibration.collective, run.link.name if run.link else None, ranks)
+    moved = partial(calibration.collective, run.link_name, ranks)
     return Prices(
         ranks=ranks,
         product=lambda *sizes: calibration.seconds(Operator("product", dtype, sizes)),
@@ -293,7 +292,7 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
     if not sends.messages:
         return 0.0
     ranks = run.layout.size(sends.axis)
-    each = partial(calibration.collective, run.link.name if run.link else None, ranks)
+    each = partial(calibration.collective, run.link_name, ranks)
     hideable = Constants().profile("")["overlap"] * backward * _spare(run)
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.

@@ -217,7 +217,7 @@ class Strategy(ABC):
 
     @property
     def all_reduces_by(self) -> str:
-        """Its own library that reduces gradients, with what it was told; "" for torch's groups."""
+        """The library that reduces its gradients, a comma, its settings; "" for torch's groups."""
         return ""
 
     def all_reduce(

@@ -63,10 +63,9 @@ def measured(
     whole, timings = sum(share for *_, share in cases), []
     for run, groups, kinds, share in cases:
         case = partial(_times, run, groups, kinds, seconds * share / whole)
-        link = run.link.name if run.link else None
         dilation = dilate(run.spec.world, len(cores)) if run.link else 1.0
         for same in zip(*on_nodes(run, cores, case), strict=True):
-            timings.append({"link": link, **_of_all(same, dilation)})
+            timings.append({"link": run.link_name, **_of_all(same, dilation)})
     return timings
 
 

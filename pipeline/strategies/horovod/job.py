@@ -62,9 +62,10 @@ def join(layout: Layout, settings: Mapping[str, str], store: Store | None = None
 
 
 def wait_asleep(handles: Iterable[int | None]) -> None:
-    """Where nodes are emulated, wait for these collectives without keeping the core busy.
+    """Wait for these collectives without keeping the core busy, where nodes are emulated.
 
     Horovod's own wait spins, which on a shared core takes the time of the node that it waits for.
+    Elsewhere this returns at once.
     """
     import horovod.torch as hvd
 

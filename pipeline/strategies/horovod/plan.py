@@ -141,7 +141,7 @@ class Horovod(Strategy):
 
     @property
     def all_reduces_by(self) -> str:
-        """Horovod: where a node has one core, its threads take that from who computes."""
+        """Horovod with its settings; on a node of one core its threads delay the computation."""
         return f"horovod, {self.fusion_threshold_mb} MiB, {self.cycle_time_ms:g} ms"
 
     @contextmanager
