@@ -4,7 +4,8 @@
 
 Each study is calibrated by `python -m pipeline calibrate`, which runs no step. Then every cell and
 number of nodes of it runs `ROUNDS` times, in an order of its own in each round, and the medians are
-compared with the predictions. Bars: `MEDIAN`, `NINE_TENTHS` and `TAU`, in every study.
+compared with the predictions. Bars: `MEDIAN`, `NINE_TENTHS` and `TAU`, in every study. Beside the
+last stands how well runs repeat their own order: each round's against the medians of the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from bench.emulated.runs import Runs, Variant
@@ -65,10 +66,22 @@ def held(folder: Path, study: Study) -> dict[str, Any]:
     cells = [run for run in first_runs(study) if predicted(run, calibration)]
     cores = len(os.sched_getaffinity(0))
     variants = [Variant(run.spec, dilate(run.spec.world, cores)) for run in cells]
-    steps = [median(taken.seconds for taken in each) for each in runs.in_turn(ROUNDS, variants)]
+    rounds = [[taken.seconds for taken in each] for each in runs.in_turn(ROUNDS, variants)]
+    steps = list(map(median, rounds))
     places = [(run.spec.cell, run.spec.world.nodes) for run in cells]
     rows = here.predict_study(cells, calibration, dict(zip(places, steps, strict=True)))
-    return judged(rows) | took | runs.machine.counts()
+    own = {"tau_between_rounds": repeated(rounds)}
+    return judged(rows) | own | took | runs.machine.counts()
+
+
+def repeated(rounds: Sequence[list[float]]) -> float:
+    """Mean Kendall's tau of each round's steps and the medians of its other rounds."""
+    taus = []
+    for place in range(len(rounds[0])):
+        pairs = [(each[place], median(each[:place] + each[place + 1 :])) for each in rounds]
+        rows = [{"step_s": f"{own}", "step_s_pred": f"{others}"} for own, others in pairs]
+        taus.append(here.accuracy(rows)[2])
+    return fmean(taus)
 
 
 def predicted(run: ResolvedRun, calibration: here.Calibration) -> bool:

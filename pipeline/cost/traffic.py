@@ -25,7 +25,8 @@ class Traffic:
     over the ranks if their pieces are equal. `overlap`: sent during the backward pass; of messages
     to one rank, which begin with the forward pass, during both, and where they are answered the
     answers alone. `leaving`: of messages to one rank and of exchanges the bytes to other nodes,
-    where the strategy states them.
+    where the strategy states them. `last`: share of the last of messages that overlap, where they
+    are not equal.
     """
 
     axis: str
@@ -35,6 +36,7 @@ class Traffic:
     kind: str = ALL_REDUCE
     overlap: bool = False
     leaving: float | None = None
+    last: float = 0.0
 
 
 def one_of_each_axis(*every: Traffic) -> Sequence[Traffic]:

@@ -29,7 +29,7 @@ from pipeline.errors import StudyError
 from pipeline.machine.facts import hardware
 from pipeline.parallel.mesh import DATA, PIPELINE, TENSOR, Degrees
 from pipeline.planner.memory import MEBIBYTE, kept_widths, peak, predict_sent
-from pipeline.planner.operators import PRODUCT_FORMATS, Counted, Operator, work_of
+from pipeline.planner.operators import BY_WAY, PRODUCT_FORMATS, Counted, Operator, work_of
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.spec import WorldSpec
@@ -101,7 +101,7 @@ class Calibration:
         if (known := self.operators.get(operator)) is not None:
             return known
         alike = [o for o in self.operators if (o.kind, o.dtype) == (operator.kind, operator.dtype)]
-        if operator.kind == "backward":  # whole, or in two halves
+        if operator.kind in BY_WAY:
             alike = [one for one in alike if one.sizes[-1] == operator.sizes[-1]]
         if not alike:
             raise StudyError(
@@ -203,7 +203,9 @@ def predict(run: ResolvedRun, calibration: Calibration) -> Prediction:
     update = calibration.total(work.update)
     return Prediction(
         computation=computing + added,
-        communication=sum(exchanged.values()) + _after_passes(run, calibration),
+        communication=sum(exchanged.values())
+        + max(0.0, calibration.total(work.reduction))
+        + _after_passes(run, calibration),
         bubble=bubble,
         optimiser=update + calibration.resumed(spec.world, update),
         memory=peak(run),
@@ -293,7 +295,7 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
         return 0.0
     ranks = run.layout.size(sends.axis)
     each = partial(calibration.collective, run.link_name, ranks)
-    hideable = Constants().profile("")["overlap"] * backward * _spare(run)
+    hideable = Constants().profile("")["overlap"] * backward
     if sends.kind in (SEND, ANSWERED):
         # Each rank of a pipeline sends to the next while it receives.
         way = SHIFT if sends.axis == PIPELINE else SEND
@@ -303,16 +305,23 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
         asked = one_way if sends.kind == ANSWERED else 0.0
         last = one_way / sends.messages if asked else one_way
         # Late ones begin with the forward pass, which takes half as long as the backward pass.
-        return asked + max(0.0, last - 1.5 * hideable * sends.overlap)
+        return asked + max(0.0, last - 1.5 * hideable * sends.overlap * _spare(run))
     payload = sends.bytes * ranks / (2 * (ranks - 1))
     size = payload / sends.messages
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each(GATHER, size))
     if sends.overlap:
-        # Buckets that are on their way together share the latency.
-        by = run.strategy.all_reduces_by or sends.kind
-        return exposed(each(by, payload), hideable, sends.messages)
+        # Buckets that are on their way together share the latency. The cable works beside the node
+        # that has no core to spare; all else of a collective takes that core.
+        whole = each(run.strategy.all_reduces_by or sends.kind, payload)
+        wire = whole if _spare(run) else min(whole, _on_the_wire(sends, run))
+        return whole - wire + exposed(wire, hideable, sends.messages, sends.last)
     return sends.messages * each(sends.kind, size)
+
+
+def _on_the_wire(sends: Traffic, run: ResolvedRun) -> float:
+    """Seconds that the bytes of a rank take on its node's cable; none where there is no cable."""
+    return sends.bytes * 8e-6 / run.link.rate_mbits if run.link else 0.0
 
 
 COLUMNS = (

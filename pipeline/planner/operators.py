@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pipeline import models
 from pipeline.errors import StudyError
-from pipeline.parallel.mesh import CONTEXT, PIPELINE, TENSOR, Degrees
+from pipeline.parallel.mesh import CONTEXT, DATA, PIPELINE, TENSOR, Degrees
 from pipeline.precision.widths import widths
 from pipeline.resolved import ResolvedRun
 
@@ -24,6 +24,12 @@ PRODUCT_FORMATS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16",
 
 TOKENWISE = ("layer_norm", "add")
 """Kinds of which a rank has its own tokens alone where sequences are cut over the tensor axis."""
+
+OF_PARAMETERS = ("unit", "update", "reduction", "backward")
+"""Kinds around passes, first of whose sizes is the number of numbers, or of groups of weights."""
+
+BY_WAY = ("backward", "reduction")
+"""Kinds whose last size says in which of its ways the work is done: their times are subtracted."""
 
 NARROW = ("product", "attention", "gelu")
 """Kinds that autocast narrows; sums and losses stay in fp32."""
@@ -40,10 +46,12 @@ class Operator:
     @property
     def work(self) -> float:
         """FLOPs or numbers, up to a factor: times of one kind grow with it."""
+        if self.kind in OF_PARAMETERS:
+            return float(self.sizes[0])
         size = float(math.prod(self.sizes))
         if self.kind == "attention":
             return size * self.sizes[2]
-        return size / self.sizes[-1] if self.kind in ("embedding", "update", "backward") else size
+        return size / self.sizes[-1] if self.kind == "embedding" else size
 
 
 Counted = Counter[Operator]
@@ -58,11 +66,14 @@ class Work:
     pieces: int
     halves: Counted = field(default_factory=Counter)
     """The surplus of a micro-batch's backward pass where it is split in two."""
+    reduction: Counted = field(default_factory=Counter)
+    """What a rank does in a step to have its gradients reduced, but for sending them."""
 
     @property
     def operators(self) -> set[Operator]:
         """All of them."""
-        return {one for part in (*self.stages, self.update, self.halves) for one in part}
+        parts = *self.stages, self.update, self.halves, self.reduction
+        return {one for part in parts for one in part}
 
 
 def work_of(run: ResolvedRun) -> Work:
@@ -118,7 +129,16 @@ def work_of(run: ResolvedRun) -> Work:
         # A weight and its bias make a group.
         split, whole = (Operator("backward", "float32", (-(-tensors // 2), n)) for n in (2, 1))
         halves = Counter({split: 1, whole: -1})
-    return Work(tuple(stages), update, pieces, halves)
+    reduction = Counted()
+    # A rank alone, too, has what its strategy reduces with.
+    if degrees.zero < 2 and (
+        layout.size(DATA) > 1
+        or (layout.num_processes == 1 and (held.buffer_bytes or held.holds_gradients))
+    ):
+        shared = max(1, round(held.held_share * parameters))
+        reduced, bare = (Operator("reduction", "float32", (shared, tensors, n)) for n in (2, 1))
+        reduction = Counter({reduced: 1, bare: -1})
+    return Work(tuple(stages), update, pieces, halves, reduction)
 
 
 def of_study(runs: Iterable[ResolvedRun]) -> list[Operator]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline import models
 from pipeline.cost.traffic import Traffic
 from pipeline.errors import StudyError, UnsupportedError
 from pipeline.models import FP32, HALF
-from pipeline.parallel.mesh import DATA, Degrees, Layout
+from pipeline.parallel.mesh import BUCKET_BYTES, DATA, Degrees, Layout
 from pipeline.parallel.types import Defects, Parts, Trainable
 from pipeline.precision.widths import widths
 from pipeline.strategies.base import PLAIN, Footprint, Strategy, along, bucket_bytes
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 NONE, POWERSGD = "none", "powersgd"
+FIRST_BUCKET_BYTES = 2**20
+"""torch's, under its own default of the others, so that something is sent early."""
 LEAST_SAVING = 2
 """PowerSGD leaves a matrix whole whose factors have over a half of its numbers: torch's default."""
 
@@ -115,13 +117,28 @@ class Ddp(Strategy):
 
     def sends(self, spec: RunSpec, layout: Layout, rank: int, gradients: int) -> Sequence[Traffic]:
         """One all-reduce of the gradients, or of their factors, in buckets in the backward pass."""
-        buckets = max(1.0, gradients / (self.bucket_cap_mb * 2**20))
+        sizes = self._buckets(spec)
+        count, last = len(sizes), sizes[-1] / sum(sizes)
+        formula, payload = "2(n-1)/n G", gradients
         if self.compression == POWERSGD:
-            formula = "2(n-1)/n G, of matrices their factors"
-            return along(layout, DATA, formula, 2 * self._factors(spec), 3 * buckets, overlap=True)
-        if self.compression != NONE:
-            gradients = gradients * HALF // FP32
-        return along(layout, DATA, "2(n-1)/n G", 2 * gradients, buckets, overlap=True)
+            formula += ", of matrices their factors"
+            payload, count = self._factors(spec), 3 * count
+        elif self.compression != NONE:
+            payload = gradients * HALF // FP32
+        sent = along(layout, DATA, formula, 2 * payload, count, overlap=True)
+        return [replace(one, last=last) for one in sent]
+
+    def _buckets(self, spec: RunSpec) -> list[int]:
+        """Numbers in each bucket, which the weight that fills it closes, last weights first."""
+        cap, own = self.bucket_cap_mb * 2**20, widths(spec.precision).wide_gradients
+        limit = FIRST_BUCKET_BYTES if cap == BUCKET_BYTES and not own else cap
+        found, width = [0], widths(spec.precision).gradient
+        for shape in [*models.family(spec.model).parameter_shapes(spec.model).values()][::-1]:
+            if width * found[-1] >= limit:
+                found.append(0)
+                limit = cap
+            found[-1] += math.prod(shape)
+        return found
 
     def _factors(self, spec: RunSpec) -> int:
         """Bytes of the factors of the matrices, and of what is sent whole.

@@ -24,7 +24,7 @@ from pipeline.planner.operators import Operator, of_study, work_of
 from pipeline.resolved import ResolvedRun, runs_of
 from pipeline.study.study import Study
 
-VERSION = 5
+VERSION = 6
 SECONDS = 24.0
 """Of measuring, of which `SHARE` goes to operators."""
 SHARE = 0.5

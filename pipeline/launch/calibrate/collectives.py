@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -29,6 +30,8 @@ SMALLEST, LARGEST = 1 << 10, 1 << 24
 MOST_TIMES = 15
 LIBRARY_SHARE = 0.2
 """Of the time for all KINDS, for an all-reduce by another library."""
+JOBS = 2
+"""Jobs of every case: some take several times as long, by chance of their processes."""
 LONGEST = 1.0
 """Seconds of the machine; sizes that are to take longer are left to the line through the others."""
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "send", "shift")
@@ -62,10 +65,17 @@ def measured(
               for run in _by_libraries(runs)]  # fmt: skip
     whole, timings = sum(share for *_, share in cases), []
     for run, groups, kinds, share in cases:
-        case = partial(_times, run, groups, kinds, seconds * share / whole)
+        case = partial(_times, run, groups, kinds, seconds * share / whole / JOBS)
         dilation = dilate(run.spec.world, len(cores)) if run.link else 1.0
-        for same in zip(*on_nodes(run, cores, case), strict=True):
-            timings.append({"link": run.link_name, **_of_all(same, dilation)})
+        took = defaultdict[tuple[int, str, int], list[float]](list)
+        for _ in range(JOBS):
+            for same in zip(*on_nodes(run, cores, case), strict=True):
+                took[same[0]["ranks"], same[0]["kind"], same[0]["bytes"]] += _of_all(same, dilation)
+        for (ranks, kind, size), each in took.items():
+            # Most calls of a job may take several times as long as those of another; steps do not
+            # show it. So the quickest quarter of all calls says what one takes.
+            timings.append({"link": run.link_name, "ranks": ranks, "kind": kind, "bytes": size,
+                            "seconds": float(np.quantile(each, 0.25))})  # fmt: skip
     return timings
 
 
@@ -80,8 +90,8 @@ def _by_libraries(runs: Sequence[ResolvedRun]) -> list[ResolvedRun]:
     return list(found.values())
 
 
-def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any]:
-    """One kind and size: seconds from the mean begin of its ranks to the end of the last one.
+def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> list[float]:
+    """Of one kind and size the seconds of each call, from its ranks' mean begin to the last end.
 
     A shift ends in the mean of its ranks' ends, since none of them waits for the last one.
     """
@@ -90,13 +100,11 @@ def _of_all(timings: Sequence[dict[str, Any]], dilation: float) -> dict[str, Any
     for first in range(0, len(timings), ranks):
         # Of a message the others know nothing.
         group = timings[first : first + (2 if one["kind"] == "send" else ranks)]
-        for moments in zip(*(each.pop("moments") for each in group), strict=True):
+        for moments in zip(*(each["moments"] for each in group), strict=True):
             begun, ended = zip(*moments, strict=True)
             last = statistics.fmean(ended) if one["kind"] == "shift" else max(ended)
             took.append((last - statistics.fmean(begun)) / dilation)
-    # Where nodes share cores, a quarter of the calls or most of them take several times as long, by
-    # chance of the process; steps do not show it. So their quickest quarter says what one takes.
-    return one | {"seconds": float(np.quantile(took, 0.25))}
+    return took
 
 
 def _times(

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def on_nodes(run: ResolvedRun, cores: Sequence[int], work: Callable[[str, float], T]) -> list[T]:
     """Values of `work(folder, dilation)` of all ranks of a run; the folder is theirs together.
 
-    Without emulated nodes they are on the loopback. Nothing of torch may be loaded here: its
+    Without emulated nodes they are on the loopback. Torch may have computed nothing here: its
     threads would not survive the fork.
     """
     (values,) = at_once([partial(_build, run.spec.world, cores, work)], [cores])
@@ -32,6 +32,9 @@ def on_nodes(run: ResolvedRun, cores: Sequence[int], work: Callable[[str, float]
 
 
 def _build(world: WorldSpec, cores: Sequence[int], work: Callable[[str, float], T]) -> list[T]:
+    # Once for all ranks; it starts no thread, which would not survive the fork.
+    import torch.distributed.device_mesh  # noqa: F401
+
     nodes, dilation = None, 1.0
     if world.link is not None:
         dilation = dilate(world, len(cores))

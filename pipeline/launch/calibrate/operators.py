@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.emulation.pacing import Pacer
 from pipeline.machine.processes import at_once, keep_freed_memory
-from pipeline.planner.operators import Operator
+from pipeline.planner.operators import OF_PARAMETERS, Operator
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 LEAST_ROUNDS = 5
 COPIED_BYTES = 1 << 26
-OF_PARAMETERS = ("unit", "update")
-"""Kinds of which a stretch of a pass has none."""
 STRETCHES = (1e-4, 5e-4, 2e-3, 8e-3, 32e-3)
 """Seconds of operators between two collectives."""
 STRETCH_ROUNDS = 15
@@ -85,10 +83,26 @@ def _figures(wanted: Sequence[Operator], threads: int, seconds: float) -> dict[s
     clock = time.thread_time if threads == 1 else time.perf_counter
     whole = torch.ones(COPIED_BYTES // 4)
     one = torch.zeros(1, requires_grad=True)
-    operators = _in_turn([_on_a_set(operator) for operator in wanted], seconds, clock)
+    order = _spread(wanted)
+    timed = _in_turn([_on_a_set(operator) for operator in order], seconds, clock)
+    found = dict(zip(order, timed, strict=True))
     (copied,) = _in_turn([partial(torch.empty_like(whole).copy_, whole)], seconds / 50, clock)
     (host,) = _in_turn([lambda: torch.autograd.grad(one * 2, one)], seconds / 50, clock)
+    operators = [found[operator] for operator in wanted]
     return {"operators": operators, "host_seconds": host, "memory": 2 * COPIED_BYTES / copied}
+
+
+def _spread(wanted: Sequence[Operator]) -> list[Operator]:
+    """The operators with those OF_PARAMETERS evenly among the others.
+
+    In a step they come after passes, which leave nothing of theirs in the caches: an update right
+    after another one takes two thirds of the first one's time.
+    """
+    others = [one for one in wanted if one.kind not in OF_PARAMETERS]
+    own = [one for one in wanted if one.kind in OF_PARAMETERS]
+    places = {one: (place + 0.5) / len(each) for each in (others, own)
+              for place, one in enumerate(each)}  # fmt: skip
+    return sorted(wanted, key=lambda one: places[one])
 
 
 def _in_turn(
@@ -137,8 +151,10 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
     if kind == "cross_entropy":
         targets = torch.randint(0, sizes[1], sizes[:1])
         return _both(functional.cross_entropy, made(*sizes), targets)
-    if kind == "unit":
-        return _unit(*sizes)
+    if kind in ("unit", "reduction"):
+        numbers, tensors, way = sizes
+        wrap = _unit if kind == "unit" else _reduced
+        return _around(numbers, tensors, lambda module: wrap(module, way))
     if kind == "backward":
         return _backward(*sizes)
     if kind == "embedding":
@@ -160,16 +176,16 @@ def _on_a_set(operator: Operator) -> Callable[[], object]:
     return update
 
 
-def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
-    """FSDP2's own work in both passes around a module of so many numbers in so many tensors.
+def _around(
+    numbers: int, tensors: int, wrapped: Callable[[nn.Module], nn.Module]
+) -> Callable[[], object]:
+    """A library's own work in both passes around a module of so many numbers in so many tensors.
 
     On one rank, which has them whole: nothing is sent, and the module itself computes nothing.
     """
     import torch
     import torch.distributed as dist
     from torch import nn
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
     if not dist.is_initialized():
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -197,11 +213,7 @@ def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
         def forward(self, x: Tensor) -> Any:
             return Through.apply(x, *self.each)  # type: ignore[no-untyped-call]
 
-    # Within another one, which is the root and reduces last.
-    whole = nn.Sequential(Module(), nn.Identity())
-    mesh = init_device_mesh("cpu", (1,))
-    fully_shard(whole[0], mesh=mesh, reshard_after_forward=stage > 2)
-    fully_shard(whole, mesh=mesh, reshard_after_forward=False)
+    whole = wrapped(Module())
     one = torch.zeros(1, requires_grad=True)
 
     def both() -> None:
@@ -209,6 +221,25 @@ def _unit(numbers: int, tensors: int, stage: int) -> Callable[[], object]:
         whole.zero_grad()
 
     return both
+
+
+def _unit(module: nn.Module, stage: int) -> nn.Module:
+    """The module as a group of FSDP2's, within another one, which is the root and reduces last."""
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole, mesh = nn.Sequential(module, nn.Identity()), init_device_mesh("cpu", (1,))
+    fully_shard(module, mesh=mesh, reshard_after_forward=stage > 2)
+    fully_shard(whole, mesh=mesh, reshard_after_forward=False)
+    return whole
+
+
+def _reduced(module: nn.Module, way: int) -> nn.Module:
+    """The module in torch's DDP, or as it is: what is between the two is DDP's own work."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(module, gradient_as_bucket_view=True) if way > 1 else module
 
 
 def _backward(groups: int, parts: int) -> Callable[[], object]:

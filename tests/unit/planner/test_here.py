@@ -34,8 +34,9 @@ def calibration(runs) -> Calibration:
     """A machine on which an operator takes as long as it has work, and 1 MB one ms."""
     single = work_of(resolve(next(run for run in runs if run.cell == "single")))
     kinds = {(one.kind, one.dtype): one for one in single.operators}
-    kinds |= {("unit", "float32"): Operator("unit", "float32", (1, 1, 2))}
-    times = {one: 1e-9 * one.work for one in kinds.values()}
+    more = [("unit", 2), ("reduction", 1), ("reduction", 2)]
+    kept = [*kinds.values(), *(Operator(kind, "float32", (1, 1, way)) for kind, way in more)]
+    times = {one: 1e-9 * one.work for one in kept}
     line = [(1000, 2e-6), (1_000_000, 1e-3)]
     return Calibration(times, {("1gbit", 4, kind): line for kind in KINDS}, 1e9)
 
@@ -222,6 +223,36 @@ def test_late_messages_travel_under_the_passes_of_a_node_with_a_core_to_spare(
     assert later < prompt * 3 / 4
 
 
+def test_the_cable_alone_works_beside_a_node_without_a_core_to_spare(runs, calibration) -> None:
+    """Of a reduction in two buckets of equal size: half of what the bytes take on the cable."""
+    ddp = next(run for run in runs if run.cell == "ddp")
+    sends = here._traffic(resolve(ddp))[0]
+    wire = 8 * sends.bytes / (1e6 * ddp.world.link.rate_mbits)
+    line = [(1000, 1e-3), (1_000_000, 0.1)]
+    slow = replace(calibration, collectives={("1gbit", 4, ALL_REDUCE): line})
+
+    def waits(cores: int, messages: int) -> float:
+        run = resolve(replace(ddp, world=replace(ddp.world, cores_per_node=cores)))
+        split = replace(sends, messages=messages, last=0.0)
+        return here._seconds(split, run, slow, 10.0)
+
+    whole = waits(1, 1)
+    assert whole > wire
+    assert whole - waits(1, 2) == pytest.approx(wire / 2)
+    assert waits(2, 2) == pytest.approx(whole / 2)
+
+
+def test_a_rank_alone_pays_for_what_it_would_reduce_with(runs, calibration) -> None:
+    timed = {one: 1e-3 * one.sizes[2] for one in calibration.operators if one.kind == "reduction"}
+    dear = replace(calibration, operators={**calibration.operators, **timed})
+    alone = next(run.world for run in runs if run.cell == "single")
+    ddp = of(runs, dear, "ddp", world=alone)
+    model = next(run.model for run in runs if run.cell == "ddp")
+    numbers = num_parameters(model)
+    assert ddp.communication == pytest.approx(1e-3 * numbers)
+    assert of(runs, dear, "single").communication == 0
+
+
 def test_sizes_between_and_beyond_those_measured(calibration) -> None:
     times = [calibration.collective("1gbit", 4, SEND, size) for size in (500, 500_500, 2_000_000)]
     assert times[0] == pytest.approx(2e-6)
@@ -295,7 +326,7 @@ def test_a_study_asks_for_each_operator_once(runs) -> None:
     assert found == sorted(set(found))
     assert {one.kind for one in found} == {
         "product", "attention", "layer_norm", "gelu", "add", "cross_entropy", "embedding", "update",
-        "unit",
+        "reduction", "unit",
     }  # fmt: skip
 
 

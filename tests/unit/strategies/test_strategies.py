@@ -569,6 +569,20 @@ def test_an_embedding_overfills_a_bucket(
     assert planned.buffer_bytes == embeddings * embedding + buckets * BUCKET_BYTES
 
 
+@pytest.mark.parametrize(("study", "cap"), [("layouts", 25.0), ("smoke", 0.25), ("smoke", 0.01)])
+def test_ddp_s_buckets_are_those_that_torch_makes(study, cap) -> None:
+    """The last weights come first, and the last bucket is by no means as large as the others."""
+    run = a_run("ddp", {"bucket_cap_mb": cap}, sized(4), study)
+    shapes = models.family(run.model).parameter_shapes(run.model).values()
+    weights = [torch.empty(shape) for shape in shapes][::-1]
+    limits = [round(limit * 2**20) for limit in (1.0 if cap == 25.0 else cap, cap)]
+    buckets, _ = dist._compute_bucket_assignment_by_size(weights, limits)  # type: ignore[attr-defined]
+    (sent,) = predict_sent(run, 0)
+    assert sent.messages == len(buckets) > 1
+    last = sum(weights[place].numel() for place in buckets[-1])
+    assert sent.last == last / models.num_parameters(run.model)
+
+
 def leaving(spec: RunSpec, rank: int) -> dict[str, float | None]:
     """Bytes of a rank to other nodes, by axis."""
     layout = resolve(spec).layout

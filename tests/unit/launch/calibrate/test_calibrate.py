@@ -119,14 +119,17 @@ def test_the_largest_world_of_a_link_is_timed_in_groups_of_its_axes(monkeypatch)
     def on_nodes(run, _: Any, times: Any) -> list[Any]:
         worlds.append(run.spec.world.nodes)
         return [
-            [{"ranks": ranks, "kind": "all_reduce", "moments": [(0.0, 1.0)]} for ranks in sizes]
+            [
+                {"ranks": ranks, "kind": "all_reduce", "bytes": 4, "moments": [(0.0, 1.0)]}
+                for ranks in sizes
+            ]
             for sizes in 4 * [times.args[1]]
         ]
 
     monkeypatch.setattr(collectives, "on_nodes", on_nodes)
     runs = runs_of(load_study(ROOT / "workflow/config/gspmd2021/annotations.yaml"))
     found = collectives.measured(runs, runs, sorted(os.sched_getaffinity(0)), 1.0)
-    assert worlds == [4]
+    assert worlds == [4] * collectives.JOBS
     assert [(one["link"], one["ranks"]) for one in found] == [("1gbit", 2), ("1gbit", 4)]
 
 
@@ -145,11 +148,10 @@ def test_a_collective_lasts_from_the_mean_beginning_to_the_last_end() -> None:
     def rank(begun: float, ended: float, kind: str) -> dict[str, Any]:
         return {"ranks": 2, "kind": kind, "bytes": 4, "moments": [(begun, ended)]}
 
-    for kind, seconds in (("all_reduce", 4.0), ("send", 4.0), ("shift", 3.5625)):
+    for kind, seconds in (("all_reduce", [4.0, 4.0]), ("send", [4.0]), ("shift", [3.75, 3.5])):
         # Two groups at once, in time that is dilated twice.
         each = [rank(0, 8, kind), rank(2, 9, kind), rank(4, 12, kind), rank(4, 10, kind)]
-        found = collectives._of_all(each, 2.0)
-        assert found == {"ranks": 2, "kind": kind, "bytes": 4, "seconds": seconds}
+        assert collectives._of_all(each, 2.0)[: len(seconds)] == seconds
 
 
 def test_an_operator_is_timed_after_all_others() -> None:
@@ -158,6 +160,24 @@ def test_an_operator_is_timed_after_all_others() -> None:
     works = [lambda: called.append("a"), lambda: called.append("b")]
     assert operators._in_turn(works, 0.0, lambda: float(next(ticks))) == [1.0, 1.0]
     assert called == ["a", "b"] * (operators.LEAST_ROUNDS + 1)
+
+
+def test_an_update_is_timed_after_passes() -> None:
+    """Not after another one, which would leave code and optimiser in the caches."""
+    passes = [Operator("add", "float32", (size, 8)) for size in range(1, 7)]
+    updates = [Operator("update", "float32", (8, size)) for size in (1, 2)]
+    spread = operators._spread([*passes, *updates])
+    assert [one.kind for one in spread] == [
+        "add",
+        "add",
+        "update",
+        "add",
+        "add",
+        "add",
+        "update",
+        "add",
+    ]
+    assert [one for one in spread if one.kind == "add"] == passes
 
 
 def test_stretches_after_collectives_are_timed_where_nodes_share_cores() -> None:
