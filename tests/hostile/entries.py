@@ -186,7 +186,7 @@ def _other_runs_beside(laid: Laid, path: Path) -> None:
 
 
 CALIBRATION: dict[str, Any] = {
-    "version": 5, "study": "smoke", "measured_at": "2026-01-01T00:00:00+00:00", "threads": 1,
+    "version": 6, "study": "smoke", "measured_at": "2026-01-01T00:00:00+00:00", "threads": 1,
     "git_commit": None, "cores_per_node": 1, "links": {"1gbit": {"name": "1gbit",
     "rate_mbits": 1000, "delay_us": 0}}, "host_seconds": 1e-5, "memory_bytes_per_second": 1e10,
     "operators": [
