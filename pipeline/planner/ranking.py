@@ -10,6 +10,7 @@ the fastest micro-batch and cuts that fit. Times are predictions (docs/planner.m
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,9 +42,7 @@ LARGEST_MICRO = 64
 CALIBRATED = 1.04
 """Ratio within which steps of a calibrated machine count as equal, chosen by hand.
 
-It is less than their errors, which have much in common: medians of 4.5 and 7.0 % in studies
-(bench/results/calibrated.json), of 3.4 to 33.6 % in cases of which the choice was at most 4.2 %
-slower than the best (bench/results/auto.json).
+It is less than their errors (bench/results/calibrated.json and auto.json), which have much in common.
 """
 MOST_NODES = 128
 """Nodes that `--nodes` takes, and up to which some are sought that would do."""
@@ -266,9 +265,12 @@ def _search(
 ) -> tuple[list[Ranked], Ranked | None]:  # fmt: skip
     """The fastest that fits of each layout, and which of all needs least memory.
 
+    On a calibrated machine of those that are as fast the one with fewest micro-batches: what one
+    costs beyond its passes is predicted too low, if anything.
     Raises StudyError for a device or a precision that the cost model has not.
     """
-    best: dict[tuple[object, ...], Ranked] = {}
+    found = defaultdict[tuple[object, ...], list[Ranked]](list)
+    equal = 1.0 if predictor.calibration is None else CALIBRATED
     least: Ranked | None = None
     for job, cell in jobs(model, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
@@ -278,7 +280,7 @@ def _search(
         try:
             # Cuts of operators come one after the other, each slower and smaller than the last.
             for options, step in predictor.steps(job, cell, strategy):
-                if key in best and best[key].prediction.seconds <= step.seconds:
+                if any(equal * one.prediction.seconds <= step.seconds for one in found[key]):
                     break
                 made = {**cell, "options": options}
                 if (needed := predictor.peak(job, made)) is None:
@@ -288,11 +290,16 @@ def _search(
                 if least is None or needed < least.prediction.memory:
                     least = one
                 if fits(job, one.prediction):
-                    best[key] = one
+                    found[key].append(one)
                     break
         except Refused as refused:
             raise StudyError(f"{refused}; give another --precision or --device") from None
-    return list(best.values()), least
+    best = []
+    for of_layout in filter(None, found.values()):
+        most = equal * min(one.prediction.seconds for one in of_layout)
+        close = [one for one in of_layout if one.prediction.seconds <= most]
+        best.append(min(close, key=lambda one: (one.job.accum, one.prediction.seconds)))
+    return best, least
 
 
 @cache

@@ -39,6 +39,22 @@ def test_the_link_decides() -> None:
     assert len({one.cell["strategy"] for one in fast}) >= 4
 
 
+def test_of_equal_steps_that_with_fewest_micro_batches_is_taken(monkeypatch) -> None:
+    """Where all count as equal each pipeline has as few as it can; where none do, the fastest."""
+
+    def pipelines(equal: float) -> dict[str, tuple[float, float]]:
+        monkeypatch.setattr("pipeline.planner.ranking.CALIBRATED", equal)
+        ranked = choose(STUDY, CLUSTER, "fp32", machine(1e-9))
+        return {one.name: (one.job.accum, one.prediction.seconds)
+                for one in ranked if one.job.pp > 1}  # fmt: skip
+
+    fastest, fewest = pipelines(1.0), pipelines(1e9)
+    assert fastest.keys() == fewest.keys()
+    assert all(fewest[name][0] <= fastest[name][0] for name in fastest)
+    assert all(fewest[name][1] >= fastest[name][1] for name in fastest)
+    assert fewest != fastest
+
+
 def test_every_cell_that_is_ranked_runs_in_the_study() -> None:
     for one in choose(STUDY, CLUSTER, "fp32", machine(1e-9)):
         run = run_of(STUDY, one.cell)
