@@ -42,7 +42,7 @@ LARGEST_MICRO = 64
 CALIBRATED = 1.04
 """Ratio within which steps of a calibrated machine count as equal, chosen by hand.
 
-It is less than their errors (bench/results/calibrated.json and auto.json), which have much in common.
+It is less than their errors, which have much in common (bench/results/calibrated.json).
 """
 MOST_NODES = 128
 """Nodes that `--nodes` takes, and up to which some are sought that would do."""
