@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from scipy.stats import kendalltau
+
 from bench.emulated.runs import Runs, Variant
 from bench.scaffold import about, parser, stage, write
 from pipeline.emulation.dilation import dilate
@@ -70,18 +72,19 @@ def held(folder: Path, study: Study) -> dict[str, Any]:
     steps = list(map(median, rounds))
     places = [(run.spec.cell, run.spec.world.nodes) for run in cells]
     rows = here.predict_study(cells, calibration, dict(zip(places, steps, strict=True)))
-    own = {"tau_between_rounds": repeated(rounds)}
-    return judged(rows) | own | took | runs.machine.counts()
+    took["tau_between_rounds"] = repeatability(rounds)
+    return judged(rows) | took | runs.machine.counts()
 
 
-def repeated(rounds: Sequence[list[float]]) -> float:
-    """Mean Kendall's tau of each round's steps and the medians of its other rounds."""
-    taus = []
-    for place in range(len(rounds[0])):
-        pairs = [(each[place], median(each[:place] + each[place + 1 :])) for each in rounds]
-        rows = [{"step_s": f"{own}", "step_s_pred": f"{others}"} for own, others in pairs]
-        taus.append(here.accuracy(rows)[2])
-    return fmean(taus)
+def repeatability(seconds: Sequence[list[float]]) -> float:
+    """Mean Kendall's tau of each round and the medians of the others; `seconds[cell][round]`."""
+    return fmean(
+        kendalltau(
+            [each[place] for each in seconds],
+            [median(each[:place] + each[place + 1 :]) for each in seconds],
+        ).statistic
+        for place in range(len(seconds[0]))
+    )
 
 
 def predicted(run: ResolvedRun, calibration: here.Calibration) -> bool:

@@ -57,7 +57,7 @@ def accept(study: Study, *, has_tokens: bool = False) -> None:
             for rank in range(run.layout.processes_per_node)
             for one in predict_sent(run, rank)
         )
-        least = steps * 8 * sent / (1e6 * run.link.rate_mbits)
+        least = steps * run.link.seconds(sent)
         if least > limit:
             raise StudyError(
                 f"{run.spec.run_id}: its {steps} steps take {least:,.0f} s at least to send over "

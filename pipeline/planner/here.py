@@ -311,17 +311,15 @@ def _seconds(sends: Traffic, run: ResolvedRun, calibration: Calibration, backwar
     if sends.kind == HALVES:
         return sends.messages * (each("reduce_scatter", size) + each(GATHER, size))
     if sends.overlap:
-        # Buckets that are on their way together share the latency. The cable works beside the node
-        # that has no core to spare; all else of a collective takes that core.
-        whole = each(run.strategy.all_reduces_by or sends.kind, payload)
-        wire = whole if _spare(run) else min(whole, _on_the_wire(sends, run))
-        return whole - wire + exposed(wire, hideable, sends.messages, sends.last)
+        # Buckets that are on their way together share the latency.
+        whole = hidden_at_most = each(run.strategy.all_reduces_by or sends.kind, payload)
+        if not _spare(run):
+            # Processing the messages takes the node's only core, so only the time on the cable can
+            # pass during the backward pass.
+            hidden_at_most = min(whole, run.link.seconds(sends.bytes)) if run.link else 0.0
+        waited = exposed(hidden_at_most, hideable, sends.messages, sends.last)
+        return whole - hidden_at_most + waited
     return sends.messages * each(sends.kind, size)
-
-
-def _on_the_wire(sends: Traffic, run: ResolvedRun) -> float:
-    """Seconds that the bytes of a rank take on its node's cable; none where there is no cable."""
-    return sends.bytes * 8e-6 / run.link.rate_mbits if run.link else 0.0
 
 
 COLUMNS = (

@@ -67,7 +67,7 @@ class Work:
     halves: Counted = field(default_factory=Counter)
     """The surplus of a micro-batch's backward pass where it is split in two."""
     reduction: Counted = field(default_factory=Counter)
-    """What a rank does in a step to have its gradients reduced, but for sending them."""
+    """The host's work in a step of putting gradients into buckets; what is sent is not in it."""
 
     @property
     def operators(self) -> set[Operator]:

@@ -4,7 +4,7 @@
 Data, tensor (inside a node) and pipeline axes, sequence parallelism, interleaving, cuts of stages,
 ZeRO 1 to 3 (2 and 3 within nodes too), an expert axis of a mixture, micro-batch, recomputation and
 fewer nodes; each strategy says which of them it can run (`Strategy.knobs`). Each layout stands with
-the fastest micro-batch and cuts that fit. Times are predictions (docs/planner.md).
+the micro-batch and cuts that `_search` takes for it. Times are predictions (docs/planner.md).
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ def _search(
 ) -> tuple[list[Ranked], Ranked | None]:  # fmt: skip
     """The fastest that fits of each layout, and which of all needs least memory.
 
-    On a calibrated machine of those that are as fast the one with fewest micro-batches: what one
-    costs beyond its passes is predicted too low, if anything.
+    On a calibrated machine fewest micro-batches win among steps within `CALIBRATED`: there the host
+    time that each of them adds was predicted too low (docs/lab-notes.md).
     Raises StudyError for a device or a precision that the cost model has not.
     """
     found = defaultdict[tuple[object, ...], list[Ranked]](list)
@@ -274,7 +274,7 @@ def _search(
     least: Ranked | None = None
     for job, cell in jobs(model, cluster, batch, precision, asked):
         strategy = strategies.load(cell["strategy"], cell["options"])
-        # Micro-batch, recomputation and cuts of stages are knobs of one layout: its fastest stands.
+        # Micro-batch, recomputation and cuts of stages are knobs of one layout.
         key = (job.gpus, job.dp, job.tp, job.pp, job.vpp, job.zero, job.shard, job.seq_parallel,
                job.ep, strategy.by_operator)  # fmt: skip
         try:

@@ -41,6 +41,10 @@ class LinkSpec:
         }
         return ", ".join(text.format(value) for text, value in parts.items() if value is not None)
 
+    def seconds(self, sent: float) -> float:
+        """Seconds that so many bytes take on the cable, at the rate at which a node sends."""
+        return 8 * sent / (1e6 * self.rate_mbits)
+
     @property
     def conditions(self) -> dict[str, float]:
         """The conditions of this link that are set, by the names of their fields."""

@@ -24,8 +24,8 @@ T = TypeVar("T")
 def on_nodes(run: ResolvedRun, cores: Sequence[int], work: Callable[[str, float], T]) -> list[T]:
     """Values of `work(folder, dilation)` of all ranks of a run; the folder is theirs together.
 
-    Without emulated nodes they are on the loopback. Torch may have computed nothing here: its
-    threads would not survive the fork.
+    Without emulated nodes they are on the loopback. In this process torch must not have
+    computed yet: its threads would not survive the fork.
     """
     (values,) = at_once([partial(_build, run.spec.world, cores, work)], [cores])
     return values  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ def test_every_bar_is_needed(errors, met) -> None:
 
 
 def test_rounds_that_agree_repeat_their_order() -> None:
-    assert calibrated.repeated([[1.0, 1.1, 1.0], [2.0, 2.1, 2.0], [3.0, 3.1, 3.0]]) == 1.0
+    assert calibrated.repeatability([[1.0, 1.1, 1.0], [2.0, 2.1, 2.0], [3.0, 3.1, 3.0]]) == 1.0
     # In each comparison the first two stand the other way round in one of both.
-    turned = calibrated.repeated([[1.0, 1.0, 2.5], [2.0, 2.0, 1.0], [3.0, 3.0, 3.0]])
+    turned = calibrated.repeatability([[1.0, 1.0, 2.5], [2.0, 2.0, 1.0], [3.0, 3.0, 3.0]])
     assert turned == pytest.approx(1 / 3)

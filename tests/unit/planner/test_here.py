@@ -227,7 +227,7 @@ def test_the_cable_alone_works_beside_a_node_without_a_core_to_spare(runs, calib
     """Of a reduction in two buckets of equal size: half of what the bytes take on the cable."""
     ddp = next(run for run in runs if run.cell == "ddp")
     sends = here._traffic(resolve(ddp))[0]
-    wire = 8 * sends.bytes / (1e6 * ddp.world.link.rate_mbits)
+    wire = ddp.world.link.seconds(sends.bytes)
     line = [(1000, 1e-3), (1_000_000, 0.1)]
     slow = replace(calibration, collectives={("1gbit", 4, ALL_REDUCE): line})
 
@@ -248,8 +248,7 @@ def test_a_rank_alone_pays_for_what_it_would_reduce_with(runs, calibration) -> N
     alone = next(run.world for run in runs if run.cell == "single")
     ddp = of(runs, dear, "ddp", world=alone)
     model = next(run.model for run in runs if run.cell == "ddp")
-    numbers = num_parameters(model)
-    assert ddp.communication == pytest.approx(1e-3 * numbers)
+    assert ddp.communication == pytest.approx(1e-3 * num_parameters(model))
     assert of(runs, dear, "single").communication == 0
 
 

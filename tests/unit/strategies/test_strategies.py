@@ -571,7 +571,7 @@ def test_an_embedding_overfills_a_bucket(
 
 @pytest.mark.parametrize(("study", "cap"), [("layouts", 25.0), ("smoke", 0.25), ("smoke", 0.01)])
 def test_ddp_s_buckets_are_those_that_torch_makes(study, cap) -> None:
-    """The last weights come first, and the last bucket is by no means as large as the others."""
+    """The last weights first, and the last bucket of another size than the others."""
     run = a_run("ddp", {"bucket_cap_mb": cap}, sized(4), study)
     shapes = models.family(run.model).parameter_shapes(run.model).values()
     weights = [torch.empty(shape) for shape in shapes][::-1]

@@ -148,10 +148,10 @@ def test_a_collective_lasts_from_the_mean_beginning_to_the_last_end() -> None:
     def rank(begun: float, ended: float, kind: str) -> dict[str, Any]:
         return {"ranks": 2, "kind": kind, "bytes": 4, "moments": [(begun, ended)]}
 
-    for kind, seconds in (("all_reduce", [4.0, 4.0]), ("send", [4.0]), ("shift", [3.75, 3.5])):
+    for kind, seconds in (("all_reduce", [4.0, 4.0]), ("send", [4.0, 4.0]), ("shift", [3.75, 3.5])):
         # Two groups at once, in time that is dilated twice.
         each = [rank(0, 8, kind), rank(2, 9, kind), rank(4, 12, kind), rank(4, 10, kind)]
-        assert collectives._of_all(each, 2.0)[: len(seconds)] == seconds
+        assert collectives._of_all(each, 2.0) == seconds
 
 
 def test_an_operator_is_timed_after_all_others() -> None:
@@ -167,16 +167,7 @@ def test_an_update_is_timed_after_passes() -> None:
     passes = [Operator("add", "float32", (size, 8)) for size in range(1, 7)]
     updates = [Operator("update", "float32", (8, size)) for size in (1, 2)]
     spread = operators._spread([*passes, *updates])
-    assert [one.kind for one in spread] == [
-        "add",
-        "add",
-        "update",
-        "add",
-        "add",
-        "add",
-        "update",
-        "add",
-    ]
+    assert [place for place, one in enumerate(spread) if one.kind == "update"] == [2, 6]
     assert [one for one in spread if one.kind == "add"] == passes
 
 
